@@ -55,6 +55,7 @@ DPSGD, SCORING, WHITENED = (
     "methods/scoring/method.py",
     "methods/whitening.py",
 )
+SUMMED = "methods/summed.py"
 SETTLING, PARTY = "plan/calibrate.py", "party/compute.py"
 HALF = ("noise_sd=task.terms.noise_sds[0]", "noise_sd=0.5 * task.terms.noise_sds[0]")
 
@@ -77,7 +78,7 @@ MUTANTS = (
     Mutant("half of the noise in dpsgd", DPSGD, *HALF, case("dp-sgd")),
     Mutant("half of the noise in an update", UPDATE, *HALF, case("update")),
     Mutant("half of the noise in statistics", STATISTICS, *HALF, case("statistics")),
-    Mutant("half of the noise in scoring", SCORING, *HALF, case("scoring")),
+    Mutant("half of the noise in scoring", SUMMED, *HALF, case("scoring")),
     Mutant("half of the noise in a second moment", WHITENED, *HALF, case("whitened dpsgd")),
     Mutant(
         "half of the server's noise on updates", "plan/plan.py",
@@ -223,7 +224,7 @@ MUTANTS = (
     ),
     Mutant(
         "a score declared nonnegative", SCORING,
-        "nonnegative=stage != SCORE", "nonnegative=True", case("scoring"),
+        "return stage != SCORE", "return True", case("scoring"),
     ),
     Mutant(
         "scores clipped at twice the clip", "methods/scoring/party.py",
@@ -293,8 +294,8 @@ MUTANTS = (
     ),
     Mutant(
         "ε ignores the adjacency", SETTLING,
-        "_together(answers, shape.visits), delta, privacy.adjacency,",
-        '_together(answers, shape.visits), delta, "add-or-remove-one",',
+        "_together(answers, visits), delta, privacy.adjacency,",
+        '_together(answers, visits), delta, "add-or-remove-one",',
         (SETTLE,),
     ),
     Mutant(
@@ -350,7 +351,10 @@ MUTANTS = (
     ),
     Mutant(
         "the budget is not asked", "privacy/ledger/ledger.py",
-        "            for budget in exposure.budgets(group):\n", "            for budget in ():\n",
+        "            for budget in exposure.budgets(group):\n"
+        "                self._accountant.require_budget(\n",
+        "            for budget in ():\n"
+        "                self._accountant.require_budget(\n",
         ("tests/privacy/ledger/test_charge.py",),
     ),
 )  # fmt: skip

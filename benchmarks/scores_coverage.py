@@ -1,9 +1,9 @@
 """Coverage of private scores: python -m benchmarks.scores_coverage RESULTS [REPEATS] [options].
 
-24,000 records in ten parties, δ = 1e-5, the unit a record, the adjacency replace-one. Every
-replication has its own θ, records and noise, found by its number alone: a run that was ended goes
-on where it stopped, and several processes may share the work. RESULTS is a file of JSON lines, one
-per fit; `--table` prints what it holds:
+By default 24,000 records in ten parties; δ = 1e-5, the unit a record, the adjacency replace-one.
+Every replication has its own θ, records and noise, found by its number alone: a run that was ended
+goes on where it stopped, and several processes may share the work. RESULTS is a file of JSON lines,
+one per fit; `--table` prints what it holds:
 
     coverage   share of true coordinates in their 95 % intervals, beside that of the posterior
                without privacy (Newton's method on the same records), with standard errors over
@@ -68,15 +68,16 @@ class Replications:
         given = self.given
         seed = [given.seed, zlib.crc32(self.name.encode()), given.width, repeat]
         rng = np.random.default_rng(seed)
-        records, sites = draw(self.name, rng, given.width, given.correlation)
-        fresh, _ = draw(self.name, rng, given.width, given.correlation, sites)
-        truth = unconstrained(self.model, sites) if self.name not in MISFITS else None
-        start = np.asarray(self.model.prior_mean) if truth is None else truth
+        law = (self.name, rng, given.width, given.correlation)
+        records, sites = draw(*law, count=given.records)
+        fresh, _ = draw(*law, sites)
+        start = unconstrained(self.model, sites)
+        truth = start if self.name not in MISFITS else None
         mean, sd = self.reference.fit(records, start)
         best = float(self.reference.value(mean, fresh)) / RECORDS
         parties = {
-            str(i): {key: column[i::PARTIES] for key, column in records.items()}
-            for i in range(PARTIES)
+            str(i): {key: column[i :: given.parties] for key, column in records.items()}
+            for i in range(given.parties)
         }
         for method, aggregation, epsilon in wanted:
             noise_seed = zlib.crc32(repr((seed, method, aggregation, epsilon)).encode())
@@ -109,8 +110,10 @@ class Replications:
 
 def key_of(line):
     """What the fits of one row of the table have in common."""
-    names = ("case", "columns", "correlation", "method", "aggregation", "epsilon")
-    return tuple(line[name] for name in names)
+    names = ("case", "columns", "correlation", "records", "parties")
+    usual = {"records": RECORDS, "parties": PARTIES}
+    line = usual | line
+    return tuple(line[name] for name in (*names, "method", "aggregation", "epsilon"))
 
 
 def measured(path):
@@ -124,6 +127,13 @@ def measure(given):
     done = {(*key_of(line), line["repeat"]) for line in measured(given.results)}
     for name in given.case or CASES:
         cases = Replications(name, given)
+        place = {
+            "case": name,
+            "columns": given.width,
+            "correlation": given.correlation,
+            "records": given.records,
+            "parties": given.parties,
+        }
         for repeat in range(given.first, given.first + given.repeats):
             wanted = [
                 setting
@@ -132,9 +142,8 @@ def measure(given):
                     for epsilon in given.epsilon
                     for aggregation in given.aggregation
                 )
-                if (name, given.width, given.correlation, *setting, repeat) not in done
+                if (*place.values(), *setting, repeat) not in done
             ]
-            place = {"case": name, "columns": given.width, "correlation": given.correlation}
             names = ("method", "aggregation", "epsilon")
             settings = [dict(zip(names, one, strict=True)) for one in wanted]
             try:
@@ -153,9 +162,10 @@ def mean_and_error(values):
 
 def row_of(key, lines):
     """One row of the table."""
-    case, _, correlation, method, aggregation, epsilon = key
+    case, _, correlation, records, parties, method, aggregation, epsilon = key
     label = f"{case}, d = {len(lines[0]['names'])}"
     label += f", ρ = {correlation:g}" if correlation else ""
+    label += "" if records == RECORDS else f", {records} records, {parties} parties"
     cells = [label, method, f"{epsilon:g}", aggregation, str(len(lines))]
     if lines[0]["errors"] is None:
         cells += ["", "", ""]
@@ -196,7 +206,7 @@ def table(lines):
     head = names.split("|")
     print("| " + " | ".join(head) + " |\n|" + " --- |" * len(head))
     order = {name: place for place, name in enumerate(CASES)}
-    for key in sorted(rows, key=lambda key: (order[key[0]], *key[1:4], key[5], key[4])):
+    for key in sorted(rows, key=lambda key: (order[key[0]], *key[1:6], key[7], key[6])):
         print("| " + " | ".join(row_of(key, rows[key])) + " |")
 
 
@@ -209,6 +219,8 @@ def main():
     parser.add_argument("--method", choices=METHODS, default="dp-scores")
     parser.add_argument("--width", type=int, default=10, help="columns of x")
     parser.add_argument("--correlation", type=float, default=0.0)
+    parser.add_argument("--records", type=int, default=RECORDS)
+    parser.add_argument("--parties", type=int, default=PARTIES)
     parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 4.0])
     parser.add_argument("--aggregation", nargs="+", default=["plain", "trusted"])
     parser.add_argument("--seed", type=int, default=2026)

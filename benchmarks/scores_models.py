@@ -63,6 +63,16 @@ def student(x, y=None):
         numpyro.sample("y", dist.StudentT(freedom, level + x @ weights, scale), obs=y)
 
 
+def robust(x, y=None):
+    """Robust regression in large units, with a wide prior of the degrees of freedom."""
+    level = numpyro.sample("level", dist.Normal(100.0, 100.0))
+    weights = _weights(x, 50.0)
+    scale = numpyro.sample("scale", dist.HalfNormal(50.0))
+    freedom = numpyro.sample("freedom", dist.Gamma(2.0, 0.1))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.StudentT(freedom, level + x @ weights, scale), obs=y)
+
+
 def hierarchical(x, group, y=None):
     """Eight groups whose levels have a common mean and an unknown spread."""
     middle = numpyro.sample("middle", dist.Normal(0.0, 5.0))
@@ -97,6 +107,7 @@ CASES = {
     "negative_binomial": negative_binomial,
     "ordinal": ordinal,
     "student": student,
+    "robust": robust,
     "hierarchical": hierarchical,
     "small_groups": hierarchical,
     "poisson": poisson,
@@ -128,6 +139,10 @@ def truth_of(name, rng, width):
             sites["scale"] = 2.0 * np.exp(0.3 * rng.normal())
     elif name == "wrong_link":
         sites["level"] = -0.5 + 0.3 * rng.normal()
+    elif name == "robust":
+        sites["weights"] *= 20.0
+        sites |= {"level": 140.0 + 20.0 * rng.normal(), "scale": 10.0 * np.exp(0.3 * rng.normal())}
+        sites["freedom"] = 3.0 * np.exp(0.2 * rng.normal())
     else:
         sites |= {"level": rng.normal(), "scale": 2.0 * np.exp(0.5 * rng.normal())}
         if name == "student":
@@ -135,33 +150,33 @@ def truth_of(name, rng, width):
     return sites
 
 
-def draw(name, rng, width, correlation, sites=None):
+def draw(name, rng, width, correlation, sites=None, count=RECORDS):
     """Records and the true sites, new ones if none are given."""
-    common = rng.normal(size=(RECORDS, 1))
-    x = np.sqrt(1.0 - correlation) * rng.normal(size=(RECORDS, width))
+    common = rng.normal(size=(count, 1))
+    x = np.sqrt(1.0 - correlation) * rng.normal(size=(count, width))
     x = np.clip(x + np.sqrt(correlation) * common, -3.0, 3.0)
-    sites, group = sites or truth_of(name, rng, width), rng.integers(0, GROUPS, RECORDS)
+    sites, group = sites or truth_of(name, rng, width), rng.integers(0, GROUPS, count)
     if name == "small_groups":
-        group = np.minimum(rng.geometric(0.5, RECORDS), GROUPS) - 1
+        group = np.minimum(rng.geometric(0.5, count), GROUPS) - 1
     eta = x @ sites["weights"]
     if name in GROUPED:
-        y = sites["level"][group] + eta + sites["scale"] * rng.normal(size=RECORDS)
+        y = sites["level"][group] + eta + sites["scale"] * rng.normal(size=count)
         return {"x": x, "group": group, "y": y}, sites
     if name == "ordinal":
-        hidden = eta + rng.logistic(size=RECORDS)
+        hidden = eta + rng.logistic(size=count)
         return {"x": x, "y": np.sum(hidden[:, None] > sites["cuts"], axis=1)}, sites
     eta = eta + sites["level"]
     if name in ("negative_binomial", "overdispersed"):
         shape = sites.get("scale", 2.0)
-        rate = np.exp(eta) * rng.gamma(shape, 1.0 / shape, RECORDS)
+        rate = np.exp(eta) * rng.gamma(shape, 1.0 / shape, count)
         return {"x": x, "y": rng.poisson(rate) * 1.0}, sites
     if name == "poisson":
         return {"x": x, "y": rng.poisson(np.exp(eta)) * 1.0}, sites
     if name == "wrong_link":
-        return {"x": x, "y": (rng.random(RECORDS) < -np.expm1(-np.exp(eta))) * 1}, sites
-    noise = rng.normal(size=RECORDS)
-    if name in ("student", "heavy_tails"):
-        noise = rng.standard_t(sites.get("freedom", 4.0), RECORDS)
+        return {"x": x, "y": (rng.random(count) < -np.expm1(-np.exp(eta))) * 1}, sites
+    noise = rng.normal(size=count)
+    if name in ("student", "robust", "heavy_tails"):
+        noise = rng.standard_t(sites.get("freedom", 4.0), count)
     return {"x": x, "y": eta + sites["scale"] * noise}, sites
 
 

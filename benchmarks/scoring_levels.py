@@ -23,7 +23,7 @@ from tacit.data.readers.adult import read as read_adult
 from tacit.run.config import parse_config
 from tacit.run.run import simulate
 
-ROOT, DATA = Path(__file__).parents[1], Path(os.environ["TACIT_DATA"])
+ROOT = Path(__file__).parents[1]
 NUMBERS = {"age": (17, 90), "education-num": (1, 16), "hours-per-week": (1, 99)}
 CATEGORIES = ("workclass", "race", "sex", "income")
 
@@ -31,7 +31,7 @@ CATEGORIES = ("workclass", "race", "sex", "income")
 def readmission(folder: Path) -> dict[str, Any]:
     del folder
     raw = tomllib.loads((ROOT / "examples/readmission.toml").read_text(encoding="utf-8"))
-    raw["data"]["path"] = str(DATA / "diabetes130/diabetic_data.csv.gz")
+    raw["data"]["path"] = str(Path(os.environ["TACIT_DATA"]) / "diabetes130/diabetic_data.csv.gz")
     return raw
 
 

@@ -38,6 +38,14 @@ def test_every_test_that_a_mutant_names_exists():
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
+def test_no_function_of_the_library_is_longer_than_60_lines():
+    size = importlib.import_module("benchmarks.size")
+    files = [size.size_of(path) for path in sorted(size.LIBRARY.rglob("*.py"))]
+    functions = [(n, f"{one.path.name}:{name}") for one in files for n, name in one.functions]
+    assert len(functions) > 1_000
+    assert [name for lines, name in functions if lines > 60] == []
+
+
 def test_hierarchical_cases_are_whole_and_judged_by_both_bands():
     hierarchical = importlib.import_module("benchmarks.hierarchical")
     for groups in hierarchical.GROUPS:

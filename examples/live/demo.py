@@ -1,6 +1,7 @@
 """A live federation on one machine: a server and four hospitals as processes, over TLS.
 
-    python examples/live/demo.py            # exact updates, compared with one process, bit for bit
+    python examples/live/demo.py            # exact updates, compared with one process, bit for bit;
+                                            # then secure sums, of which the server sees the total
     python examples/live/demo.py --private  # noise, a ledger and a budget at every hospital
 
 Every organisation has a directory of its own under runs/live, as if it were a machine of its own.
@@ -68,11 +69,35 @@ def main() -> None:
     else:
         title("5. The same federation in one process")
         compare(out)
+        title("6. The same hospitals with privacy, and a server that sees only sums")
+        secure_run(out / "secure", names)
     print(f"\n{time.monotonic() - began:.0f} s. Look around in {shown(out)}: a directory a party,")
     print("each with party.toml, state/log.jsonl, state/public/ (the posterior), state/private/.")
 
 
 # Files -------------------------------------------------------------------------------------------
+
+
+def secure_run(out: Path, names: tuple[str, ...]) -> None:
+    """A private run of secure sums, and what its server has seen of single hospitals."""
+    from tacit.live.server.sums import SLOT, KeptSlot, read_kept
+
+    make_organisations(out, names, private=True, secure=True)
+    approve(out, names, only="secure sums")
+    set_budgets(out, names)
+    run_processes(out, names)
+    print()
+    show_coefficients(out / "server")
+    slot: KeptSlot = read_kept(out / "server" / "state" / SLOT, KeptSlot)
+    print(f"\nWhat the server saw of the last of {slot.number + 1} rounds ({slot.length} numbers):")
+    width = max(map(len, names))
+    for name in slot.survivors:
+        first = np.frombuffer(slot.masked[name], "<u8")[:3]
+        print(f"{name:>{width}} | {' '.join(f'{int(word):016x}' for word in first)} …")
+    print(
+        "These words are uniform: each hospital's masks are unknown to it. Only their sum could be"
+    )
+    print("unmasked, and it carries the noise of the guarantee.")
 
 
 def make_fresh(out: Path) -> None:
@@ -90,15 +115,16 @@ def heart_is_here() -> bool:
     return any(source.name == "heart" and source.present for source in sources())
 
 
-def make_organisations(out: Path, names: tuple[str, ...], *, private: bool) -> None:
+def make_organisations(
+    out: Path, names: tuple[str, ...], *, private: bool, secure: bool = False
+) -> None:
     authority = out / "authority"
-    tacit("certs", "init", "--dir", authority, "--name", "live demo")
-    tacit("certs", "server", "localhost", "127.0.0.1", "--dir", authority, "--out", out / "server")
-    for number, name in enumerate(names):
-        party = ("certs", "party", name, "--dir", authority, "--out", out / name)
-        tacit(*party, lines=None if number == 0 else 1)
+    certificates = issue_again if secure else issue
+    certificates(out, authority, names)
     port = free_port()
     agreed = federation(names, private=private)
+    if secure:
+        agreed = with_secure_sums(agreed, out, names)
     for place in ("server", *names):
         shutil.copy(authority / "ca.pem", out / place)
         (out / place / "federation.toml").write_text(agreed, encoding="utf-8")
@@ -113,6 +139,34 @@ def make_organisations(out: Path, names: tuple[str, ...], *, private: bool) -> N
         if private:
             party = party.replace("# ledger =", "ledger =")
         (out / name / "party.toml").write_text(party, encoding="utf-8")
+
+
+def issue(out: Path, authority: Path, names: tuple[str, ...]) -> None:
+    tacit("certs", "init", "--dir", authority, "--name", "live demo")
+    tacit("certs", "server", "localhost", "127.0.0.1", "--dir", authority, "--out", out / "server")
+    for number, name in enumerate(names):
+        party = ("certs", "party", name, "--dir", authority, "--out", out / name)
+        tacit(*party, lines=None if number == 0 else 1)
+
+
+def issue_again(out: Path, authority: Path, names: tuple[str, ...]) -> None:
+    """The certificates of the first run, in directories of their own."""
+    shutil.copytree(out.parent / "authority", authority)
+    for place in ("server", *names):
+        (out / place).mkdir(parents=True)
+        for file in (out.parent / place).glob("*-*.*"):
+            if file.suffix in (".pem", ".key"):
+                shutil.copy2(file, out / place)
+
+
+def with_secure_sums(agreed: str, out: Path, names: tuple[str, ...]) -> str:
+    """The agreed file with thresholds, and the fingerprint of every hospital's key."""
+    files = [next((out / name).glob("party-*.pem")) for name in names]
+    print(f"$ tacit certs fingerprint {' '.join(shown(file) for file in files[:1])} …")
+    keys = quiet("certs", "fingerprint", *files)
+    print(f"  {keys.splitlines()[0]}")
+    secure = f'aggregation = "secure"\n\n[privacy.secure]\ncolluding = 1\n\n[keys]\n{keys}'
+    return agreed.replace(PRIVACY, f"{PRIVACY}{secure}", 1)
 
 
 def federation(names: tuple[str, ...], *, private: bool) -> str:
@@ -131,8 +185,8 @@ def federation(names: tuple[str, ...], *, private: bool) -> str:
     return text
 
 
-def approve(out: Path, names: tuple[str, ...]) -> None:
-    tacit("approve", out / names[0] / "party.toml", "--yes")
+def approve(out: Path, names: tuple[str, ...], *, only: str = "") -> None:
+    tacit("approve", out / names[0] / "party.toml", "--yes", only=only)
     with ThreadPoolExecutor(2) as pool:
         done = pool.map(
             lambda name: quiet("approve", out / name / "party.toml", "--yes"), names[1:]
@@ -278,10 +332,10 @@ def compare(out: Path) -> None:
 # Commands ----------------------------------------------------------------------------------------
 
 
-def tacit(*arguments: object, lines: int | None = None) -> None:
-    """A command as one would type it, and what it says."""
+def tacit(*arguments: object, lines: int | None = None, only: str = "") -> None:
+    """A command as one would type it, and what it says; `only`: the lines with these words."""
     print("$ tacit " + " ".join(shown(argument) for argument in arguments))
-    said = quiet(*arguments).rstrip().splitlines()
+    said = [line for line in quiet(*arguments).rstrip().splitlines() if only in line]
     for line in said[:lines]:
         print(f"  {line}")
     print(end="", flush=True)

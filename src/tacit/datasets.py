@@ -105,7 +105,7 @@ def load(
 def _kind(
     name: str, parties: int | None, party: str | None, *, skewed: bool
 ) -> Literal["balanced", "skew", "source"]:
-    """How records are assigned to parties where the caller does not say it."""
+    """Default assignment of records to parties."""
     if skewed:
         return "skew"
     own_sites = name in WITH_SITES and (parties is None or name == "synthetic-cohort")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,3 +29,6 @@ def test_the_live_demo_gives_the_bits_of_one_process_on_real_records(tmp_path: P
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "certs party cleveland" in done.stdout  # the real hospitals, not the synthetic cohort
     assert "natural parameters are the same to the last bit" in done.stdout
+    assert "a server that sees only sums" in done.stdout
+    seen = done.stdout.split("What the server saw")[1]
+    assert len(re.findall(r"\| [0-9a-f]{16} [0-9a-f]{16} [0-9a-f]{16} …", seen)) == 4

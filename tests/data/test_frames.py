@@ -149,7 +149,7 @@ def with_cell(name, value, row=4):
         (FRAME.rename(columns={"age": "Age"}), 'no column "age"; did you mean "Age"'),
         (FRAME.drop(columns="ward"), 'no column "ward"'),
         (FRAME.iloc[:0], "has no records"),
-        (pd.concat([FRAME, FRAME[["age"]]], axis=1), "each has a name of its own"),
+        (pd.concat([FRAME, FRAME[["age"]]], axis=1), "all names differ"),
         (FRAME.rename(columns={"age": 7}), "column name 7 is not text"),
         (FRAME.to_numpy(), "without column names"),
         (FRAME["age"], "the records are a Series"),

@@ -122,3 +122,17 @@ def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#: ]+)(?:#[^)]*)?\)", text):
         if target not in generated:
             assert (ROOT / page).parent.joinpath(target).exists(), f"{page} links to {target}"
+
+
+def test_files_and_packages_of_the_layout_exist():
+    text = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
+    layout = text[text.index("## Where things are") :]
+    named = re.findall(r"`([\w/.]+(?:\.(?:py|j2|css)|/))`", layout)
+    assert len(named) > 50
+    package = ROOT / "src/tacit"
+    places = [ROOT if name.startswith(("src/", "tests/")) else package for name in named]
+    missing = [name for name, at in zip(named, places, strict=True) if not (at / name).exists()]
+    # Inner folders are named alone.
+    assert [name for name in missing if not list(package.rglob(name.rstrip("/")))] == []
+    packages = {one.name for one in package.iterdir() if one.is_dir() and one.name != "__pycache__"}
+    assert packages <= {name.strip("/") for name in named}

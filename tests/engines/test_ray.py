@@ -147,7 +147,7 @@ def test_private_scoring_is_that_of_one_process(cluster, parties):
         np.testing.assert_allclose(there.state.q[name], here.state.q[name], rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("aggregation", ["plain", "trusted"])
+@pytest.mark.parametrize("aggregation", ["plain", "secure"])
 def test_private_scores_are_those_of_one_process(cluster, parties, aggregation):
     from tacit.engines.ray import RayEngine
 

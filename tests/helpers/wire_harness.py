@@ -23,6 +23,7 @@ from tacit.live.join import approve, join
 from tacit.live.plan import _located, party_plan, server_plan
 from tacit.live.serve import serve
 from tacit.live.transport import certificates as certs
+from tacit.live.transport.tls import fingerprint, read_certificate
 from tacit.plan.plan import Plan, first_factors, make_plan
 from tacit.pvi import product
 from tacit.run.build import make_method, make_model, make_schedule
@@ -103,6 +104,9 @@ class Fed:
             for name in self.names:
                 certs.issue_party(self.base / "pki", name)
         body = {"name": "test", "seed": 3, "parties": list(self.names), **self.agreed}
+        privacy = body["privacy"]
+        if isinstance(privacy, dict) and privacy.get("aggregation") == "secure":
+            body.setdefault("keys", {name: self.fingerprint(name) for name in self.names})
         self._write("federation.toml", body)
         for number, name in enumerate(self.names):
             if self.source == "documents":
@@ -113,6 +117,10 @@ class Fed:
                 (self.base / f"{name}.csv").write_text(text(number, self.rows))
             self.write_party(name)
         self.write_server()
+
+    def fingerprint(self, name: str) -> str:
+        """Of a party's public key."""
+        return fingerprint(read_certificate(self.base / "pki" / f"party-{name}.pem").public_key())
 
     @property
     def source(self) -> str:

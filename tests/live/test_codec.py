@@ -78,6 +78,7 @@ SIMPLE = {
     str: st.text(max_size=20) | st.just("ü" * 200),
     float: finite,
     bool: st.booleans(),
+    bytes: st.binary(max_size=40),
     type(None): st.none(),
     UnsetType: st.just(UNSET),
     datetime: st.datetimes(timezones=st.just(UTC)).map(lambda time: time.replace(fold=0)),
@@ -89,12 +90,14 @@ def values(hint):
     """Every value of a field."""
     if hint in SIMPLE:
         return SIMPLE[hint]
-    if hint is m.Promise:
-        return fields_of(m.Promise)
+    if hint in (m.Promise, m.Offer, m.Parcel, m.Consent):
+        return fields_of(hint)
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return st.one_of([values(each) for each in typing.get_args(hint)])
     if typing.get_origin(hint) is tuple:
         return st.lists(values(typing.get_args(hint)[0]), max_size=4).map(tuple)
+    if hint == dict[str, bytes]:
+        return st.dictionaries(st.text(max_size=8), SIMPLE[bytes], max_size=3)
     assert typing.get_origin(hint) is dict, f"a new type of field: {hint}"
     return distributions
 
@@ -115,15 +118,21 @@ def test_every_message_comes_back_to_the_last_bit(kind, encoding, data):
     assert repr(back(message, encoding)) == repr(message)
 
 
-def test_the_messages_are_those_of_the_thesis_and_a_heartbeat():
+SUMS = (
+    ["OfferedKeys", "DealtShares", "MaskedUpdate", "SurvivorSignature", "UnmaskShares"],
+    ["RequestKeys", "KeyRoster", "PartyShares", "SurvivorSet", "UnmaskRequest"],
+)
+
+
+def test_the_messages_are_those_of_the_thesis_a_heartbeat_and_secure_sums():
     both = ["Error", "EndOfConnectionAcknowledgement", "Heartbeat"]
     assert sorted(CLIENT_MESSAGES) == sorted(
         ["JoinCluster", "ReJoinCluster", "UpdatedLikelihood", "ReturnLastLikelihood",
-         "EarlyLeaveCluster", "FinalLeaveTraining", *both]
+         "EarlyLeaveCluster", "FinalLeaveTraining", *both, *SUMS[0]]
     )  # fmt: skip
     assert sorted(SERVER_MESSAGES) == sorted(
         ["AcceptedIntoCluster", "ReAcceptanceIntoCluster", "RejectionFromCluster",
-         "SelectedForTraining", "EarlyCloseOfConnection", "EndOfTraining", *both]
+         "SelectedForTraining", "EarlyCloseOfConnection", "EndOfTraining", *both, *SUMS[1]]
     )  # fmt: skip
 
 
@@ -214,6 +223,43 @@ SHAPES = [
         '"future_training":"2026-03-01T12:30:00Z"}}',
     ),
 ]
+OFFER = m.Offer(party="a", public_key=b"k", sharing=b"s", masking=(b"m",), seeds=(b"d",))
+PARCEL = m.Parcel(dealer="a", recipient="b", box=b"x", hashes=b"h", signature=b"i")
+OFFERED = (
+    '{"party":"a","public_key":"aw==","sharing":"cw==","masking":["bQ=="],"seeds":["ZA=="],'
+    '"signature":""}'
+)
+DEALT = '{"dealer":"a","recipient":"b","box":"eA==","hashes":"aA==","signature":"aQ=="}'
+IN_SLOT = '"slot":2,"request":"r"'
+SUM_SHAPES = [
+    (m.OfferedKeys(offer=OFFER), f'{{"OfferedKeys":{{"offer":{OFFERED}}}}}'),
+    (m.DealtShares(parcels=(PARCEL,)), f'{{"DealtShares":{{"parcels":[{DEALT}]}}}}'),
+    (
+        m.MaskedUpdate(slot=2, request="r", words=b"12345678"),
+        f'{{"MaskedUpdate":{{{IN_SLOT},"words":"MTIzNDU2Nzg="}}}}',
+    ),
+    (
+        m.SurvivorSignature(slot=2, request="r", signature=b"i"),
+        f'{{"SurvivorSignature":{{{IN_SLOT},"signature":"aQ=="}}}}',
+    ),
+    (
+        m.UnmaskShares(slot=2, request="r", seeds={"a": b"s"}, keys={"b": b"k"}),
+        f'{{"UnmaskShares":{{{IN_SLOT},"seeds":{{"a":"cw=="}},"keys":{{"b":"aw=="}}}}}}',
+    ),
+    (m.RequestKeys(), '"RequestKeys"'),
+    (m.KeyRoster(offers=(OFFER,)), f'{{"KeyRoster":{{"offers":[{OFFERED}]}}}}'),
+    (m.PartyShares(parcels=(PARCEL,)), f'{{"PartyShares":{{"parcels":[{DEALT}]}}}}'),
+    (
+        m.SurvivorSet(slot=2, request="r", names=("a", "b")),
+        f'{{"SurvivorSet":{{{IN_SLOT},"names":["a","b"]}}}}',
+    ),
+    (
+        m.UnmaskRequest(
+            slot=2, request="r", consents=(m.Consent(party="a", slot=2, signature=b"i"),)
+        ),
+        f'{{"UnmaskRequest":{{{IN_SLOT},"consents":[{{"party":"a","slot":2,"signature":"aQ=="}}]}}}}',
+    ),
+]
 
 
 @pytest.mark.parametrize(("message", "text"), SHAPES, ids=lambda each: str(each)[:30])
@@ -226,7 +272,18 @@ def test_shapes_of_the_thesis(message, text):
 
 
 def test_every_kind_has_a_shape_above():
-    assert {type(message) for message, _ in SHAPES} == set(KINDS)
+    assert {type(message) for message, _ in (*SHAPES, *SUM_SHAPES)} == set(KINDS)
+
+
+@pytest.mark.parametrize(("message", "text"), SUM_SHAPES, ids=lambda each: str(each)[:30])
+def test_shapes_of_secure_sums(message, text):
+    """Bytes are base64 texts in JSON and bytes elsewhere."""
+    assert encode(message, "json").decode() == text
+    for encoding in ENCODINGS:
+        assert back(message, encoding) == message
+    raw = cbor2.loads(encode(message, "cbor"))
+    assert raw == msgspec.msgpack.decode(encode(message, "msgpack"))
+    assert msgspec.json.encode(raw).decode() == text
 
 
 def test_further_fields_are_there_when_they_are_set():

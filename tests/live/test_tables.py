@@ -16,11 +16,13 @@ from tacit.live.protocol.state_tables import (
     after,
     as_markdown,
 )
+from tacit.live.secure.messages import Offer
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
 SIDES = [(ServerSide, SERVER, CLIENT_MESSAGES), (PartySide, PARTY, SERVER_MESSAGES)]
 NAMED = pytest.mark.parametrize(("side", "table", "names"), SIDES, ids=["server", "party"])
 
+OFFER = Offer(party="a", public_key=b"", sharing=b"", masking=(), seeds=())
 ONE_OF_EACH = [
     m.JoinCluster(data_size=1),
     m.ReJoinCluster(),
@@ -31,6 +33,16 @@ ONE_OF_EACH = [
     m.ClientAcknowledgement(),
     m.ClientHeartbeat(),
     m.ClientError(),
+    m.OfferedKeys(offer=OFFER),
+    m.DealtShares(parcels=()),
+    m.MaskedUpdate(slot=0, request="r", words=b""),
+    m.SurvivorSignature(slot=0, request="r", signature=b""),
+    m.UnmaskShares(slot=0, request="r", seeds={}, keys={}),
+    m.RequestKeys(),
+    m.KeyRoster(offers=()),
+    m.PartyShares(parcels=()),
+    m.SurvivorSet(slot=0, request="r", names=()),
+    m.UnmaskRequest(slot=0, request="r", consents=()),
     m.AcceptedIntoCluster(),
     m.ReAcceptanceIntoCluster(last_likelihood={}),
     m.RejectionFromCluster(fixable=True),

@@ -32,6 +32,7 @@ NAMES = ("hospital-1", "hospital-2", "hospital-3")
 MIX = ("json", "cbor", "msgpack")
 COHORT = {"source": "synthetic-cohort", "records": 60}
 SEEDED = {"epsilon": 4.0, "delta": 1e-4, "insecure_noise_seed": 5}
+SECURE = {**SEEDED, "aggregation": "secure"}
 PRIVATE = {**BINARY, "model": {"kind": "logistic"}, "records": 72}
 
 OWN_MODELS = """
@@ -131,12 +132,37 @@ MODELS = {
         "privacy": SEEDED,
         "method": {"kind": "dp-scores"},
     },
-    "private scores, shared noise": {
+    "secure scoring": {
+        **PRIVATE,
+        "privacy": SECURE,
+        "method": {"kind": "dp-scoring"},
+    },
+    "secure scores": {
         **NUMBERS,
         "model": {"kind": "numpyro", "function": "own.py:spread"},
         "records": 72,
-        "privacy": {**SEEDED, "aggregation": "trusted"},
+        "privacy": SECURE,
         "method": {"kind": "dp-scores"},
+    },
+    "secure updates": {**PRIVATE, "privacy": SECURE, "method": {"kind": "dp-updates"}},
+    "secure, with a memory": {
+        **PRIVATE,
+        "privacy": {**SECURE, "unit": "party"},
+        "method": {"kind": "dp-updates", "form": "log-precision", "shards": 1, "clip": 0.1},
+    },
+    "secure statistics": {
+        **NUMBERS,
+        "model": {"kind": "normal-mean"},
+        "records": 72,
+        "privacy": SECURE,
+        "method": {"kind": "dp-statistics"},
+    },
+    "secure topics": {
+        "data": DOCUMENTS,
+        "model": {"kind": "topics", "topics": 3, "document_words": 20},
+        "records": 72,
+        "privacy": SECURE,
+        "method": {"kind": "dp-statistics", "sampling_rate": 0.5},
     },
     "private levels": {
         **SEVERAL,
@@ -229,7 +255,12 @@ CASES = [
     ("private scoring of levels", "synchronous", MIX),
     ("private levels", "sequential", ("json",)),
     ("private scores", "synchronous", MIX),
-    ("private scores, shared noise", "synchronous", MIX),
+    ("secure scoring", "synchronous", MIX),
+    ("secure scores", "synchronous", MIX),
+    ("secure updates", "synchronous", MIX),
+    ("secure, with a memory", "synchronous", MIX),
+    ("secure statistics", "synchronous", MIX),
+    ("secure topics", "synchronous", MIX),
 ]
 
 

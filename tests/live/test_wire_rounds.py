@@ -36,6 +36,8 @@ from tacit.server.messages import Request
 
 pytestmark = pytest.mark.usefixtures("shared_models")
 NAMES = ("a", "b", "c")
+PATIENCE_S = 2.0
+"""Deadline by which honest parties answer even on a loaded machine; one party never does."""
 EXACT = {
     "privacy": "none",
     **NUMBERS,
@@ -114,7 +116,7 @@ def assert_undisturbed(fed, parties=NAMES):
 @pytest.mark.parametrize("kind", ["sequential", "synchronous"])
 def test_a_late_party_is_passed_over_and_taken_back(tmp_path, kind):
     rounds = 150 if kind == "sequential" else 250
-    fed = federation(tmp_path, kind, rounds, serve={"deadline_s": 0.4}, quorum=2)
+    fed = federation(tmp_path, kind, rounds, serve={"deadline_s": PATIENCE_S}, quorum=2)
 
     async def main():
         async with running(fed, "a", "b") as tasks:
@@ -145,7 +147,7 @@ def test_a_late_party_is_passed_over_and_taken_back(tmp_path, kind):
 
 def test_who_is_slow_but_here_is_asked_again(tmp_path):
     """It has not hung up: its late answer says that it is back."""
-    fed = federation(tmp_path, rounds=200, serve={"deadline_s": 0.3}, quorum=2)
+    fed = federation(tmp_path, rounds=200, serve={"deadline_s": PATIENCE_S}, quorum=2)
 
     async def main():
         async with running(fed, "a", "b"):
@@ -164,7 +166,8 @@ def test_who_is_slow_but_here_is_asked_again(tmp_path):
 
 
 def test_a_run_finishes_without_who_never_answers(tmp_path):
-    fed = federation(tmp_path, serve={"deadline_s": 0.3, "keep_result_for": "0.5s"}, quorum=2)
+    patience = {"deadline_s": PATIENCE_S, "keep_result_for": f"{PATIENCE_S}s"}
+    fed = federation(tmp_path, serve=patience, quorum=2)
 
     async def main():
         async with running(fed, "a", "b") as tasks:
@@ -183,14 +186,14 @@ def test_a_run_finishes_without_who_never_answers(tmp_path):
 
 
 def test_without_a_quorum_the_server_waits(tmp_path):
-    fed = federation(tmp_path, serve={"deadline_s": 0.2})
+    fed = federation(tmp_path, serve={"deadline_s": PATIENCE_S})
 
     async def main():
         async with running(fed, "a", "b") as tasks:
             silent = await ByHand(fed, "c").connect()
             await silent.turn()
             await until(lambda: events(fed, "waiting"))
-            await asyncio.sleep(0.6)
+            await asyncio.sleep(PATIENCE_S + 0.5)
             assert not events(fed, "round")
             assert not events(fed, "skipped")
             await silent.session.close()
@@ -203,7 +206,7 @@ def test_without_a_quorum_the_server_waits(tmp_path):
 
 
 def test_below_the_quorum_the_server_waits(tmp_path):
-    fed = federation(tmp_path, serve={"deadline_s": 0.2, "keep_result_for": "0.5s"}, quorum=3)
+    fed = federation(tmp_path, serve={"deadline_s": 0.2}, quorum=3)
 
     async def main():
         async with running(fed, "a", "b") as tasks:
@@ -265,13 +268,13 @@ def test_with_a_quorum_it_goes_on_before_the_others_come(tmp_path):
 
 
 def test_it_starts_at_a_time(tmp_path):
-    at = datetime.now(UTC) + timedelta(seconds=2.0)
+    at = datetime.now(UTC) + timedelta(seconds=PATIENCE_S)
     fed = federation(tmp_path, serve={"start": {"at": at}})
 
     async def main():
         async with running(fed, *NAMES) as tasks:
             await until(lambda: len(events(fed, "joined")) == 3)
-            assert not events(fed, "begin")
+            assert not events(fed, "begin") or datetime.now(UTC) >= at
             await asyncio.gather(*tasks.values())
 
     asyncio.run(main())
@@ -433,7 +436,7 @@ def test_the_result_is_held_for_who_is_away(tmp_path):
             await asyncio.sleep(0.4)
             assert not tasks["server"].done(), "it waits for c"
             tasks["c"] = asyncio.create_task(join(fed.party("c")))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await asyncio.gather(*tasks.values())
 
     asyncio.run(main())
@@ -441,14 +444,14 @@ def test_the_result_is_held_for_who_is_away(tmp_path):
 
 
 def test_the_result_is_not_held_for_ever(tmp_path):
-    fed = federation(tmp_path, rounds=1, serve={"keep_result_for": "0.5s"})
+    fed = federation(tmp_path, rounds=1, serve={"keep_result_for": f"{PATIENCE_S}s"})
 
     async def main():
         async with running(fed, "a", "b") as tasks:
             away = await ByHand(fed, "c").connect()
             await away.answer(await away.turn())
             away.session._writer.transport.abort()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await asyncio.gather(*tasks.values())
         # A server that is started again still has it.
         async with running(fed, "c") as tasks:
@@ -507,8 +510,10 @@ def test_metrics_status_and_journal(tmp_path):
             await until(lambda: events(fed, "round"))
             head, body = await get(port, "/metrics")
             wrong = await get(port, "/")
-            await asyncio.sleep(0.6)
-            status = json.loads((fed.base / "server" / "status.json").read_text())
+            path = fed.base / "server" / "status.json"
+            await until(lambda: json.loads(path.read_text())["parties"]["c"]["asked"])
+            await until(lambda: json.loads(path.read_text())["round"] == 1)
+            status = json.loads(path.read_text())
             await by_hand.session.close()
             tasks["c"] = asyncio.create_task(join(fed.party("c")))
             await asyncio.gather(*tasks.values())

@@ -146,6 +146,13 @@ def test_weights_of_the_posterior_itself_are_even_and_correct_a_wrong_one():
     assert not far.usable
 
 
+def test_lengths_of_many_dimensional_draws_vary_like_those_of_normal_vectors():
+    """A group's scale is seen by the sum of many squares: draws of too even a length hide it."""
+    for size in (64, 300):
+        lengths = np.sum(np.square(weighing_draws(size)), axis=1)
+        assert 0.8 < np.var(lengths) / (2 * size) < 1.1, size
+
+
 def test_the_shape_of_a_pareto_tail_is_found():
     rng = np.random.default_rng(0)
     for shape in (0.3, 0.9):

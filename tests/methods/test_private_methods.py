@@ -12,6 +12,7 @@ import pytest
 
 from tacit.data.schema.layout import INTERCEPT, Feature
 from tacit.datasets import document_records
+from tacit.errors import ConfigError
 from tacit.expfam import MeanFieldGaussian
 from tacit.methods import (
     DPSGD,
@@ -34,6 +35,7 @@ from tacit.models import (
 )
 from tacit.models.belief.model import BeliefNetwork
 from tacit.plan.plan import first_factors, make_plan
+from tacit.privacy.events import GaussianEvent
 from tacit.privacy.mechanisms import Gaussian
 from tacit.privacy.settings import Privacy
 from tacit.server.combine import RoundSum, Shared
@@ -244,6 +246,31 @@ def test_nothing_is_left_of_the_check_when_it_is_over():
     with pytest.raises(AssertionError, match="reach: the largest movement"):
         check_private_method(PrivateStatistics(), LINEAR, reach=2.0, rounds=1)
     assert Gaussian.release is release
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnawareOfPersons(PrivateMethod):
+    """A method that says nothing of units, as one by another author may."""
+
+    kind = "unaware"
+    clip: float = 1.0
+    dtype: str = "float64"
+
+    def check(self, model, family):
+        """Serves every model."""
+
+    def release(self, *, clip, noise_sd, units):
+        return (GaussianEvent(clip=clip, noise_sd=noise_sd),)
+
+    def answer(self, model, family, key, task):
+        raise NotImplementedError
+
+
+def test_persons_are_protected_only_by_methods_that_declare_it():
+    records = {"x": np.ones((4, 1)), "y": np.arange(4.0), "person": np.arange(4) // 2}
+    privacy = Privacy(epsilon=1.0, unit="person")
+    with pytest.raises(ConfigError, match="which protects a record"):
+        make_plan(LINEAR, {"a": records}, method=UnawareOfPersons(), privacy=privacy)
 
 
 def test_each_suite_names_the_other():

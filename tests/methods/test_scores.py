@@ -1,5 +1,7 @@
 """Private scores from end to end: no bias from clipping, refusals, and goodness of fit."""
 
+import re
+
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -22,11 +24,12 @@ from tacit.methods.scores.estimate import (
 from tacit.methods.scores.expected import Simulator
 from tacit.methods.scores.prior import PriorTerm
 from tacit.methods.scores.server import rank_fit, trouble
+from tacit.methods.scores.widths import width
 from tacit.models import LogisticRegression, NormalMean, from_numpyro
 from tacit.plan.auto import choose_method
 from tacit.plan.plan import make_plan
 from tacit.privacy.settings import Privacy
-from tacit.results.verdict import NotConvergedWarning
+from tacit.results.verdict import NotConvergedWarning, WideIntervalsWarning
 from tacit.server.schedule import Sequential, Synchronous
 
 RECORDS, PARTIES, SCALE = 6_000, 3, 2.0
@@ -129,15 +132,15 @@ def test_the_rank_histogram_raises_few_false_alarms_and_names_what_it_sees():
 
     def drawn(shares):
         counts = np.stack([rng.multinomial(1_500, row) for row in shares]).ravel()
-        return rank_fit(counts + noise * rng.normal(size=40), noise)
+        return rank_fit(counts + noise * rng.normal(size=20), noise)
 
-    even = np.full((4, 10), 0.1)
+    even = np.full((4, 5), 0.2)
     alarms = np.mean([drawn(even).p_value < 0.01 for _ in range(400)])
     assert alarms < 0.03
     tails = even.copy()
-    tails[:, [0, -1]] += 0.04
-    tails[:, 1:-1] -= 0.01
-    slope = np.linspace(-0.03, 0.03, 10)
+    tails[:, [0, -1]] += 0.03
+    tails[:, 1:-1] -= 0.02
+    slope = np.linspace(-0.03, 0.03, 5)
     link = even + np.array([1.0, -1.0, -1.0, 1.0])[:, None] * slope
     for shares, words in (
         (tails, "more extreme"),
@@ -234,8 +237,10 @@ def test_columns_in_other_units_than_are_counted_are_refused():
     parties = parties_of(np.random.default_rng(1))
     for one in parties.values():
         one["x"] = 50.0 + 10.0 * one["x"]
-    with pytest.raises(DataError, match=r"column 'x': private scores count it in \[-3, 3\]"):
+    with pytest.raises(DataError, match=r"'x': private scores count it in \[-3, 3\]") as caught:
         tacit.fit(MODEL, parties, privacy=Privacy(epsilon=4.0), method="dp-scores")
+    # Nothing was charged: the words do not depend on the records, a constant example aside.
+    assert re.findall(r"\d+", str(caught.value)) == ["3", "3", "60", "15"]
 
 
 def factor(x, y=None):
@@ -411,6 +416,59 @@ def test_an_estimate_that_went_to_heavy_tails_has_a_positive_information():
     found = estimator.posterior(history, mapping, identity, start, 1)
     assert np.linalg.eigvalsh(found.information)[0] > 0.0
     assert np.linalg.eigvalsh(found.precision)[0] > 0.0
+
+
+def test_a_map_that_was_made_far_away_is_renewed_where_the_rounds_left_gain_by_it():
+    """At 3 degrees of freedom a map for 17 shortens most scores of heavy tails."""
+    model = from_numpyro(heavy, EXAMPLE)
+    rows = np.random.default_rng(4).normal(size=(1_024, 1))
+    term = PriorTerm(model, np.array([0.0, 1.0, 2.8]), np.array([0.04, 1.0, 2.0]))
+    estimator = Estimator(Simulator(model.outcome_law(), rows), term, 1_600.0)
+    identity = Ratio(np.eye(3), np.zeros((3, 3)))
+    far, here = np.array([0.0, 0.0, 2.8]), np.array([0.0, 0.0, 1.1])
+    noise = 20.0
+    made_far = estimator.narrowest(far, identity, noise)
+    early, late = (noise, 1.05 * noise), (noise, 20.0 * noise)
+    renewed = estimator.renewed(here, made_far, far, identity, early)
+    assert renewed is not None
+    assert np.linalg.norm(renewed[:, 2]) < 0.7 * np.linalg.norm(made_far[:, 2])
+    assert estimator.renewed(here, renewed, here, identity, early) is None
+    assert estimator.renewed(here, made_far, far, identity, late) is None
+
+
+def test_expected_widths_are_those_of_clipped_normal_scores():
+    normal_scores = np.abs(np.random.default_rng(1).normal(size=400_000))
+    for clip, extra in ((1.3, 0.8), (0.4, 0.1)):
+        kept = np.minimum(1.0, clip / normal_scores)
+        slope = np.mean(kept * normal_scores**2)
+        expected = np.sqrt(np.mean(np.square(kept * normal_scores)) + extra) / slope
+        assert width(clip, extra) == pytest.approx(expected, rel=0.01)
+
+
+def test_wide_intervals_are_announced_before_anything_is_spent():
+    rng = np.random.default_rng(6)
+    group = rng.integers(0, 3, 3_000)
+    records = {"x": rng.normal(size=3_000), "group": group, "y": rng.normal(size=3_000)}
+    parties = {str(i): {key: v[i::3] for key, v in records.items()} for i in range(3)}
+    model = from_numpyro(grouped, GROUPED, columns={"group": 3})
+    words = r"Intervals will be about [\d.]+ times as wide .*those of levels that fewer than"
+    with pytest.warns(WideIntervalsWarning, match=words), pytest.raises(InterruptedError):
+        tacit.fit(
+            model,
+            parties,
+            privacy=Privacy(epsilon=1.0),
+            method="dp-scores",
+            ledger="none",
+            callback=_interrupt,
+        )
+    found = tacit.check(model, parties, privacy=Privacy(epsilon=1.0), method="dp-scores")
+    assert any(text.startswith("Intervals will be about") for text in found.warnings)
+    precise = plan_of(parties, model, epsilon=8.0, aggregation="trusted")
+    assert precise.method.known_limits(model, precise.settled) is None
+
+
+def _interrupt(state, log):
+    raise InterruptedError
 
 
 def test_a_part_of_a_covariance_is_subtracted_as_far_as_it_is_one():

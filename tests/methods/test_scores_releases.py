@@ -210,7 +210,7 @@ class Quieter(Gaussian):
 
 
 def test_a_mechanism_with_less_noise_is_caught(monkeypatch):
-    monkeypatch.setattr("tacit.methods.scores.method.Gaussian", Quieter)
+    monkeypatch.setattr("tacit.methods.summed.Gaussian", Quieter)
     with pytest.raises(AssertionError, match="noise"):
         check_private_method(
             Scores(),

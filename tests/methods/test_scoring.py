@@ -318,7 +318,7 @@ def test_what_it_cannot_do_is_refused_with_the_next_step():
         ({"schedule": Sequential()}, "synchronous"),
         ({"schedule": Synchronous(rounds=2)}, "at least 3"),
         ({"schedule": Synchronous(damping=0.5)}, "leave the key out"),
-        ({"schedule": Synchronous(parties_per_round=1)}, "everybody"),
+        ({"schedule": Synchronous(parties_per_round=1)}, "all parties"),
     ):
         with pytest.raises(ConfigError, match=words):
             make_plan(

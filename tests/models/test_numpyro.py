@@ -12,6 +12,7 @@ import pytest
 from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import log_density, potential_energy
 
+import tacit
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import FullGaussian, MeanFieldGaussian
 from tacit.models.numpyro.model import NumPyroModel, from_numpyro
@@ -515,3 +516,63 @@ def test_refusals_say_what_to_change(model, message):
 def test_arguments_that_do_not_fit_is_refused(arguments, message):
     with pytest.raises(ConfigError, match=message):
         from_numpyro(no_plate, {"y": Y}, arguments=arguments)
+
+
+def indexed(read):
+    def model(group, y=None):
+        with numpyro.plate("groups", 4):
+            level = numpyro.sample("level", dist.Normal(0.0, 1.0))
+        with numpyro.plate("records", group.shape[0]):
+            numpyro.sample("y", dist.Normal(read(level, group), 1.0), obs=y)
+
+    return model
+
+
+def classes(x, y=None):
+    slopes = numpyro.sample("slopes", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Categorical(logits=x[:, None] * slopes), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("read", "dtype", "expected"),
+    [
+        (lambda level, group: level[group], int, (0, 3)),
+        (lambda level, group: level[group - 1], np.uint8, (1, 4)),
+        (lambda level, group: jnp.take(level, group.astype(int)), float, (0, 3)),
+        (lambda level, group: level[jnp.clip(group, 0, 3)], int, None),
+        (lambda level, group: jax.nn.one_hot(group, 4) @ level, int, None),
+    ],
+    ids=["index", "codes from 1", "cast", "clipped", "one-hot"],
+)
+def test_the_range_of_an_index_is_found_without_records(read, dtype, expected):
+    model = from_numpyro(indexed(read), {"group": np.ones(2, dtype), "y": np.zeros(2)})
+    assert model.index_ranges == ({} if expected is None else {"group": expected})
+
+
+def test_an_outcome_that_is_an_index_has_a_range():
+    model = from_numpyro(classes, {"x": np.zeros(2), "y": np.zeros(2, int)})
+    assert model.index_ranges == {"y": (0, 2)}
+
+
+@pytest.mark.parametrize("privacy", [None, tacit.Privacy(epsilon=1.0)])
+@pytest.mark.parametrize(
+    ("codes", "beyond"), [([1, 2, 3, 4], "above 3"), ([-1, 0, 1, 3], "below 0")]
+)
+def test_codes_that_jax_would_clamp_are_refused_with_or_without_privacy(codes, beyond, privacy):
+    group = np.repeat(codes, 25)
+    records = {"group": group, "y": np.zeros(len(group))}
+    model = from_numpyro(indexed(lambda level, group: level[group]), records, columns={"group": 4})
+    with pytest.raises(DataError, match=rf"column 'group': a value is {beyond}, .*from 0 to 3"):
+        tacit.fit(model, {"a": records, "b": records}, privacy=privacy)
+
+
+def test_codes_beyond_the_declared_levels_are_refused():
+    model = from_numpyro(
+        indexed(lambda level, group: jax.nn.one_hot(group, 4) @ level),
+        {"group": np.zeros(2, int), "y": np.zeros(2)},
+        columns={"group": 4},
+    )
+    model.check_records("a", {"group": np.array([0, 3]), "y": np.zeros(2)})
+    with pytest.raises(DataError, match=r"party 'a', column 'group': a value is above 3"):
+        model.check_records("a", {"group": np.array([0, 4]), "y": np.zeros(2)})

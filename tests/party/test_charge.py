@@ -273,6 +273,9 @@ def test_a_visit_is_answered_under_one_id(charging):
     with pytest.raises(PrivacyBudgetError, match="a visit is answered once"):
         charging.require_planned_visit(request("site-0", 0, key="r1"))
     charging.require_planned_visit(request("site-0", 1, key="r1"))
+    # The same id for another visit would send one reply, and its noise, twice.
+    with pytest.raises(PrivacyBudgetError, match=r"r0 of .* was answered as site-0, visit 0"):
+        charging.require_planned_visit(request("site-0", 1, key="r0"))
 
 
 class Journal(ProcessStore):

@@ -260,6 +260,13 @@ def test_outcomes_that_the_model_refuses_are_found():
     refused("Simulates", model, "refuses its own outcomes")
 
 
+@pytest.mark.parametrize("factor", [0.0, 1.5])
+@pytest.mark.parametrize("model", [logistic, linear])
+def test_outcomes_of_another_law_are_found(model, factor):
+    wrong = model(simulate=lambda right, theta, *rest: right(factor * theta, *rest))
+    refused("Simulates", wrong, "do not have the law of the likelihood")
+
+
 def test_records_of_counts_have_to_be_given_or_simulated():
     class Counts(PoissonRegression):
         simulate = None

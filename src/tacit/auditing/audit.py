@@ -142,35 +142,45 @@ def audit(
     findings: list[Finding] = []
     shown: dict[tuple[str, int], float] = {}
     for visit in visits:
-        stage = plan.method.stage_at(visit).name
-        plain = privacy.aggregation == "plain"
-        with noted():
-            tell(f"{stage}: looking for the worst pair of neighbours")
-            pairs = audited.worst_pairs(visit)
-            tell(f"{stage}: drawing noise")
-            until = time.monotonic() + share
-            for one in _releases(audited, pairs, draws, until):
-                findings.append(one.finding)
-                shown[stage, one.place] = one.share
-            if plain and pairs and pairs[0].event.sampling is None:
-                findings.append(_low_bits(audited, pairs[0]))
-        if plain and pairs and not _absent(plan):
-            tell(f"{stage}: attacking replies")
-            findings.append(_replies(audited, pairs[0], draws, time.monotonic() + share))
+        findings += _audit_visit(audited, visit, draws, share, tell, shown)
     findings.append(_whole_run(plan, party, shown))
     if canaries:
         tell("a run with canaries")
         findings.append(canaries_in_one_run(plan, party, seed))
     guarantee = plan.settled[party].guarantee
     return Audit(
-        method=plan.method.kind,
-        unit=privacy.unit,
-        adjacency=privacy.adjacency,
-        delta=guarantee.delta,
-        epsilon=guarantee.epsilon,
-        findings=tuple(findings),
+        method=plan.method.kind, unit=privacy.unit, adjacency=privacy.adjacency,
+        delta=guarantee.delta, epsilon=guarantee.epsilon, findings=tuple(findings),
         seconds=time.monotonic() - started,
-    )
+    )  # fmt: skip
+
+
+def _audit_visit(
+    audited: AuditedParty,
+    visit: int,
+    draws: int,
+    seconds: float,
+    tell: Progress,
+    shown: dict[tuple[str, int], float],
+) -> list[Finding]:
+    """Findings about one visit; adds the shown share of each release's distance to `shown`."""
+    plan = audited.plan
+    assert plan.privacy is not None
+    stage, plain = plan.method.stage_at(visit).name, plan.privacy.aggregation == "plain"
+    findings: list[Finding] = []
+    with noted():
+        tell(f"{stage}: looking for the worst pair of neighbours")
+        pairs = audited.worst_pairs(visit)
+        tell(f"{stage}: drawing noise")
+        for one in _releases(audited, pairs, draws, time.monotonic() + seconds):
+            findings.append(one.finding)
+            shown[stage, one.place] = one.share
+        if plain and pairs and pairs[0].event.sampling is None:
+            findings.append(_low_bits(audited, pairs[0]))
+    if plain and pairs and not _absent(plan):
+        tell(f"{stage}: attacking replies")
+        findings.append(_replies(audited, pairs[0], draws, time.monotonic() + seconds))
+    return findings
 
 
 @dataclass(frozen=True)

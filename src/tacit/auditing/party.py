@@ -11,18 +11,15 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-import tacit.party.compute as party_side
 from tacit.models import Records
 from tacit.party.compute import Update
-from tacit.plan.agreement import Agreement
 from tacit.plan.calibrate import Settled
-from tacit.plan.plan import Plan, first_factors
+from tacit.plan.plan import Plan
 from tacit.privacy.audit.bounds import CONFIDENCE, projected_distance, threshold_epsilon
 from tacit.privacy.audit.low_bits import low_bits_epsilon
 from tacit.privacy.events import GaussianEvent
 from tacit.server.combine import Shared
-from tacit.server.messages import Request
-from tacit.server.state import initial_state
+from tacit.testing.data_sets import DataSets, first_question, furthest_pair
 from tacit.testing.neighbours import neighbours_of, with_persons
 from tacit.testing.releases import Noted
 
@@ -147,48 +144,27 @@ class AuditedParty:
         insecure_noise_seed: int | None = None,
     ) -> list[Update]:
         """Replies to a request, one per data set."""
-        plan, method = self.plan, self.plan.method
+        plan = self.plan
         wanted = [*sets, *([sets[0]] * (-len(sets) % BATCH))]
-        arranged = [method.arrange(self.party, one, plan.seed) for one in _distinct(wanted)]
-        places = _places(wanted)
-        agreement = Agreement(plan.model, plan.family, method, plan.seed, insecure_noise_seed)
-        request = self._request(visit, question)
-        memory = method.memory(plan.model, plan.family) if visit else None
-        memories = [memory] * BATCH  # those before the first visit, which depend on no record
+        # Memory before the first visit, which depends on no record.
+        memory = plan.method.memory(plan.model, plan.family) if visit else None
         found: list[Update] = []
         for start in range(0, len(wanted), BATCH):
-            chosen = [arranged[place] for place in places[start : start + BATCH]]
-            stack = party_side.stack_records(chosen, self._rows, method)
-            found += party_side.answer_many(
-                agreement, *stack, [request] * BATCH, [self.settled] * BATCH, memories
+            data_sets = DataSets(plan, self.party, wanted[start : start + BATCH], self._rows)
+            found += data_sets.answer(
+                question, visit, [memory] * BATCH, insecure_noise_seed, self.settled
             )
         return found[: len(sets)]
 
-    def _request(self, visit: int, question: Shared) -> Request:
-        plan, stage = self.plan, self.plan.method.stage_at(visit)
-        return Request(
-            "audit",
-            self.party,
-            visit,
-            visit,
-            question.q if stage.needs_q else None,
-            plan.family.zero() if stage.needs_factor else None,
-            1.0,
-            initial=visit == 0,
-            stage=stage.name,
-            public=question.public,
-        )
-
     def _questions(self, visit: int) -> Iterator[Shared]:
         """The first q of a run with public arrays of zeros, and others that a server may send."""
-        plan, rng = self.plan, np.random.default_rng([self.seed, visit])
-        stage = plan.method.stage_at(visit)
-        q = initial_state(plan.rules, first_factors(plan)).q
-        shapes = plan.method.public_shapes(plan.model, plan.family, stage.name)
-        yield Shared(q, {name: np.zeros(shape) for name, shape in shapes.items()})
-        if shapes:
+        rng = np.random.default_rng([self.seed, visit])
+        first = first_question(self.plan, visit)
+        yield first
+        if first.public:
             for fill in FILLS:
-                yield Shared(q, {n: fill * rng.normal(size=s) for n, s in shapes.items()})
+                public = {n: fill * rng.normal(size=v.shape) for n, v in first.public.items()}
+                yield Shared(first.q, public)
 
     def worst_pairs(self, visit: int) -> list[WorstPair]:
         """For each release of a visit, the neighbours whose sums are furthest apart.
@@ -210,7 +186,9 @@ class AuditedParty:
                 sums = np.stack([update.cost.exact[place] for update in updates])
                 if unit == "party" and adjacency == "add-or-remove-one":
                     sums[0] = 0.0  # an absent party
-                a, b = _furthest(sums, everything=adjacency == "replace-one")
+                if not np.all(np.isfinite(sums)):
+                    continue
+                a, b = furthest_pair(sums, adjacency)
                 pair = WorstPair(
                     visit, place, stage, event, group[a], group[b], (sums[a], sums[b]), question,
                     sums - sums[a],
@@ -303,22 +281,3 @@ def _flat_reply(update: Update) -> np.ndarray:
     if update.loss is not None:
         parts.append(np.ravel(update.loss))
     return np.concatenate(parts).astype(np.float64)
-
-
-def _furthest(sums: np.ndarray, *, everything: bool) -> tuple[int, int]:
-    """Places of the two sums that are furthest apart; one is the first, unless `everything`."""
-    best, found = -1.0, (0, 0)
-    for place in range(len(sums) if everything else 1):
-        far = np.linalg.norm(sums - sums[place], axis=1)
-        if far.max() > best:
-            best, found = float(far.max()), (place, int(far.argmax()))
-    return found
-
-
-def _distinct(sets: Sequence[Records]) -> list[Records]:
-    return list({id(one): one for one in sets}.values())
-
-
-def _places(sets: Sequence[Records]) -> list[int]:
-    known = {id(one): place for place, one in enumerate(_distinct(sets))}
-    return [known[id(one)] for one in sets]

@@ -118,7 +118,8 @@ def account_command(
         )
     else:
         console.print(
-            "The clip C bounds one unit's contribution; s / C means the same for both adjacencies."
+            "noise / clip: noise sd over the clip, which bounds one unit's contribution; the same "
+            "definition for both adjacencies."
         )
     if plot is not None:
         chosen = noise if noise is not None else _calibrated("pld", question, epsilon)

@@ -16,7 +16,10 @@ def audit(
         str | None, typer.Option(help="Another method than the configured one, e.g. dp-sgd.")
     ] = None,
     minutes: Annotated[
-        float, typer.Option(help="Time after which no more draws are taken; a minimum always is.")
+        float,
+        typer.Option(
+            help="Time limit for drawing noise; a minimum number of draws is always taken."
+        ),
     ] = 2.0,
     records: Annotated[
         int | None,

@@ -162,6 +162,32 @@ def certs_list(directory: Directory = _OWN, json: Json = False) -> None:
         typer.echo("  ".join(padded).rstrip())
 
 
+@certs_app.command("fingerprint")
+def certs_fingerprint(
+    certificates: Annotated[
+        list[Path], typer.Argument(metavar="CERTIFICATE", help="PEM files of parties.")
+    ],
+    json: Json = False,
+) -> None:
+    """Show the fingerprints of parties' public keys, as lines of a federation's [keys] table.
+
+    Every party sends its own line over another channel than the authority's, so that operators
+    approve the keys of real parties. Example:
+
+      tacit certs fingerprint pki/party-north.pem
+    """
+    from tacit.live.transport.tls import fingerprint, name_of, read_certificate
+
+    found = {
+        name_of(path): fingerprint(read_certificate(path).public_key()) for path in certificates
+    }
+    if json:
+        print_json(found)
+        return
+    for name, key in found.items():
+        typer.echo(f'"{name}" = "{key}"')
+
+
 def _row(row: Issued) -> tuple[str, ...]:
     note = row.reason or " ".join(row.hosts[1:])
     until = f"{row.not_after:%Y-%m-%d}"

@@ -87,7 +87,7 @@ def _give(setup: ServerSetup, name: str, body: dict[str, Any] | None = None) -> 
 
 
 def _place(path: Path) -> tuple[Path, Path | None, Literal["server", "party"]]:
-    """State directory, ledger if a file names it, and whose they are."""
+    """State directory, ledger (if a file names one), and the party or server they belong to."""
     if path.is_dir():
         if (path / "roster").exists() or (path / "status.json").exists():
             return path, None, "server"

@@ -72,7 +72,7 @@ def init(
 
 
 def _asked(name: str, low: float, high: float) -> tuple[float, float]:
-    """Bounds of a number from the terminal."""
+    """Ask for the bounds of a numeric column in the terminal."""
     while True:
         least = typer.prompt(f"smallest possible {name}", default=low, type=float, err=True)
         most = typer.prompt(f"largest possible {name}", default=high, type=float, err=True)

@@ -29,10 +29,10 @@ _PRODUCT = "interactions are not supported yet: add the product as a column and 
 _INSTEAD = {
     ":": _PRODUCT,
     "*": _PRODUCT,
-    "/": "nested terms are not supported: add a column of its own and declare it",
-    "**": "powers of terms are not supported: add a column of its own and declare it",
-    "^": "powers of terms are not supported: add a column of its own and declare it",
-    "%": "%in% is not supported: add a column of its own and declare it",
+    "/": "nested terms are not supported: add a separate column and declare it",
+    "**": "powers of terms are not supported: add a separate column and declare it",
+    "^": "powers of terms are not supported: add a separate column and declare it",
+    "%": "%in% is not supported: add a separate column and declare it",
 }
 _GROUPS = (
     "terms with | (random effects of groups) are not supported yet: use a NumPyro model "

@@ -110,7 +110,7 @@ def _as_narwhals(value: Any) -> Any:
     except NarwhalsError as error:
         raise DataError(
             f"the data frame cannot be read ({' '.join(str(error).split())}); rename columns so "
-            "that each has a name of its own"
+            "that all names differ"
         ) from None
 
 

@@ -59,14 +59,14 @@ def refuse_shared(
     if shared and own_tables is not None:
         raise DataError(
             f'column "{own_tables}" has {shared} of {len(owners)} persons in the tables of more '
-            "than one party, and each would protect only its own records of them; if the codes are"
-            " local to each table, make them differ between parties (add the party's name);"
-            " otherwise keep each person with one party"
+            "than one party, and each party would protect only its own records of them; if the"
+            " codes are local to each table, make them differ between parties (add the party's"
+            " name); otherwise keep each person with one party"
         )
     if shared:
         raise DataError(
             f"{setting} gives {shared} of {len(owners)} persons to more than one party, and each "
-            "would protect only its own records of them; keep persons together with"
+            "party would protect only its own records of them; keep persons together with"
             ' partition.kind = "balanced", keep one record per person, or leave data.person out'
         )
 

@@ -18,7 +18,7 @@ from tacit.data.schema.table import PARTY, SourceSchema, Table, listed
 from tacit.errors import ConfigError, DataError
 
 MIN_RECORDS = 20
-"""With more records, a party column without repeated values is taken for a mistake."""
+"""Records above which a party column without repeated values is refused as a mistake."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,7 @@ def _remaining(
 
 
 def check_keep(schema: SourceSchema, data: DataConfig) -> None:
-    """Refuse to keep what the schema does not declare: nobody would know what it holds."""
+    """Refuse to keep columns that the schema does not declare: their content is unknown."""
     for name in data.keep:
         if name == schema.outcome or schema.declared(name) is None:
             others = [c.name for c in schema.columns if c.name != schema.outcome]

@@ -132,6 +132,21 @@ def federation_from(
     names = [term.column for term in terms]
     _check_roles(formula, names, party, person, first)
     wanted = [*names, formula.outcome, *(one for one in (party, person) if one is not None)]
+    whole = _table_of(frames, wanted, formula.outcome, private=private)
+    read = _Reader(declared, private, whole.frame, formula.outcome)
+    columns = [read.feature(term) for term in terms]
+    outcome, positive = read.outcome(formula, numeric=numeric, counts=counts)
+    config = FrameConfig(
+        columns=(*columns, outcome), outcome=formula.outcome, positive=positive, party=party,
+        person=person, held_out=float(held_out), scaling="public",
+    )  # fmt: skip
+    return _federation(config, whole, read, single=len(frames) == 1, seed=seed)
+
+
+def _table_of(
+    frames: Mapping[str, RawFrame], wanted: Sequence[str], outcome: str, *, private: bool
+) -> Table:
+    """One table of all parties with the columns `wanted`; in a private fit all others too."""
     selected = {name: frame.select(wanted) for name, frame in frames.items()}
     for name, frame in selected.items():
         if frame.is_empty():
@@ -140,29 +155,20 @@ def federation_from(
         selected = {
             name: part.hstack(frames[name].others(wanted)) for name, part in selected.items()
         }
-    whole = table_of_parties(selected, SourceSchema(columns=(), outcome=formula.outcome))
-    read = _Reader(declared, private, whole.frame, formula.outcome)
-    columns = [read.feature(term) for term in terms]
-    outcome, positive = read.outcome(formula, numeric=numeric, counts=counts)
-    config = FrameConfig(
-        columns=(*columns, outcome),
-        outcome=formula.outcome,
-        positive=positive,
-        party=party,
-        person=person,
-        held_out=float(held_out),
-        scaling="public",
-    )
-    source = SourceSchema(columns=config.columns, outcome=formula.outcome, positive=positive)
-    split = party is not None or len(frames) == 1
-    table = Table(
-        frame=whole.frame,
-        schema=source,
-        parties=() if split else whole.parties,
-        notes=tuple(read.notes),
-    )
-    if party is None and len(frames) == 1:
-        table = replace(table, parties=(ONE_PARTY,))
+    return table_of_parties(selected, SourceSchema(columns=(), outcome=outcome))
+
+
+def _federation(
+    config: FrameConfig, whole: Table, read: _Reader, *, single: bool, seed: int
+) -> Federation:
+    """The federation of a table; `single`: it was one frame, not one per party."""
+    if config.party is not None:
+        parties: tuple[str, ...] = ()
+    else:
+        parties = (ONE_PARTY,) if single else whole.parties
+    assert config.outcome is not None
+    source = SourceSchema(columns=config.columns, outcome=config.outcome, positive=config.positive)
+    table = Table(frame=whole.frame, schema=source, parties=parties, notes=tuple(read.notes))
     found = federation_of_table(table, config, PartitionConfig(), seed)
     # Levels that were read from records are no more public than bounds that were.
     unbounded = tuple(dict.fromkeys((*found.unbounded, *read.inferred)))

@@ -50,7 +50,7 @@ def normal_points(dimension: int, count: int = 64) -> tuple[np.ndarray, np.ndarr
 RULE_POINTS = 64
 MANY_FRAMES = 4
 """Above 64 dimensions, where second derivatives are estimated from gradients."""
-WEIGHING_DRAWS = 1024
+WEIGHING_DRAWS, DRAWS_PER_DIMENSION, MOST_WEIGHING_DRAWS = 1024, 16, 8192
 
 
 @functools.cache
@@ -82,9 +82,11 @@ def weighing_draws(dimension: int) -> np.ndarray:
     """Draws of N(0, I), always the same, to compare q with the exact posterior.
 
     Both signs of each draw, with second moment I: where q is the posterior, averages over them have
-    its mean and covariance.
+    its mean and covariance. Their number grows with the dimension: with four per dimension their
+    lengths vary less than those of normal vectors, and weights look more even than they are.
     """
-    half = max(WEIGHING_DRAWS // 2, 2 * dimension)
+    wanted = min(max(WEIGHING_DRAWS, DRAWS_PER_DIMENSION * dimension), MOST_WEIGHING_DRAWS)
+    half = max(wanted // 2, 2 * dimension)
     draws = np.random.default_rng([dimension, half]).standard_normal((half, dimension))
     return standardised(draws)[0]
 

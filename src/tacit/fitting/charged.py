@@ -30,7 +30,7 @@ class RunningTotalWarning(UserWarning):
 
 @dataclass(frozen=True)
 class ChargedFit:
-    """The open ledger of a fit, and what it will say after the fit."""
+    """The open ledger of a fit, and its totals including the fit."""
 
     charging: Charging
     facts: LedgerFacts
@@ -126,5 +126,5 @@ def _warn(facts: LedgerFacts) -> None:
         f"limit the total, tacit ledger budget ID --epsilon … --delta … --reason … --ledger "
         f"{place} (the ID is in: tacit ledger show --ledger {place} --all)",
         RunningTotalWarning,
-        stacklevel=5,
+        stacklevel=6,  # the caller of `tacit.fit`
     )

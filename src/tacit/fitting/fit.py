@@ -39,6 +39,7 @@ from tacit.plan.plan import Plan, make_plan
 from tacit.privacy.settings import Privacy
 from tacit.results.check import Check, describe
 from tacit.results.compose import compose_result, data_facts, party_row, privacy_facts
+from tacit.results.diagnostics import known_limits
 from tacit.results.evaluation import (
     Attempts,
     EvaluationWarning,
@@ -91,88 +92,46 @@ def fit(
 ) -> Fit:
     """Fit a model to the records of several parties, in this process.
 
-    A private fit with secret noise is charged to a ledger, which adds up what all fits and runs
-    spent on the same records. Where the records have a budget, a fit that would exceed it is
-    refused before anything is computed. Without one it is charged, and warns if it is not the
-    first.
+    A private fit is charged to a ledger, which adds up what all fits and runs spent on the same
+    records; a fit that would exceed their budget is refused before anything is computed. Arguments
+    or records that cannot be used raise a `tacit.TacitError` that says what to change.
 
     Parameters
     ----------
     model
-        A formula such as "died ~ age + C(sex)"; a model, e.g. of `tacit.from_numpyro`; or the class
-        of one, such as `tacit.models.LogisticRegression`, which is made for a federation's columns.
+        A formula such as "died ~ age + C(sex)", a model (e.g. of `tacit.from_numpyro`), or a class
+        of `tacit.models`, which is instantiated for the columns of the federation.
     data
-        With a formula: a pandas, polars or Arrow data frame with a `party` column, a dictionary of
-        such frames by party, files (one per party) or a pattern such as "data/*.csv". Otherwise
-        a federation (`tacit.datasets.load`), or a dictionary of arrays per party: ``{"north": {"x":
-        x, "y": y}, …}``.
+        With a formula: a pandas, polars or Arrow data frame, a dictionary of frames by party, files
+        (one per party) or a pattern such as "data/*.csv". Otherwise a federation
+        (`tacit.datasets.load`), or arrays by party: ``{"north": {"x": x, "y": y}, …}``.
     privacy
         `tacit.Privacy(epsilon=…)`; None or "none" for exact updates without differential privacy.
-    party
-        The column of a data frame that names the party of each record.
+    party, person
+        Columns of a data frame: the party of each record, and its person (for unit = "person").
     schema
-        Public bounds and levels of the columns. Needed with privacy; without, what it does not
-        declare is read from the records.
+        Public bounds and levels of the columns. Without privacy, what it lacks is read from `data`.
     family
-        The likelihood of a formula: "logistic", "linear", "poisson" or "softmax", or a dictionary
-        with further keys of the [model] table, e.g. ``{"kind": "linear", "noise_sd": 12.0}``.
-        "auto": by the kind of outcome.
-    person
-        The column of a data frame that identifies the person of a record, for unit = "person".
+        Likelihood of a formula: "logistic", "linear", "poisson", "softmax", "auto" (by the kind of
+        outcome), or keys of the [model] table: ``{"kind": "linear", "noise_sd": 12.0}``.
     test
-        Held-out records to compute metrics on, or the share of a data frame to hold out; by default
-        the federation's own.
-    posterior
-        Family of the posterior: "mean-field", "full" (Gaussian with full covariance) or "auto".
-    method
-        How parties compute their updates: a method of `tacit.methods`, the name of one such as
-        "natural", or "auto".
-    schedule
-        Which parties update the posterior and when: a schedule of `tacit.schedules`, or
-        "synchronous", "sequential" or "asynchronous".
+        Held-out records, or the share of a data frame to hold out; by default the federation's.
+    posterior, method, schedule
+        "mean-field", "full" (covariance) or "auto"; a method of `tacit.methods`, its name or
+        "auto"; a schedule of `tacit.schedules` or its name, e.g. "sequential".
     seed
         Seed of everything random except privacy noise.
     ledger
-        The ledger file that a private fit is charged to; by default `privacy.ledger`, else the
-        user's ledger in the state directory, which is made if need be. "none": no ledger, and no
-        running total. Simulations (`insecure_noise_seed`) are never charged.
-    callback
-        A function of (state, log) that is called after every update of the posterior.
-    progress
-        Whether to show a progress bar; by default only in notebooks.
-
-    Returns
-    -------
-    Fit
-        The posterior with its verdict, metrics and privacy statement.
-
-    Raises
-    ------
-    tacit.TacitError
-        If an argument or the records cannot be used; the message says what to change.
-
-    Examples
-    --------
-    >>> import tacit
-    >>> hospitals = tacit.datasets.load("synthetic-cohort", parties=3, records=300, seed=1)
-    >>> fitted = tacit.fit(tacit.models.LogisticRegression, hospitals, privacy=None)
-    >>> fitted.posterior.mean.shape == (len(hospitals.names),)
-    True
+        Ledger file to charge; by default `privacy.ledger`, else the user's. "none": no ledger.
+    callback, progress
+        A function of (state, log) that is called after every update of the posterior; whether to
+        show a progress bar, by default only in notebooks.
     """
     check_callback(callback)
-    study = read_study(
-        model, data, private=_is_private(privacy), party=party, schema=schema, family=family,
-        person=person, test=test, seed=as_seed(seed),
-    )  # fmt: skip
-    prepared = _prepare(*study, privacy, posterior, method, schedule, seed)
-    with fit_ledger(prepared.plan, prepared.federation, ledger) as charged:
-        charging = None if charged is None else charged.charging
-        with Progress(prepared.plan.schedule.rounds, progress) as bar:
-            observe = bar.observer(callback)
-            outcome = carry_out(prepared.plan, observe=observe, charging=charging)
-    fitted = _fit_of(prepared, outcome, None if charged is None else charged.facts)
-    warn([Caution(one.kind, one.text) for one in fitted._result.cautions])
-    return fitted
+    prepared = _prepared(
+        model, data, privacy, party, schema, family, person, test, posterior, method, schedule, seed
+    )
+    return _run(prepared, ledger, callback, progress)
 
 
 def check(
@@ -215,11 +174,9 @@ def check(
     >>> dict(checked.rows)["held out"]
     '60 records'
     """
-    study = read_study(
-        model, data, private=_is_private(privacy), party=party, schema=schema, family=family,
-        person=person, test=test, seed=as_seed(seed),
-    )  # fmt: skip
-    prepared = _prepare(*study, privacy, posterior, method, schedule, seed)
+    prepared = _prepared(
+        model, data, privacy, party, schema, family, person, test, posterior, method, schedule, seed
+    )
     return describe(prepared.plan, prepared.federation, prepared.test)
 
 
@@ -243,8 +200,46 @@ def load(path: str | Path, *, model: Model | None = None) -> Fit:
     return Fit(posterior, history, _schema_of(result), result, result)
 
 
-def _is_private(privacy: Any) -> bool:
-    return isinstance(privacy, Privacy)
+def _prepared(
+    model: Any,
+    data: Any,
+    privacy: Literal["none"] | Privacy | None,
+    party: str | None,
+    schema: Schema | None,
+    family: Family,
+    person: str | None,
+    test: Any,
+    posterior: str,
+    method: LocalMethod | str,
+    schedule: Schedule | str,
+    seed: int,
+) -> _Prepared:
+    """Check the arguments of `fit`, read its records and make the plan."""
+    study = read_study(
+        model, data, private=isinstance(privacy, Privacy), party=party, schema=schema,
+        family=family, person=person, test=test, seed=as_seed(seed),
+    )  # fmt: skip
+    return _prepare(*study, privacy, posterior, method, schedule, seed)
+
+
+def _run(
+    prepared: _Prepared,
+    ledger: str | Path | None,
+    callback: Observer | None,
+    progress: bool | None,
+) -> Fit:
+    """Charge the ledger, run the plan and evaluate it. Warnings name the line that called `fit`."""
+    before = known_limits(prepared.plan)
+    warn(before, stacklevel=4)
+    with fit_ledger(prepared.plan, prepared.federation, ledger) as charged:
+        charging = None if charged is None else charged.charging
+        with Progress(prepared.plan.schedule.rounds, progress) as bar:
+            observe = bar.observer(callback)
+            outcome = carry_out(prepared.plan, observe=observe, charging=charging)
+    fitted = _fit_of(prepared, outcome, None if charged is None else charged.facts)
+    cautions = [Caution(one.kind, one.text) for one in fitted._result.cautions]
+    warn([one for one in cautions if one not in before], stacklevel=4)
+    return fitted
 
 
 def _prepare(
@@ -330,7 +325,7 @@ def _fit_of(prepared: _Prepared, outcome: Outcome, charged: LedgerFacts | None) 
     )
     sites = attempts.attempt("summary", lambda: site_summary(posterior, plan.seed), otherwise={})
     for what, why in attempts.failed.items():
-        warnings.warn(f"{what} could not be computed: {why}", EvaluationWarning, stacklevel=3)
+        warnings.warn(f"{what} could not be computed: {why}", EvaluationWarning, stacklevel=4)
     privacy = privacy_facts(plan)
     if prepared.undeclared:
         said = f"{privacy.statement} {NOT_DECLARED}"

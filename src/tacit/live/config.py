@@ -7,8 +7,10 @@ and hold local settings: addresses, certificates, paths of records.
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -66,6 +68,10 @@ class Federation(Table, frozen=True, kw_only=True):
     """Number of replies that complete a round after the server's deadline; by default all."""
     on_leave: Literal["keep", "divide-out"] = "keep"
     """What happens to the factor of a party that leaves permanently."""
+    keys: dict[str, str] = msgspec.field(default_factory=dict)
+    """SHA-256 of each party's public key in hexadecimal (`tacit certs fingerprint`), for secure
+    sums.
+    """
 
     @property
     def private(self) -> Privacy | None:
@@ -79,6 +85,7 @@ class Federation(Table, frozen=True, kw_only=True):
             if self.parties.count(name) > 1:
                 yield f"parties names {name!r} twice; name it once"
         yield from self._quorum_faults()
+        yield from self._secure_faults()
         if self.data.source == "sql":
             yield (
                 'data.source = "sql" in the agreed file; leave it out: each party\'s own file has'
@@ -117,6 +124,37 @@ class Federation(Table, frozen=True, kw_only=True):
                 f"quorum = {self.quorum}, but schedule.parties_per_round = {asked}; a round never "
                 "has that many replies: lower the quorum or raise parties_per_round"
             )
+
+    def _secure_faults(self) -> Iterator[str | TacitError]:
+        if self.private is None or self.private.aggregation != "secure":
+            if self.keys:
+                yield (
+                    "keys are given, but privacy.aggregation is not 'secure', which alone reads "
+                    "them: leave them out"
+                )
+            return
+        if self.quorum is not None:
+            yield (
+                f"quorum = {self.quorum} with privacy.aggregation = 'secure'; the smallest sum is "
+                "privacy.secure.quorum: set that one and leave quorum out"
+            )
+        try:
+            self.private.thresholds(len(self.parties))
+        except ConfigError as error:
+            yield error
+        for name in self.parties:
+            if not re.fullmatch(r"[0-9a-f]{64}", self.keys.get(name, "")):
+                yield (
+                    f"keys has no SHA-256 fingerprint of {name!r}, which secure sums need so that "
+                    "no server can pretend to be a party: ask it for tacit certs fingerprint "
+                    "CERTIFICATE.pem"
+                )
+                break
+        for name in sorted(self.keys.keys() - set(self.parties)):
+            yield f"keys names {name!r}, which is not in parties; leave it out"
+        values = list(self.keys.values())
+        if len(set(values)) < len(values):
+            yield "two parties have the same fingerprint in keys; issue one key per party"
 
     def _outcome_faults(self) -> Iterator[str]:
         """Refuse an outcome without declared levels, which parties could read differently."""
@@ -207,6 +245,18 @@ class Agreed(msgspec.Struct, frozen=True, kw_only=True):
     federation: Federation
     digest: str
 
+    def terms(self, plan: Any) -> Callable[[str], Any]:
+        """Terms of the secure sums of a run, by its id; `plan` is the agreed one."""
+        from tacit.live.secure.agreed import terms_of
+
+        return functools.partial(
+            terms_of,
+            configuration=self.digest,
+            keys=self.federation.keys,
+            thresholds=plan.thresholds,
+            rounds=plan.schedule.rounds,
+        )
+
 
 class ServerSetup(msgspec.Struct, frozen=True, kw_only=True):
     """Contents of a server's files."""
@@ -291,7 +341,14 @@ def read_server(path: Path, overrides: tuple[str, ...] = ()) -> ServerSetup:
     raw = _own_table(path, overrides, "serve", "tacit serve")
     own = read_table(raw, ServerFile)
     setup = ServerSetup(base=path.parent, agreed=read_agreed(path.parent / own.federation), own=own)
-    parties, most = len(setup.agreed.federation.parties), own.serve.most_connections
+    federation, start = setup.agreed.federation, own.serve.start
+    parties, most = len(federation.parties), own.serve.most_connections
+    secure = federation.private is not None and federation.private.aggregation == "secure"
+    if secure and start.parties not in (None, parties):
+        raise ConfigError(
+            f"serve.start.parties = {start.parties} with privacy.aggregation = 'secure'; all "
+            f"{parties} parties take part in the set-up of secure sums: leave the key out"
+        )
     if most < parties:
         raise ConfigError(
             f"serve.most_connections = {most}; the federation has {parties} parties: set it to "
@@ -333,6 +390,10 @@ def digest_of(federation: Federation, base: Path) -> str:
     body["data"] = {key: v for key, v in body["data"].items() if key not in ("path", "separator")}
     if isinstance(body["privacy"], dict):
         body["privacy"].pop("ledger", None)
+        if body["privacy"].get("aggregation") != "secure":
+            body["privacy"].pop("secure", None)
+    if not federation.keys:
+        body.pop("keys", None)
     place = model_file(federation.model)
     if place.endswith(".py"):
         body["function"] = _text_digest(base, place, "model.function")

@@ -22,10 +22,12 @@ from tacit.live.journal import Journal, Watch
 from tacit.live.party import LiveParty
 from tacit.live.plan import party_plan
 from tacit.live.protocol.messages import Promise
+from tacit.live.secure.agreed import message_bytes
+from tacit.live.secure.kept_party import KeptParty, signing_key
 from tacit.live.session import Introduction
 from tacit.live.settings import reported_count
 from tacit.live.state_dir import held, make_private
-from tacit.live.transport.tls import Credentials, name_of
+from tacit.live.transport.tls import Credentials, name_of, read_key
 from tacit.party.charge import Charging
 from tacit.party.compute import SinglePartyComputer
 from tacit.party.datasets import identify_parties
@@ -51,6 +53,8 @@ from tacit.support.public_files import POSTERIOR, RESULT
 from tacit.support.storage import write_text
 
 APPROVED = "approved.json"
+SUMS = "secure-sums"
+"""File with a party's keys and shares; an approval does not remove it (`KeptParty`)."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,12 @@ class ReadyParty:
     credentials: Credentials
     plan: Plan
     loaded: Loaded
+
+    @property
+    def signing_key(self) -> Any:
+        """The certificate's key, if it is the agreed one; for secure sums."""
+        keys = self.setup.agreed.federation.keys
+        return signing_key(read_key(self.credentials.key), keys[self.name], self.name)
 
     @property
     def reported_records(self) -> int:
@@ -124,7 +134,10 @@ def prepare_party(setup: PartySetup) -> ReadyParty:
             f"{setup.agreed.path.name}: {', '.join(setup.agreed.federation.parties[:20])}"
         )
     plan, loaded = party_plan(setup, name)
-    return ReadyParty(setup, name, credentials, plan, loaded)
+    ready = ReadyParty(setup, name, credentials, plan, loaded)
+    if plan.thresholds is not None:
+        _ = ready.signing_key
+    return ready
 
 
 def check_budget(ready: ReadyParty) -> Any:
@@ -336,6 +349,8 @@ def _live_party(ready: ReadyParty, journal: Journal, ledger: Ledger | None) -> L
     setup, plan, name = ready.setup, ready.plan, ready.name
     settled = plan.settled.get(name)
     store = PartyStore(setup.state / "party", setup.agreed.digest)
+    charging = None if ledger is None else _charger(ready, ledger)
+    assert plan.thresholds is None or charging is not None  # masks are for charged releases
     return LiveParty(
         name=name,
         computer=SinglePartyComputer(
@@ -353,11 +368,27 @@ def _live_party(ready: ReadyParty, journal: Journal, ledger: Ledger | None) -> L
             largest=_largest_public(plan),
             heartbeat=True,
             silence_s=setup.own.join.silence_s,
+            sum_bytes=message_bytes(len(plan.parties), plan.schedule.rounds),
         ),
         store=store,
         journal=journal,
-        charging=None if ledger is None else _charger(ready, ledger),
+        charging=charging,
+        sums=None if charging is None else _kept_sums(ready, charging),
     )
+
+
+def _kept_sums(ready: ReadyParty, charging: Callable[[str], Charging]) -> KeptParty | None:
+    """The party's side of secure sums, if the run has them."""
+    setup, plan = ready.setup, ready.plan
+    if plan.thresholds is None:
+        return None
+    key = ready.signing_key
+
+    def answered(run: str) -> bool:
+        found = charging(run)
+        return bool(found.ledger.charges(found.run))
+
+    return KeptParty(setup.state / SUMS, ready.name, key, setup.agreed.terms(plan), answered)
 
 
 def _charger(ready: ReadyParty, ledger: Ledger) -> Callable[[str], Charging]:

@@ -19,6 +19,8 @@ import numpy as np
 from tacit.errors import PeerError, PrivacyBudgetError, TacitError
 from tacit.expfam import Natural
 from tacit.live.journal import Journal
+from tacit.live.protocol.messages import MaskedUpdate
+from tacit.live.secure.kept_party import KeptParty
 from tacit.live.server.live_run import MAX_NATURAL_PARAMETER
 from tacit.live.session import (
     AsyncSession,
@@ -61,11 +63,13 @@ class LiveParty:
     journal: Journal
     charging: Callable[[str], Charging] | None = None
     """Charges a run by its id; None: a run without privacy."""
+    sums: KeptParty | None = None
+    """Secure sums; None: updates are sent as they are."""
     sent_bytes: int = 0
     received_bytes: int = 0
     _unknown_there: bool = False
     """True if the server does not know this party although it has joined before."""
-    _work: asyncio.Future[Reply] | None = None
+    _work: asyncio.Future[Reply | MaskedUpdate] | None = None
     """The reply that is being computed."""
 
     async def take_part(self) -> Natural:
@@ -129,6 +133,10 @@ class LiveParty:
             raise
         self._unknown_there = False
         self.store.joined(session.run)
+        if self.sums is not None:
+            self.sums.enter(session.run)
+            session.sums = self.sums.answer
+            session.refused = lambda reason: self.journal.refusal("sum", reason)
         session.keep_result = self.store.finish
         session.noted = lambda reason: self.journal.write("server error", reason=reason)
         self.journal.write(
@@ -220,7 +228,10 @@ class LiveParty:
         self.store.stop(None)
         open_loss = self.charging is None and self.settings.send_loss
         before = session.sent_bytes
-        await session.send_delta(turn, reply.released, reply.loss if open_loss else None)
+        if isinstance(reply, MaskedUpdate):
+            await session.send_masked(reply)
+        else:
+            await session.send_delta(turn, reply.released, reply.loss if open_loss else None)
         self.journal.write(
             "answered",
             round=turn.round,
@@ -248,8 +259,8 @@ class LiveParty:
             "adjacency": spent.budget.adjacency,
         }
 
-    def _reply(self, session: AsyncSession, turn: Turn) -> Reply:
-        """The stored reply, or a new one that is charged, computed and stored."""
+    def _reply(self, session: AsyncSession, turn: Turn) -> Reply | MaskedUpdate:
+        """The stored reply, or a new one that is charged, computed and stored; masked for a sum."""
         request = Request(
             id=turn.request,
             party=self.name,
@@ -271,7 +282,13 @@ class LiveParty:
             charging=charging,
             check=functools.partial(self._check_request, charging),
         )
-        return agent.answer([request])[0]
+        reply = agent.answer([request])[0]
+        if self.sums is None:
+            return reply
+        agreement = self.computer.agreement
+        shapes = agreement.method.integer_shapes(agreement.model, agreement.family, request.stage)
+        assert shapes is not None
+        return self.sums.masked(request, reply.released, shapes)
 
     def _check_request(self, charging: Charging | None, request: Request) -> None:
         """Refuse a request that the agreed method does not have, before anything is charged."""
@@ -284,6 +301,8 @@ class LiveParty:
                 f"stage {request.stage!r} was requested at visit {request.visit}, which is for "
                 f"{stage.name!r}; nothing was charged"
             )
+        if self.sums is not None:
+            self.sums.check(request)
         if charging is not None:
             self._require_sense(request, stage)
             charging.require_planned_visit(request)

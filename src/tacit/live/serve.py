@@ -7,11 +7,12 @@ import contextlib
 import json
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
+from tacit.arrays import Arrays
 from tacit.engines.batching import prior_agreement
 from tacit.live.config import ServerSetup
 from tacit.live.journal import Journal, Watch
@@ -19,7 +20,9 @@ from tacit.live.plan import server_plan
 from tacit.live.server.coordinator import WireServer
 from tacit.live.server.live_run import LiveRun, ReplyRules
 from tacit.live.state_dir import InUseError, held
+from tacit.methods import PrivateMethod
 from tacit.methods.reply_bounds import BrokenBound, Exchange, broken_bound
+from tacit.methods.reply_bounds_private import broken_sum_bound
 from tacit.models import LinearPredictor
 from tacit.models.prior import PRIOR_PARTY, prior_records
 from tacit.party.agent import conclude
@@ -51,7 +54,7 @@ async def serve(
     ready: Callable[[int], None] | None = None,
     standby: bool = False,
 ) -> Result | None:
-    """Serve until the end; the result, or None when the server was told to close before it."""
+    """Serve until the end; the result, or None if the server was closed before."""
     credentials = setup.own.serve.credentials(setup.base)
     credentials.check()
     plan = server_plan(setup.agreed)
@@ -92,6 +95,7 @@ async def _serve(
         private=plan.privacy is not None,
         accept_returned=setup.own.serve.accept_returned,
         reply_rules=reply_rules(setup, plan),
+        terms=None if plan.thresholds is None else setup.agreed.terms(plan),
     )
     public = public_part(setup.state)
     public.mkdir(exist_ok=True)
@@ -125,8 +129,16 @@ def reply_rules(setup: ServerSetup, plan: Plan) -> ReplyRules:
         exchange = exchange._replace(settled=plan.settled.get(party))
         return broken_bound(plan.model, plan.family, plan.method, exchange)
 
+    def broken_sum(
+        visit: int, terms: Sequence[str], records: float, total: Arrays
+    ) -> BrokenBound | None:
+        assert isinstance(plan.method, PrivateMethod)
+        settled = plan.settled[terms[0]]
+        return broken_sum_bound(plan.method, settled, visit, len(terms), records, total)
+
     return ReplyRules(
         broken_bound=broken,
+        broken_sum=broken_sum,
         total_records=setup.agreed.federation.records,
         most_records=setup.own.serve.most_records,
     )

@@ -45,6 +45,7 @@ from tacit.live.transport.tls import Credentials
 from tacit.pvi import damped_update, divide, multiply
 from tacit.server.messages import UPDATE
 
+SUM_MESSAGES = (m.RequestKeys, m.KeyRoster, m.PartyShares, m.SurvivorSet, m.UnmaskRequest)
 MAX_ERRORS = 3
 MISSED_HEARTBEATS = 3
 """Consecutive missed heartbeats after which the connection counts as lost."""
@@ -109,6 +110,8 @@ class Introduction:
     """Names and shapes of the public arrays of the final posterior; None: accept any."""
     largest: int = 0
     """Largest number of values in a message besides three distributions."""
+    sum_bytes: int = 0
+    """Largest size of a message of secure sums."""
     heartbeat: bool = False
     """True if heartbeats are answered while no update is being computed. The caller must then
     always wait for the next turn otherwise.
@@ -148,6 +151,10 @@ class AsyncSession:
         """Called with the text of every Error that the server sends."""
         self.keep_result: Callable[[Natural, Arrays], None] = lambda _, __: None
         """Called with the final posterior before it is acknowledged."""
+        self.sums: Callable[[m.ServerMessage], m.ClientMessage | None] | None = None
+        """Answers messages of secure sums; None: they are refused."""
+        self.refused: Callable[[str], None] = lambda _: None
+        """Called with the reason when a message of a secure sum is refused."""
         self.factor = factor
         """This party's factor, for a server that does not send it."""
         self.visits = visits
@@ -164,6 +171,7 @@ class AsyncSession:
         if introduction.family is not None:
             count = sum(math.prod(shape) for shape in introduction.family.shapes.values())
             self._limit = FIRST_LIMIT + 100 * (count + introduction.largest)
+            self._limit += introduction.sum_bytes
 
     async def join(self, *, rejoin: bool) -> None:
         """Join the run; raises RejectedError if refused."""
@@ -221,6 +229,9 @@ class AsyncSession:
                 raise HangupError(
                     f"the server has sent nothing for {self.silence_s:g} s; reconnect"
                 ) from None
+            if isinstance(message, SUM_MESSAGES):
+                await self._help_sum(message)
+                continue
             if isinstance(message, m.SelectedForTraining):
                 return self._turn(message)
             if isinstance(message, m.EndOfTraining):
@@ -252,6 +263,25 @@ class AsyncSession:
             )
         await self._send(update)
         self.side = PartySide.WAITING
+
+    async def send_masked(self, masked: m.MaskedUpdate) -> None:
+        """Answer a turn of a secure sum."""
+        await self._send(masked)
+        self.side = PartySide.WAITING
+
+    async def _help_sum(self, message: m.ServerMessage) -> None:
+        """Answer a message of a secure sum, or refuse it."""
+        if self.sums is None:
+            await self._complain(f"{message.name} in a run without secure sums")
+            return
+        try:
+            answer = await asyncio.to_thread(self.sums, message)
+        except PeerError as error:
+            self.refused(f"{message.name}: {error}")
+            await self._complain(str(error))
+            return
+        if answer is not None:
+            await self._send(answer)
 
     async def return_factor(self, factor: Natural) -> None:
         """Send this party's last factor to a server that has lost its state."""

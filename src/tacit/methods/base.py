@@ -1,4 +1,4 @@
-"""How a party answers a round: one file a method.
+"""Local methods: how a party computes its reply. One file per method.
 
 A method is a frozen value object. `answer` is pure and JAX-traceable: an engine jits it once and
 maps it over as many parties as it likes, with their data as arguments. Everything that is not
@@ -283,11 +283,11 @@ class LocalMethod(abc.ABC):
         return None
 
     def begin(self, family: Family, start: Natural) -> dict[str, Array] | None:
-        """`Task.start` in the form in which `answer` wants it, if that is another one.
+        """`Task.start` in the form that `answer` needs, if it differs; else None.
 
-        Made in NumPy, once for all parties that are answered together: what is done to one matrix
-        a round takes far longer to compile than to do. A method that asks another one for an
-        answer gives it a start of its own and nothing that was begun.
+        Computed in NumPy, once for all parties that are answered together: an operation on one
+        matrix per round takes far longer to compile than to run. A method that calls `answer` of
+        another method passes its own start, without the result of this function.
         """
         del family, start
         return None
@@ -300,7 +300,7 @@ class LocalMethod(abc.ABC):
         return family, natural
 
     def suited(self, model: Model) -> LocalMethod:
-        """The method, told what it has to know of the model before anything is accounted for."""
+        """The method with the facts about the model that accounting needs."""
         del model
         return self
 

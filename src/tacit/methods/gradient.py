@@ -53,7 +53,7 @@ class GradientVI(LocalMethod):
     def __post_init__(self) -> None:
         check_fields(self, "method")
         if not self.steps >= 1:
-            raise ConfigError(f"method.steps = {self.steps}; at least 1 step a round is needed")
+            raise ConfigError(f"method.steps = {self.steps}; it must be at least 1")
         if self.batch_size is not None and not self.batch_size >= 1:
             raise ConfigError(
                 f"method.batch_size = {self.batch_size}; it must be at least 1, or be left out "

@@ -21,6 +21,7 @@ from tacit.methods.statistics.method import PrivateStatistics
 from tacit.models import Model, Records
 from tacit.privacy.bounded import Bounded, Tally
 from tacit.privacy.events import GaussianEvent
+from tacit.privacy.guarantee import Unit
 from tacit.privacy.settings import check_clip
 from tacit.server.combine import Combine, RoundSum, Run, Shared
 from tacit.server.messages import UPDATE, Asked, Stage
@@ -65,6 +66,7 @@ class Hybrid(PrivateMethod):
     """
 
     kind: ClassVar[str] = "dp-hybrid"
+    units: ClassVar[tuple[Unit, ...]] = ("record", "person")
     damping: ClassVar[float | None] = 1.0
     clip: float = 1.0
     statistics_share: float = 0.5

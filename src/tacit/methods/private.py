@@ -120,7 +120,10 @@ class PrivateMethod(LocalMethod, abc.ABC):
     """
 
     private: ClassVar[bool] = True
-    units: ClassVar[tuple[Unit, ...]] = ("record", "person")
+    units: ClassVar[tuple[Unit, ...]] = ("record",)
+    """Units that the method can protect; "person" only if `arrange` and `answer` treat all records
+    of a person as one contribution.
+    """
     aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain",)
     own_factors: ClassVar[bool] = False
     """True if a server that adds the noise keeps each party's exact factor. Otherwise every party
@@ -285,6 +288,10 @@ class PrivateMethod(LocalMethod, abc.ABC):
 
         Called before anything is charged; `settled` has every party's events.
         """
+        del model, settled
+
+    def known_limits(self, model: Model, settled: Mapping[str, Any]) -> str | None:
+        """What is known to come out poorly before anything is charged, from public numbers."""
         del model, settled
 
     def count_units(self, party: str, records: Records) -> int:

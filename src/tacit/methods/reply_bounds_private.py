@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tacit.arrays import Arrays
 from tacit.expfam import Dirichlets, Family, Gaussian, MeanFieldGaussian
 from tacit.methods.base import LocalMethod
 from tacit.methods.dpsgd.adaptive import MAX_LOG_SCALE, SCALE, WEIGHT, WITHIN, tally_clip
@@ -121,6 +122,36 @@ def longest(event: GaussianEvent, shares: int, contributions: float, numbers: in
         return contributions * event.clip + event.scale * noise
     noise = math.sqrt(numbers + 2.0 * math.sqrt(numbers * TAIL_EXPONENT) + 2.0 * TAIL_EXPONENT)
     return contributions * event.clip + event.noise_sd / math.sqrt(shares) * noise
+
+
+def broken_sum_bound(
+    method: PrivateMethod,
+    settled: Any,
+    visit: int,
+    terms: int,
+    records: float,
+    integers: Arrays,
+) -> BrokenBound | None:
+    """Check that a sum of integers of `terms` parties is no longer than its range.
+
+    Each of at most `records` contributions has norm C, each party's noise variance σ²/s with s
+    `shares`, and rounding moves each party's sum by at most √d/2 steps.
+    """
+    event = settled.events_at(visit) or settled.events_at(0)
+    clip, step = event[0].clip, event[0].step
+    contributions = records
+    inner = method.bound_inner if isinstance(method, Whitened) else method
+    if method.unit == "party":
+        contributions = float(terms)
+    elif isinstance(inner, PrivateUpdate) and (inner.shards or inner.objective == "averaged"):
+        contributions = max(records, float(terms * inner.shards_of(0)))
+    parts = [step * np.ravel(value).astype(np.float64) for value in integers.values()]
+    norm = float(np.linalg.norm(np.concatenate(parts)))
+    numbers = sum(part.size for part in parts)
+    noise = msgspec.structs.replace(event[0], noise_sd=event[0].noise_sd * math.sqrt(terms))
+    limit = longest(noise, settled.shares, 0.0, numbers) + contributions * clip
+    limit = limit * (1.0 + ROUNDING) + step * terms * math.sqrt(numbers)
+    return None if norm <= limit else BrokenBound("norm of the sum", norm, limit)
 
 
 def _compared(

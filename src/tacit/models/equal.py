@@ -1,10 +1,10 @@
 """Equal models share compiled programs.
 
-A compiled function belongs to a model object. Without more, a second fit with an equal model would
-be traced and compiled again. `first_equal` gives one object for all equal models of this library:
-those of one class whose attributes are equal. A class from elsewhere may read what is no attribute,
-such as a module's variable, so each of its objects is compiled for itself; it can say otherwise in
-its `compiled_as`.
+A compiled function belongs to a model object, so a second fit with an equal model would be traced
+and compiled again. `first_equal` returns one object for all equal models of this library: those of
+one class whose attributes are equal. A class of another package may depend on more than its
+attributes, e.g. on a module's variable, so each of its objects is compiled separately, unless it
+defines `compiled_as`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OWN_PACKAGE = __name__.split(".")[0]
 
 
 def first_equal(model: Model) -> Model:
-    """A copy of the first model that was equal to this one, or the model if that cannot be said.
+    """A copy of the first model that was equal to this one, or the model itself if unknown.
 
     Parameters
     ----------

@@ -7,17 +7,17 @@ a log or logit scale, `noise_sd` for linear regression),
     φ_g ~ Student-t(ν = 4, scale τ) in every column g, its levels and outputs together,
     τ ~ half-normal(u), at least u/64.
 
-A Student-t is a normal distribution with a variance of its own around τ², so that each column has
-its scale, and all columns say what scales to expect. Both are integrated out: the scales are
-parameters of the model and not estimates that are taken for known. The constant has a Student-t of
-scale 10 u at the mean of the columns. The posterior does not depend on the units of the columns.
+A Student-t is a normal distribution whose variance is itself random, around τ²: each column has its
+own scale, and all columns together determine τ. Both are integrated out: the scales are parameters
+of the model, not estimates that are treated as known. The constant has a Student-t of scale 10 u at
+the mean of the columns. The posterior does not depend on the units of the columns.
 
 With R_g = Σ φ² over column g the density is a function h(R) of these sums alone,
 
     h(R) = log ∫ p(τ) Π_g τ^(−n_g) (1 + R_g/ντ²)^(−(ν + n_g)/2) dτ,
 
-convex in R, so that E_q[log p] ≥ h(E_q[R]): a normal q meets it as a normal prior with precisions
-c_g = −2 ∂h/∂R_g = E[(ν + n_g)/(ντ² + R_g)], the average over τ given R.
+convex in R, so that E_q[log p] ≥ h(E_q[R]): for a normal q it acts as a normal prior with
+precisions c_g = −2 ∂h/∂R_g = E[(ν + n_g)/(ντ² + R_g)], the average over τ given R.
 """
 
 from __future__ import annotations
@@ -59,18 +59,18 @@ class LearntScalePrior(NamedTuple):
     mean: np.ndarray
     transform: np.ndarray
     column: np.ndarray
-    """Of each coefficient (`column_numbers`)."""
+    """Column of each coefficient (`column_numbers`)."""
     unit: float = 1.0
     """u."""
 
     def term(self, mean: np.ndarray, root: np.ndarray) -> PriorTerm:
-        """For q = N(mean, root·rootᵀ)."""
+        """The term for q = N(mean, root·rootᵀ)."""
         inner = self.transform @ root
         square = np.square(self.transform @ (mean - self.mean)) + np.sum(inner * inner, axis=1)
         return self.term_of(square)
 
     def term_of(self, square: np.ndarray) -> PriorTerm:
-        """By E_q[φ²] of each coefficient."""
+        """The term as a function of E_q[φ²] of each coefficient."""
         free, size = self.column >= 0, self._sizes
         sums = np.bincount(self.column[free], square[free], len(size)) / self.unit**2
         each = np.square(GRID) * FREEDOM + sums[:, None]

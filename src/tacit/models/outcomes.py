@@ -27,9 +27,9 @@ from tacit.models.base import Records
 from tacit.support.compiler import jax, jnp
 
 MOST_VALUES = 16
-"""Of a finite support that is written out."""
+"""Largest finite support whose values are all used."""
 PROPOSED_FACTOR, PLAIN_FACTOR = 2, 4
-"""How many times as many draws are taken from a proposal, and where they are not stratified."""
+"""Factors of the number of draws: from a proposal, and without stratification."""
 EDGE = 1e-12
 """Quantiles are taken between this and 1 minus this."""
 RANK_DRAWS = 99
@@ -50,7 +50,7 @@ class Support(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """Where outcomes are drawn from in the place of the law itself."""
+    """Distribution from which outcomes are drawn instead of the law itself."""
 
     location: Array
     scale: Array
@@ -111,7 +111,7 @@ class OutcomeLaw(abc.ABC):
         return None
 
     def proposal(self, parameters: Any) -> Proposal | None:
-        """Where to draw a single number from if there are no quantiles."""
+        """Proposal for a single number if there are no quantiles."""
         del parameters
         return None
 
@@ -121,7 +121,7 @@ class OutcomeLaw(abc.ABC):
         return None
 
     def mean(self, parameters: Any) -> Array:
-        """A number that tells records with large outcomes from those with small ones."""
+        """A number that orders records by the size of their expected outcome."""
         del parameters
         return jnp.zeros(())
 

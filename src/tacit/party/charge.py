@@ -102,6 +102,12 @@ class Charging:
                 f"party {request.party!r} has answered visit {request.visit} of {self.run} as "
                 f"request {min(taken)}; a visit is answered once: resend that request"
             )
+        other = {one.purpose for one in charged if one.request == request.id} - {_purpose(request)}
+        if other:
+            raise PrivacyBudgetError(
+                f"request {request.id} of {self.run} was answered as {min(other)}, not as "
+                f"{_purpose(request)}; a reply is for one visit: the server must use another id"
+            )
         if request.id not in requests and not len(requests) < visits:
             raise PrivacyBudgetError(
                 f"party {request.party!r} has answered {len(requests)} requests of {self.run}; "

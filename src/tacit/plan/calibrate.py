@@ -132,14 +132,16 @@ def settle(
 ) -> dict[str, Settled]:
     """Calibrate every party's noise; refuse a guarantee that cannot be met.
 
-    `shares` is the number of parties' messages that are added up before anyone sees them, `numbers`
-    those per release, by visit, and `total_units` the number of all units where it is public.
-    `summed_parts` is the model's: rounding is as that of √ of it times as many contributions.
+    `shares` is the number of messages that are added up before they are seen by anyone, `numbers`
+    gives the count of numbers per release by visit, and `total_units` is the number of all units,
+    or 0 where it is not public. `summed_parts` is a property of the model: rounding is bounded for
+    √summed_parts times as many contributions.
     """
     shares = 1 if privacy.aggregation == "plain" else shares
     units = max(total_units, LEAST_UNITS) if total_units else HIDDEN_UNITS
     units = math.ceil(units * math.sqrt(summed_parts))
-    lattice = LatticeShape(numbers, units, shares if privacy.aggregation == "trusted" else 1)
+    together = shares if privacy.aggregation in ("secure", "trusted") else 1
+    lattice = LatticeShape(numbers, units, together)
     _check(privacy, method, shapes, shares)
     clips = {name: _clip(privacy, method, name) for name in shapes}
     known: dict[tuple, float] = {}
@@ -150,47 +152,56 @@ def settle(
     if privacy.aggregation != "plain":
         # The sum has one noise level: the largest that any party needs.
         noise = dict.fromkeys(noise, max(noise.values()))
-    costs: dict[tuple, float] = {}
-    settled = {}
     every = {
         name: _answers(method, shape, lattice, clip=clips[name], noise_sd=noise[name])
         for name, shape in shapes.items()
     }
     if privacy.aggregation != "plain":
         every = _with_one_step(every)
+    costs: dict[tuple, float] = {}
+    settled = {}
     for name, shape in shapes.items():
-        answers = every[name]
-        _check_ring(name, answers, shape.units, lattice)
-        delta = privacy.of(name)[2]
-        key = (answers, shape.visits, delta)
-        if key not in costs:
-            costs[key] = epsilon(
-                _together(answers, shape.visits), delta, privacy.adjacency,
-                accountant=privacy.accountant,
-            )  # fmt: skip
-        if not math.isfinite(costs[key]):
+        _check_ring(name, every[name], shape.units, lattice, terms=len(shapes))
+        cost = _cost(privacy, name, every[name], shape.visits, costs)
+        if not math.isfinite(cost):
             raise ConfigError(
                 f"party {name!r}: the accountant {privacy.accountant!r} has no finite ε for noise "
                 f"sd {noise[name]:g} at clip {clips[name]:g}; add noise"
             )
-        guarantee = Guarantee(
-            epsilon=costs[key],
-            delta=delta,
-            unit=privacy.unit,
-            adjacency=privacy.adjacency,
-            trust=trust or TRUST[privacy.aggregation],
-            caveat=None if privacy.insecure_noise_seed is None else KNOWN_SEED_CAVEAT,
-        )
         settled[name] = Settled(
-            clip=clips[name],
-            noise_sd=noise[name],
-            shares=shares,
-            visits=shape.visits,
-            units=shape.units,
-            answers=answers,
-            guarantee=guarantee,
-        )
+            clip=clips[name], noise_sd=noise[name], shares=shares,
+            visits=shape.visits, units=shape.units, answers=every[name],
+            guarantee=_guarantee(privacy, name, cost, trust),
+        )  # fmt: skip
     return settled
+
+
+def _cost(
+    privacy: Privacy,
+    party: str,
+    answers: tuple[tuple[GaussianEvent, ...], ...],
+    visits: int,
+    costs: dict[tuple, float],
+) -> float:
+    """ε of one party's events; computed once for parties with equal events."""
+    delta = privacy.of(party)[2]
+    key = (answers, visits, delta)
+    if key not in costs:
+        costs[key] = epsilon(
+            _together(answers, visits), delta, privacy.adjacency, accountant=privacy.accountant
+        )
+    return costs[key]
+
+
+def _guarantee(privacy: Privacy, party: str, cost: float, trust: str | None) -> Guarantee:
+    return Guarantee(
+        epsilon=cost,
+        delta=privacy.of(party)[2],
+        unit=privacy.unit,
+        adjacency=privacy.adjacency,
+        trust=trust or TRUST[privacy.aggregation],
+        caveat=None if privacy.insecure_noise_seed is None else KNOWN_SEED_CAVEAT,
+    )
 
 
 def _answers(
@@ -231,9 +242,18 @@ def _with_one_step(
 
 
 def _check_ring(
-    party: str, answers: Sequence[tuple[GaussianEvent, ...]], units: int, lattice: LatticeShape
+    party: str,
+    answers: Sequence[tuple[GaussianEvent, ...]],
+    units: int,
+    lattice: LatticeShape,
+    *,
+    terms: int,
 ) -> None:
-    """Refuse sums that may be cut off because they do not fit into 64-bit integers."""
+    """Refuse sums that may be cut off because they do not fit into 64-bit integers.
+
+    A sum of shared noise has up to `terms` terms.
+    """
+    terms = terms if lattice.parties > 1 else 1
     if units > lattice.units:
         raise ConfigError(
             f"party {party!r} has {units} units; the rounding of its sums is bounded for at most "
@@ -243,11 +263,11 @@ def _check_ring(
     for event in (event for answer in answers for event in answer):
         assert event.lattice is not None
         reach = 64.0 if isinstance(event, LaplaceEvent) else 10.0  # in units of the parameter
-        noise = reach * 2.0**event.lattice.bits * math.sqrt(lattice.parties)
-        largest = units * lattice.parties * event.clip / event.step + noise
+        noise = reach * 2.0**event.lattice.bits * math.sqrt(terms)
+        largest = units * terms * event.clip / event.step + noise
         if not largest < 2.0**RING_BITS:
             raise ConfigError(
-                f"party {party!r}: {lattice.parties} sums of {units} contributions of norm "
+                f"party {party!r}: {terms} sums of {units} contributions of norm "
                 f"{event.clip:g} with noise sd {event.noise_sd:g} takes {largest:.2g} steps of the "
                 f"lattice, more than 2^{RING_BITS}; use a smaller epsilon"
             )

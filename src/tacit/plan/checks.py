@@ -24,6 +24,7 @@ from tacit.models import (
 )
 from tacit.models.prior import PRIOR_PARTY
 from tacit.plan.calibrate import PartyShape, Settled
+from tacit.privacy.secure_sums import Thresholds
 from tacit.privacy.settings import Privacy
 from tacit.server.schedule import Schedule, resolved_damping
 from tacit.support.compiler import jax
@@ -148,7 +149,10 @@ def resolved_schedule(
 
 
 def check_in_step(settled: dict[str, Settled], schedule: Schedule, live: Live | None) -> None:
-    """Refuse shared noise that differs by visit if parties may be at different visits."""
+    """Refuse shared noise that differs by visit if parties may be at different visits.
+
+    In secure sums a visit is the round, whoever was absent before.
+    """
     apart = schedule.parties_per_round is not None or (live is not None and live.quorum is not None)
     differ = any(len(one.answers) > 1 for one in settled.values())
     if apart and differ:
@@ -160,6 +164,17 @@ def check_in_step(settled: dict[str, Settled], schedule: Schedule, live: Live | 
         )
 
 
+def check_integers_only(model: Model, family: Family, method: PrivateMethod, rounds: int) -> None:
+    """Refuse releases that are not integers of one lattice: only these can be masked."""
+    for stage in method.stage_table(rounds):
+        if method.integer_shapes(model, family, stage) is None:
+            raise ConfigError(
+                f"method.kind = {method.kind!r} with privacy.aggregation = 'secure' releases "
+                "numbers whose unit depends on a party's number of records, which cannot be added "
+                "up in secret; use method.sampling = 'poisson', or sampling_rate = 1"
+            )
+
+
 def facts(
     schedule: Schedule,
     privacy: Privacy | None,
@@ -168,7 +183,7 @@ def facts(
     parties: int = 1,
     dimension: int = 1,
 ) -> RunFacts:
-    """What a method is told of a run whose schedule is resolved."""
+    """Facts about a run with a resolved schedule that a method may need."""
     assert schedule.tolerance is not None
     clips = [] if privacy is None else [own.clip for own in privacy.parties.values()]
     return RunFacts(
@@ -280,13 +295,16 @@ def shapes_of(schedule: Schedule, units: dict[str, int], seed: int) -> dict[str,
 
 
 def shares_of(privacy: Privacy, schedule: Schedule, parties: int, live: Live | None) -> int:
-    """Number of messages that are added up before anyone sees them."""
+    """Number of messages that are added up before anyone sees them.
+
+    In secure sums those of parties that do not collude.
+    """
     if privacy.aggregation == "plain":
         return 1
     if privacy.aggregation == "server" and live is not None:
         raise ConfigError(
             "privacy.aggregation = 'server' in a live federation; a party cannot verify that "
-            "the server adds the noise: use 'trusted' or 'plain'"
+            "the server adds the noise: use 'secure', 'trusted' or 'plain'"
         )
     if schedule.kind != "synchronous":
         raise ConfigError(
@@ -295,16 +313,37 @@ def shares_of(privacy: Privacy, schedule: Schedule, parties: int, live: Live | N
             "'synchronous'"
         )
     asked = schedule.parties_per_round or parties
+    if privacy.aggregation == "secure":
+        if asked != parties:
+            raise ConfigError(
+                f"schedule.parties_per_round = {asked} with privacy.aggregation = 'secure', whose "
+                "sums are over all parties: leave the key out"
+            )
+        return privacy.secure.among(parties).shares
     return asked if live is None or live.quorum is None else min(asked, live.quorum)
 
 
 def check_memory(
-    method: LocalMethod, model: Model, family: Family, schedule: Schedule, live: Live | None
+    method: LocalMethod,
+    model: Model,
+    family: Family,
+    schedule: Schedule,
+    live: Live | None,
+    *,
+    secure: Thresholds | None = None,
 ) -> None:
     """Refuse method memory unless every party takes part in every round."""
+    if method.memory(model, family) is None:
+        return
+    if secure is not None and secure.quorum < secure.parties:
+        raise ConfigError(
+            f"method.kind = {method.kind!r} keeps a memory at each party, which needs all parties "
+            f"in every round, but privacy.secure.quorum = {secure.quorum} of {secure.parties}: set "
+            f"it to {secure.parties}"
+        )
     all_parties = schedule.kind == "synchronous" and schedule.parties_per_round is None
     all_parties = all_parties and (live is None or live.quorum is None)
-    if not all_parties and method.memory(model, family) is not None:
+    if not all_parties:
         raise ConfigError(
             f"method.kind = {method.kind!r} keeps a factor at each party, which needs all parties "
             f"in every round: schedule.kind = {schedule.kind!r}, parties_per_round = "

@@ -12,6 +12,7 @@ from tacit.plan.plan import Plan
 from tacit.privacy.accounting import epsilon
 from tacit.privacy.accounting.groups import group_epsilon, group_guarantee
 from tacit.privacy.events import GaussianEvent
+from tacit.privacy.secure_sums import Thresholds
 
 MAX_SHOWN_EPSILON = 50.0
 GROUP_SIZES = (2, 5, 10)
@@ -49,6 +50,7 @@ def explain(plan: Plan, *, colluding: int | None = None, central: bool = False) 
     if plan.privacy is None:
         return _without(plan)
     party, settled = max(plan.settled.items(), key=lambda item: item[1].guarantee.epsilon)
+    secure = plan.thresholds
     others = settled.shares - 1 if settled.shares > 1 else len(plan.parties) - 1
     k = min(max(1, others if colluding is None else colluding), max(others, 1))
     watchers = [
@@ -58,6 +60,8 @@ def explain(plan: Plan, *, colluding: int | None = None, central: bool = False) 
         *_insiders(settled, len(plan.parties), k),
         _server(settled, central=central),
     ]
+    if secure is not None and not central:
+        watchers[2:] = _around_sums(secure, secure.colluding if colluding is None else colluding)
     rows = []
     for attacker, sees, share, remark in watchers:
         if share == 0.0:
@@ -101,6 +105,38 @@ def _on_the_way(settled: Settled) -> list[tuple[str, str, float, str]]:
     return [
         ("eavesdrops", sees, share, "a message carries a share of the noise: encrypt the channel")
     ]
+
+
+def _around_sums(secure: Thresholds, colluding: int) -> list[tuple[str, str, float, str]]:
+    """Attackers on secure sums: what is left of the noise of the guarantee.
+
+    Up to c parties and the server see sums in which at least q − c parties' noise is unknown to
+    them. k > c parties leave q − k of it. From 2t ≤ n + k on, they can unmask two different sums of
+    one round and so read single messages, each with one party's noise.
+    """
+
+    def left(count: int) -> tuple[float, str]:
+        if count <= secure.colluding:
+            return 1.0, "they can subtract only the noise that they added themselves"
+        if 2 * secure.threshold <= secure.parties + count:
+            share = math.sqrt(1.0 / secure.shares)
+            return share, f"more than the {secure.colluding} agreed: they can read single messages"
+        noise = max(0.0, secure.quorum - count) / secure.shares
+        return math.sqrt(noise), f"more than the {secure.colluding} agreed: less noise is left"
+
+    sums = "sums over the parties, and what they sent themselves"
+    most = min(max(1, colluding), secure.parties - 1)
+    counts = [most] if most > secure.colluding else [most, secure.colluding + 1]
+    rows = [
+        ("eavesdrops", "masked messages, if the channel is not encrypted", 1.0,
+         "what the server sees"),
+        ("one curious party", "q of every round and what it sent itself", *left(1)),
+        ("the server", "masked messages and their sums", 1.0, "no single message"),
+    ]  # fmt: skip
+    for count in counts:
+        with_them = "a party" if count == 1 else f"{count} parties"
+        rows.append((f"the server with {with_them}", sums, *left(count)))
+    return rows
 
 
 def _insiders(settled: Settled, parties: int, k: int) -> list[tuple[str, str, float, str]]:

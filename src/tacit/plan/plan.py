@@ -31,6 +31,7 @@ from tacit.plan.checks import (
     check_continued,
     check_eager,
     check_in_step,
+    check_integers_only,
     check_memory,
     check_parties,
     check_rounding,
@@ -45,6 +46,7 @@ from tacit.plan.checks import (
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.guarantee import Guarantee
 from tacit.privacy.lattice import KEY_BYTES, DiscreteGaussian
+from tacit.privacy.secure_sums import Thresholds
 from tacit.privacy.settings import Privacy
 from tacit.pvi import divide, power
 from tacit.server.combine import Combine, Run
@@ -123,7 +125,13 @@ class Plan:
             stage_at=self.method.stage_at,
             released=lambda stage: self.method.released_shapes(self.model, self.family, stage),
             lattice=self._lattice,
+            in_step=self.thresholds is not None,
         )
+
+    @property
+    def thresholds(self) -> Thresholds | None:
+        """Thresholds of secure sums; None if messages are not added up in secret."""
+        return self.privacy and self.privacy.thresholds(len(self.parties))
 
     @property
     def has_prior_party(self) -> bool:
@@ -165,6 +173,8 @@ class Plan:
     @property
     def _quorum(self) -> int | None:
         """The quorum; None with shared noise, because a sum of fewer messages has less noise."""
+        if self.thresholds is not None:
+            return self.thresholds.quorum
         shares = max((one.shares for one in self.settled.values()), default=1)
         return shares if shares > 1 else None if self.live is None else self.live.quorum
 
@@ -290,9 +300,8 @@ def make_plan(
     """
     check_parties(model, parties, seed, live)
     given = schedule = schedule or Synchronous()
-    why = ""
+    steady, why = live is None or live.quorum is None, ""
     if method is None:
-        steady = live is None or live.quorum is None
         method, why = choose_method(
             model, privacy=privacy, schedule=schedule, parties=len(parties), steady=steady
         )
@@ -301,18 +310,17 @@ def make_plan(
         check_continued(method, model)
     check_eager(method, model)
     noisy = isinstance(method, PrivateMethod) and not method.wants_full
-    everyone = schedule.parties_per_round is None and (live is None or live.quorum is None)
-    most_full = method.most_full(everyone=everyone)
-    chosen_family = choose_family(family, model, private=noisy, most_full=most_full)
+    everyone = schedule.parties_per_round is None and steady
+    most = method.most_full(everyone=everyone)
+    chosen_family = choose_family(family, model, private=noisy, most_full=most)
     units = units_of(method, privacy, parties, live)
     method = settled_method(method, privacy, units, live)
     check_rounding(model, method)
     method.check(model, chosen_family)
     schedule = resolved_schedule(schedule, method, model, chosen_family, len(parties))
-    check_memory(method, model, chosen_family, schedule, live)
-    run_facts = facts(schedule, privacy, live, parties=len(parties), dimension=model.dimension)
-    method.check_run(run_facts)
-    method = method.for_run(run_facts)
+    secure = privacy and privacy.thresholds(len(parties))
+    check_memory(method, model, chosen_family, schedule, live, secure=secure)
+    method = _for_run(method, schedule, privacy, live, len(parties), model.dimension)
     plan = Plan(
         model, chosen_family, method, schedule, parties, seed, batch_parties, live=live, why=why,
         earlier=earlier,
@@ -328,29 +336,46 @@ def make_plan(
             raise
         other = make_plan(
             model, parties, family=family, method=DPSGD(), schedule=given, seed=seed,
-            batch_parties=batch_parties, privacy=privacy, trust=trust, live=live,
+            batch_parties=batch_parties, privacy=privacy, trust=trust, live=live, earlier=earlier,
         )  # fmt: skip
         return replace(other, why=f"not {method.kind}: {refused}; {LACKS}")
     return replace(plan, privacy=privacy, settled=settled)
+
+
+def _for_run(
+    method: LocalMethod,
+    schedule: Schedule,
+    privacy: Privacy | None,
+    live: Live | None,
+    parties: int,
+    dimension: int,
+) -> LocalMethod:
+    """The method with the facts of the run; refuses a run that it does not support."""
+    known = facts(schedule, privacy, live, parties=parties, dimension=dimension)
+    method.check_run(known)
+    return method.for_run(known)
 
 
 def _settled(
     plan: Plan, method: PrivateMethod, privacy: Privacy, units: dict[str, int], trust: str | None
 ) -> dict[str, Settled]:
     """The privacy terms of every party."""
+    thresholds = privacy.thresholds(len(plan.parties))
     settled = settle(
         privacy,
         method,
         shapes_of(plan.schedule, units, plan.seed),
         shares=shares_of(privacy, plan.schedule, len(plan.parties), plan.live),
-        trust=trust,
+        trust=trust or (thresholds.trust if thresholds else None),
         numbers=lambda visit: method.release_size(
             plan.model, plan.family, method.stage_at(visit).name
         ),
         total_units=method.total_units,
         summed_parts=plan.model.summed_parts,
     )
-    if privacy.aggregation != "plain":
+    if thresholds is not None:
+        check_integers_only(plan.model, plan.family, method, plan.schedule.rounds)
+    elif privacy.aggregation != "plain":
         check_in_step(settled, plan.schedule, plan.live)
     return settled
 

@@ -10,10 +10,11 @@ from tacit.privacy.events import Adjacency
 from tacit.support.notebook import notebook_html
 
 Unit = Literal["record", "person", "party"]
-Aggregation = Literal["plain", "trusted", "server"]
+Aggregation = Literal["plain", "secure", "trusted", "server"]
 
 TRUST = {
     "plain": "No trusted server: each party adds its own noise",
+    "secure": "No trusted server: it sees only sums over the parties",
     "trusted": "Trusted server: it sees each party's message, which carries only a share of the "
     "noise, and must reveal only the sum",
     "server": "Trusted server: it receives exact updates and adds the noise",

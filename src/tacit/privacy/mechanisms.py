@@ -281,12 +281,15 @@ def _shown(events: Counter[GaussianEvent]) -> str:
     if not events:
         return "nothing"
     return " + ".join(
-        f"{count} × (clip {event.clip:g}, noise sd {event.noise_sd:g}, {_lattice_of(event)})"
+        f"{count} × (clip {event.clip:g}, noise sd {event.noise_sd:g}, {_details(event)})"
         for event, count in events.items()
     )
 
 
-def _lattice_of(event: GaussianEvent) -> str:
-    if event.lattice is None:
-        return "no lattice"
-    return f"{event.lattice.numbers} numbers in steps of {event.step:.3g}"
+def _details(event: GaussianEvent) -> str:
+    details = "no lattice"
+    if event.lattice is not None:
+        details = f"{event.lattice.numbers} numbers in steps of {event.step:.3g}"
+    if event.nonnegative:
+        details += ", nonnegative"
+    return details if event.sampling is None else f"{details}, {event.sampling}"

@@ -14,6 +14,7 @@ import msgspec
 from tacit.errors import ConfigError, TacitError
 from tacit.privacy.events import Adjacency
 from tacit.privacy.guarantee import Aggregation, Unit
+from tacit.privacy.secure_sums import SecureSums, Thresholds
 from tacit.support.tables import Table
 from tacit.support.validation import MAX_SEED, check_fields, choose_from
 
@@ -41,8 +42,9 @@ class Privacy(Table, frozen=True, kw_only=True):
 
     Either `epsilon` is given and the noise is calibrated to it, or `noise_multiplier` (noise sd
     over clip) is given and ε follows. `unit` is what is protected. `adjacency` defines neighbouring
-    data sets: with one unit left out, or with one replaced. Under "trusted" aggregation the parties
-    share the noise, so the server that adds up their messages must be trusted.
+    data sets: with one unit left out, or with one replaced. Under "secure" and "trusted"
+    aggregation the parties share the noise. In a secure sum the server learns nothing but the sum;
+    under "trusted" it sees each message and must be trusted.
     """
 
     place: ClassVar[str] = "privacy"
@@ -65,7 +67,11 @@ class Privacy(Table, frozen=True, kw_only=True):
     adjacency: Adjacency = "replace-one"
     """Neighbouring data sets: one unit replaced, or one unit added or removed."""
     aggregation: Aggregation = "plain"
-    """Who adds the noise: each party in full, all parties a share each, or the server."""
+    """Who adds the noise: each party in full ("plain"), all parties a share each ("secure": the
+    server sees only their sum, "trusted": it sees each message), or the server.
+    """
+    secure: SecureSums = SecureSums()
+    """Thresholds of secure sums."""
     accountant: AccountantName = "pld"
     """Accountant that composes the releases to ε at δ."""
     insecure_noise_seed: int | None = None
@@ -106,6 +112,27 @@ class Privacy(Table, frozen=True, kw_only=True):
             if party.clip is not None and not 0 < party.clip < math.inf:
                 yield f"{key}.clip = {party.clip}; a norm bound is a finite number > 0"
         yield from _target_faults("privacy", self.epsilon, self.noise_multiplier, needed=True)
+        if self.aggregation != "secure" and self.secure != SecureSums():
+            yield (
+                f"privacy.secure with privacy.aggregation = {self.aggregation!r}; its thresholds "
+                "are those of aggregation = 'secure': set that, or leave the table out"
+            )
+        own = [name for name, party in self.parties.items() if party.clip is not None]
+        if self.aggregation == "secure" and own:
+            yield (
+                f"privacy.parties.\"{own[0]}\".clip with privacy.aggregation = 'secure'; only "
+                "numbers in one unit can be added up: leave it out and set method.clip"
+            )
+
+    def thresholds(self, parties: int) -> Thresholds | None:
+        """Thresholds of secure sums among that many parties; None for another aggregation.
+
+        Parameters
+        ----------
+        parties
+            Number of parties.
+        """
+        return self.secure.among(parties) if self.aggregation == "secure" else None
 
     def of(self, party: str) -> tuple[float | None, float | None, float]:
         """(ε, noise multiplier, δ) of a party; exactly one of the first two is set.
@@ -157,18 +184,18 @@ def _target_faults(
         )
     if epsilon is None and noise_multiplier is None and needed:
         yield (
-            f"{key} has neither epsilon nor noise_multiplier; give one, e.g. epsilon = 1.0, or say "
+            f"{key} has neither epsilon nor noise_multiplier; give one, e.g. epsilon = 1.0, or set "
             'privacy = "none" to train without'
         )
     if epsilon is not None and not 0 < epsilon < math.inf:
         yield (
             f"{key}.epsilon = {epsilon}; it must be a finite number > 0 (no noise is finite at 0); "
-            'to train without privacy say privacy = "none"'
+            'to train without privacy set privacy = "none"'
         )
     if noise_multiplier is not None and not 0 < noise_multiplier < math.inf:
         yield (
             f"{key}.noise_multiplier = {noise_multiplier}; without noise there is no guarantee: it "
-            'must be a finite number > 0; to train without privacy say privacy = "none"'
+            'must be a finite number > 0; to train without privacy set privacy = "none"'
         )
 
 

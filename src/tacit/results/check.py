@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -9,17 +10,21 @@ from tacit.data.federation import Federation
 from tacit.data.records import len_records
 from tacit.data.schema.layout import indicated_columns
 from tacit.methods import LocalMethod
+from tacit.methods.summed import SCALE_SETTINGS, SummedMethod
 from tacit.models import Records
 from tacit.plan.calibrate import Settled
 from tacit.plan.plan import Plan
 from tacit.plan.signal import POOR, signal
+from tacit.results.diagnostics import known_limits
 from tacit.results.evaluation import cannot_evaluate
 from tacit.results.statements import prior_statement, statement
 from tacit.results.verdict import missing_caution
 from tacit.server.schedule import Damping, PowerDamping
 
 MOST_ROWS = 12
-TERMS = ("parties", "units", "ε", "δ", "clip", "noise sd", "z", "releases", "signal to noise")
+TERMS = (
+    "parties", "units", "ε", "δ", "clip", "noise sd", "noise / clip", "releases", "signal to noise",
+)  # fmt: skip
 NOTHING_SPENT = "No budget has been spent."
 
 
@@ -93,8 +98,10 @@ def describe(
     terms = []
     if plan.settled:
         terms, poor = _terms(plan)
-        warnings += poor
-        notes.append("numbers of records here are exact: for those who may see the records")
+        warnings += [*poor, *(one.text for one in known_limits(plan))]
+        notes.append(
+            "numbers of records are exact here; show them only to those who may see the records"
+        )
         if plan.model.user_program:
             notes.append(
                 "the model was not evaluated on the records, which no guarantee would cover: a "
@@ -108,7 +115,8 @@ def describe(
 
 def plan_rows(plan: Plan) -> list[tuple[str, str]]:
     """Model, posterior family, method and schedule, each with a label."""
-    schedule, numbers = plan.schedule, numbers_sent(plan)
+    schedule, sizes = plan.schedule, reply_sizes(plan)
+    parameters = sum(value.size for value in plan.family.zero().values())
     damping = schedule.damping
     if isinstance(damping, Damping):
         damping = f"{damping.start} to {damping.end} over {damping.rounds} rounds"
@@ -118,32 +126,38 @@ def plan_rows(plan: Plan) -> list[tuple[str, str]]:
     return [
         ("model", f"{plan.model.kind}, {plan.model.dimension} parameters"),
         *([("prior", prior)] if (prior := prior_statement(plan)) else []),
-        (
-            "posterior",
-            f"{plan.family.kind} ({numbers:,} natural parameters, {8 * numbers:,} bytes per "
-            "message)",
-        ),
+        ("posterior", f"{plan.family.kind}, {parameters:,} natural parameters"),
+        ("numbers per reply", ", ".join(f"{name} {size:,}" for name, size in sizes.items())),
         ("method", _method(plan.method)),
         *([("method chosen by auto", plan.why)] if plan.why else []),
         (
             "schedule",
-            f"{schedule.kind}, {schedule.rounds} rounds of {visited} exchanges, damping {damping}",
+            f"{schedule.kind}, {schedule.rounds} rounds with {visited} parties, damping {damping}",
         ),
+        *(("secure sums", line) for line in (plan.thresholds.words() if plan.thresholds else ())),
     ]
 
 
-def numbers_sent(plan: Plan) -> int:
-    """How many numbers one reply contains."""
-    return sum(value.size for value in plan.family.zero().values())
+def reply_sizes(plan: Plan) -> dict[str, int]:
+    """Number of numbers in a reply, by the stage of the method."""
+    method, model, family = plan.method, plan.model, plan.family
+    sizes = {}
+    for stage in method.stage_table(plan.schedule.rounds):
+        shapes = method.integer_shapes(model, family, stage)
+        if plan.privacy is None or shapes is None:
+            shapes = method.released_shapes(model, family, stage)
+        sizes[stage] = sum(math.prod(shape) for shape in shapes.values())
+    return sizes
 
 
 def _method(method: LocalMethod) -> str:
-    """Name and settings; a setting left to the method is not shown."""
+    """Name and settings; settings that are left to the method or unused by it are not shown."""
     own = fields(method) if is_dataclass(method) else ()
-    names = [one.name for one in own if not one.name.startswith("_")]
+    unused = SCALE_SETTINGS if isinstance(method, SummedMethod) else ()
+    names = [one.name for one in own if not one.name.startswith("_") and one.name not in unused]
     settings = {name: getattr(method, name) for name in names}
     shown = ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None)
-    return f"{method.kind} ({shown})"
+    return f"{method.kind} ({shown})" if shown else method.kind
 
 
 def _terms(plan: Plan) -> tuple[list[list[Any]], list[str]]:
@@ -161,7 +175,7 @@ def _terms(plan: Plan) -> tuple[list[list[Any]], list[str]]:
             poor.append(
                 f"party {names[0]}: even if all its records agree, a whole run's signal is "
                 f"{ratio:.2g} times its noise (per coordinate, root mean square); use more "
-                "records, a larger ε, fewer parameters or aggregation = 'trusted'"
+                "records, a larger ε, fewer parameters or aggregation = 'secure' or 'trusted'"
             )
     if len(kinds) > MOST_ROWS:
         rows.append([f"… and {len(kinds) - MOST_ROWS} more kinds", *[None] * (len(TERMS) - 1)])
@@ -180,7 +194,7 @@ def _term_row(names: list[str], settled: Settled, ratio: float) -> list[Any]:
         f"{settled.noise_sd:.4g}{share}",
         f"{settled.noise_multiplier:.4g}",
         settled.releases,
-        f"{ratio:.2g}",
+        f"{ratio:.2g}" if ratio < 99.5 else f"{ratio:,.0f}",
     ]
 
 

@@ -68,7 +68,7 @@ def run_verdict(
 
 
 def _misfit(plan: Plan, state: ServerState) -> str | None:
-    """What the released rank histogram says against the model, if it does."""
+    """Evidence of the released rank histogram against the model, if any."""
     fit = fit_of(state.memory or {}) if isinstance(plan.method, PrivateScores) else None
     if fit is None or fit.p_value >= SIGNIFICANT:
         return None
@@ -153,8 +153,16 @@ def cautions_of(
             *narrow_caution(verdict.effective_share),
             *misfit_caution(verdict),
         ]
-    doubts += _unweighed_caution(plan)
+    doubts += [*_unweighed_caution(plan), *known_limits(plan)]
     return [*doubts, *learning_caution(share, posterior.names), *_clipping_cautions(plan, clipped)]
+
+
+def known_limits(plan: Plan) -> list[Caution]:
+    """What is known to come out poorly before a run is charged."""
+    if plan.privacy is None or not isinstance(plan.method, PrivateMethod):
+        return []
+    text = plan.method.known_limits(plan.model, plan.settled)
+    return [] if text is None else [Caution("wide", text)]
 
 
 def _unweighed_caution(plan: Plan) -> list[Caution]:

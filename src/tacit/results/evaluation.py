@@ -19,7 +19,7 @@ from tacit.results.summary import Metrics
 
 T = TypeVar("T")
 MOST_PARTIES = 100
-"""With more parties they are not measured one by one."""
+"""Number of parties above which metrics per party are not computed."""
 
 
 class EvaluationWarning(UserWarning):

@@ -24,7 +24,7 @@ INTERVAL_DRAWS = 2000
 
 
 class NewRecords(NamedTuple):
-    """New records, and how their outcome is called."""
+    """New records, and the name of their outcome."""
 
     prepared: Prepared
     posterior: Posterior
@@ -68,7 +68,10 @@ def read_new(posterior: Posterior, data: DataFacts, records: Any) -> NewRecords:
             "this fit was made from plain arrays without a schema; give the new records as "
             '{"x": array}, with the columns of the training records'
         )
-    return NewRecords(_with_outcome(model, prepared), posterior, *named, center, scale)
+    prepared = _with_outcome(model, prepared)
+    if by_name:
+        model.check_records("new records", prepared.records)
+    return NewRecords(prepared, posterior, *named, center, scale)
 
 
 def _is_prepared(records: dict[str, Any]) -> bool:

@@ -49,7 +49,7 @@ class Posterior:
         return np.asarray(location), np.asarray(scale)
 
     def table(self) -> dict[str, list[Any]]:
-        """Name, mean and sd of every coordinate, as lists; empty where there are too many to tell.
+        """Name, mean and sd of every coordinate, as lists; empty if there are too many.
 
         They are for result.json: natural parameters of everything are in posterior.npz.
         """

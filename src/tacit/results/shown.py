@@ -21,7 +21,7 @@ NORMAL_95 = 1.959963984540054
 SUMMARY_DRAWS = 4000
 MOST_DECIMALS = 6
 LARGE = 1e7
-"""Numbers with more decimals or at least this large are shown with an exponent."""
+"""Numbers this large, or with too many decimals, are shown with an exponent."""
 
 
 def to_precision(value: float | None, sd: float) -> str:

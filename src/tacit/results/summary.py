@@ -242,7 +242,7 @@ class Result(
     """The version of tacit that made it, and the day (UTC)."""
     date: str | None = None
     run: str | None = None
-    """Of a live federation: the run, and the digest of the agreed configuration."""
+    """Run of a live federation, with the digest of the agreed configuration."""
     configuration: str | None = None
     diagnostics: dict[str, Any] = {}
     """Numbers behind the verdict, without privacy (`tacit.results.diagnostics`)."""
@@ -323,7 +323,7 @@ class Round(Part, frozen=True, kw_only=True):
     round: int
     exchanges: int | None = None
     negative_elbo: float | None = None
-    """Of the q that the round started from; None in a private run."""
+    """Negative ELBO at the start of the round; None in a private run."""
     last_change: float | None = None
     refused: int | None = None
 

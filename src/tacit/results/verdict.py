@@ -1,4 +1,4 @@
-"""Whether a fit is to be believed: what it says of itself wherever its numbers are shown.
+"""Whether a fit can be trusted: its verdict and warnings, shown wherever its numbers are.
 
 `judge` decides from what the server has seen, which in a private run is public. A run without
 privacy has converged when a whole, undamped step from the last q would move it by no more than
@@ -40,7 +40,7 @@ NOISY_KL = 0.5
 LARGE_STEP = 1.0
 LEARNED_LITTLE = 0.15
 MOSTLY_CLIPPED = 0.5
-"""Of all units: beyond it the median contribution is longer than the clip."""
+"""Share of clipped units above which the median contribution is longer than the clip."""
 ROUNDED_EIGENVALUE = 4 * float(np.finfo(np.float64).eps)
 
 
@@ -68,6 +68,10 @@ class MisfitWarning(UserWarning):
     """The records do not look like records of the model."""
 
 
+class WideIntervalsWarning(UserWarning):
+    """Privacy will make intervals far wider than they would be without it."""
+
+
 class MissingIndicatorWarning(UserWarning):
     """Missing values were filled with a constant beside an indicator."""
 
@@ -78,7 +82,7 @@ class Verdict(NamedTuple):
     converged: bool
     why: str
     effective_share: float | None = None
-    """Of the draws that weigh a mean-field q against the exact posterior, where there are any."""
+    """Effective share of the draws that compare a mean-field q with the exact posterior."""
     misfit: str | None = None
     """How the records differ from what the model says, where a charged release shows it."""
 
@@ -98,6 +102,7 @@ CATEGORIES: dict[str, type[UserWarning]] = {
     "missing-indicator": MissingIndicatorWarning,
     "one-party": OnePartyWarning,
     "too-narrow": TooNarrowWarning,
+    "wide": WideIntervalsWarning,
 }
 
 
@@ -274,7 +279,7 @@ def _dimension(family: Family) -> int:
 
 
 def _risen(rounds: Sequence[dict[str, Any]]) -> float | None:
-    """By how much the free energy rose in the last round, if by more than rounding."""
+    """Increase of the free energy in the last round, if larger than rounding error."""
     losses = [line["negative_elbo"] for line in rounds if line.get("negative_elbo") is not None]
     if len(losses) < 3:  # the first may be at another point than q
         return None
@@ -285,8 +290,8 @@ def _risen(rounds: Sequence[dict[str, Any]]) -> float | None:
 def rounding_trouble(family: Family, q: Natural) -> str | None:
     """Why the variances of q are rounding errors, if they are.
 
-    With one diagonal element scaled to 1, a precision matrix whose smallest eigenvalue is that of
-    a sum of rounding errors says nothing about the direction that belongs to it.
+    If the smallest eigenvalue of the precision matrix, scaled to a unit diagonal, is not above
+    rounding error, the variance in its direction is unknown.
     """
     if not isinstance(family, FullGaussian) or isinstance(family, RootedGaussian):
         return None

@@ -198,7 +198,7 @@ def run(
     observe: Callable[[Prepared], Observer | None] | None = None,
     prepared: Prepared | None = None,
 ) -> Result:
-    """Carry a configuration out and leave a run directory; the result with all that was measured.
+    """Run a configuration and write a run directory; returns the result with all measurements.
 
     A private run is charged to `ledger`, to the configured ledger, or to the user's default ledger.
     public/result.json has only the part that the guarantee covers. `prepared` replaces the records
@@ -227,24 +227,14 @@ def run(
             charging = open_charging(plan, federation, book, run_name(out), inside=inside)
             stack.callback(charging.ledger.close)
         key = own_key(out) if charging is None else charging.ledger.derived_key("checkpoint")
-        known = fingerprint(federation, key)
-        if prepared.earlier is not None:
-            known += prepared.earlier.digest(key)
-        digest = config_digest(config, known)
-        checkpoint = Checkpoint(checkpoint_path(out), digest=digest)
+        checkpoint = Checkpoint(checkpoint_path(out), digest=_digest(prepared, key))
         stack.callback(checkpoint.close)
         write_text(public_part(out) / CONFIG, resolved)
         saved = checkpoint.load()
         events = Events(public_part(out) / EVENTS, _start_line(prepared), saved[1] if saved else ())
-        watch = observe(prepared) if observe is not None else None
-
-        def both(state: Any, log: Any) -> None:
-            events.write(log)
-            if watch is not None:
-                watch(state, log)
-
+        watch = _writing(events, None if observe is None else observe(prepared))
         outcome = carry_out(
-            plan, checkpoint=checkpoint, observe=both, charging=charging, engine=engine
+            plan, checkpoint=checkpoint, observe=watch, charging=charging, engine=engine
         )
         events.write(({"event": "end", "reason": outcome.state.finished},))
         write_posterior(public_part(out) / POSTERIOR, outcome.posterior)
@@ -255,6 +245,25 @@ def run(
     result = _timed(result, started, cpu)
     _write(out, result, public_result(result, plan, publish=config.evaluate.publish))
     return result
+
+
+def _digest(prepared: Prepared, key: bytes) -> str:
+    """Keyed digest of the configuration, its records and an earlier posterior."""
+    known = fingerprint(prepared.federation, key)
+    if prepared.earlier is not None:
+        known += prepared.earlier.digest(key)
+    return config_digest(prepared.config, known)
+
+
+def _writing(events: Events, observe: Observer | None) -> Observer:
+    """An observer that writes new events to the run's log, then calls `observe`."""
+
+    def write(state: Any, log: Any) -> None:
+        events.write(log)
+        if observe is not None:
+            observe(state, log)
+
+    return write
 
 
 def _write(out: Path, result: Result, shared: Result) -> None:

@@ -98,6 +98,25 @@ def readmit(
     return state, ({"event": "readmitted", "round": state.round + 1, "party": party},)
 
 
+def widen(
+    rules: Rules, state: ServerState, arrived: Sequence[str], now: float = 0.0
+) -> tuple[ServerState, Log]:
+    """Ask more parties if those asked and those whose replies have `arrived` are no quorum.
+
+    For rounds of which only the sum is known. If there are no more, the run ends.
+    """
+    asked = {request.party for request in state.open.values()} | set(arrived)
+    others = set(_others(rules))
+    if rules.quorum is None or len(asked & others) >= rules.quorum or state.finished:
+        return state, ()
+    more = [party for party in _others(rules) if party not in asked | state.not_asked]
+    if more:
+        return ask(rules, replace(state, absent=state.absent - set(more)), more, now), ()
+    event = {"event": "too few", "round": state.round + 1, "quorum": rules.quorum}
+    event |= {"left": sorted(state.left), "left_out": sorted(state.left_out)}
+    return replace(state, finished="too few parties", open={}, issued={}), (event,)
+
+
 def _go_on_without(rules: Rules, state: ServerState, now: float) -> tuple[ServerState, Log]:
     if rules.order == "asynchronous" and state.not_asked.issuperset(_others(rules)):
         # Also if only the prior pseudo-party is left.

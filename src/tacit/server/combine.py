@@ -38,7 +38,7 @@ class Shared(NamedTuple):
     moved: float | None = None
     """Nats by which a whole step would move that q."""
     note: str = ""
-    """For the log."""
+    """Text for the log."""
 
 
 class RoundSum(NamedTuple):

@@ -18,11 +18,14 @@ from tacit.server.state import Open, Published, Rules, ServerState
 def ask(rules: Rules, state: ServerState, parties: Sequence[str], now: float) -> ServerState:
     """Open one new request to each of these parties."""
     damping = rules.schedule.damping_at(state.round + 1) * state.caution
+    visits = {
+        party: state.round if rules.in_step else state.factors[party].visits for party in parties
+    }
     asked = {
         f"r{number}": Open(
             id=f"r{number}",
             party=party,
-            visit=state.factors[party].visits,
+            visit=visits[party],
             version=state.factors[party].version,
             posterior=state.q_version,
             damping=damping,
@@ -30,12 +33,12 @@ def ask(rules: Rules, state: ServerState, parties: Sequence[str], now: float) ->
             issued_at=now,
             stage=rules.stages[state.stage]
             if state.stage is not None
-            else rules.stage_at(state.factors[party].visits),
+            else rules.stage_at(visits[party]),
         )
         for number, party in enumerate(parties, start=state.requests)
     }
     visited = {
-        party: factor._replace(visits=factor.visits + 1)
+        party: factor._replace(visits=visits[party] + 1)
         for party in parties
         for factor in (state.factors[party],)
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tacit.arrays import Arrays
 from tacit.server import attendance
 from tacit.server import state as server_state
 from tacit.server import step as server_step
@@ -83,6 +84,14 @@ class ServerRun:
             return ()
         held, self._held = list(self._held.values()), {}
         state, log = server_step.step_together(self.rules, self.state, held, now)
+        self.commit(state, log)
+        return log
+
+    def take_sum(self, total: Arrays, terms: Sequence[str], now: float) -> Log:
+        """Apply a round of which only the sum of the replies of `terms` is known."""
+        assert self.state is not None
+        others, self._held = list(self._held.values()), {}
+        state, log = server_step.step_sum(self.rules, self.state, total, terms, others, now)
         self.commit(state, log)
         return log
 

@@ -12,7 +12,7 @@ from tacit.server.messages import Reply
 from tacit.server.state import Log, Rules, ServerState
 
 FEW_PARTIES = 20
-"""With fewer, factors are kept, to see whether the result depends on one party."""
+"""Up to this number factors are kept, to check whether the result depends on one party."""
 
 
 def solve_round(

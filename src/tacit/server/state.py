@@ -110,6 +110,8 @@ class Rules:
     """Names and shapes of what a reply to that stage releases; None: natural parameters."""
     lattice: LatticeRules | None = None
     """How integers are read, in a private run."""
+    in_step: bool = False
+    """True: the visit of every party is the number of rounds before, also if it missed some."""
     divide_out: bool = False
     """True: the factor of a party that leaves permanently is divided out of q; False: it stays."""
     leave_out: bool = False

@@ -13,6 +13,7 @@ from typing import Any
 
 from tacit.arrays import Arrays
 from tacit.errors import ConfigError
+from tacit.expfam import check_integers
 from tacit.privacy.lattice import lattice_sum
 from tacit.pvi import divide, multiply, power, product
 from tacit.server.combine import RoundSum, Shared
@@ -72,6 +73,45 @@ def step_together(
         state, more = follow(rules, close_requests(state, {key: reply}), reply, now)
         log = (*log, *more)
     return state, log
+
+
+def step_sum(
+    rules: Rules,
+    state: ServerState,
+    total: Arrays,
+    terms: Sequence[str],
+    others: Sequence[Reply] = (),
+    now: float = 0.0,
+) -> tuple[ServerState, Log]:
+    """Apply a round of which only the sum of the replies of `terms` is known.
+
+    `total` are integers of the round's stage. Open requests of other parties are closed, and these
+    are absent until they return. `others` are replies that are not in the sum, the prior's.
+    """
+    assert rules.quorum is not None
+    assert rules.lattice is not None
+    asked = {request.party: request for request in state.open.values()}
+    if not (set(terms) <= set(rules.parties) and len(set(terms)) >= rules.quorum):
+        raise ValueError("a sum of unknown parties, or of too few")
+    stage = rules.stage_at(state.round).name
+    total = check_integers(total, rules.lattice.shapes(stage) or {}, what="the sum of a round")
+    # The replies only name their parties: what they released is known in sum.
+    silent = [
+        Reply(asked[name].id if name in asked else f"of {name}, which left", name, 0, {}, None)
+        for name in rules.parties
+        if name in terms
+    ]
+    others = [reply for reply in (*state.arrived.values(), *others) if reply.party not in terms]
+    fresh = {reply.id: reply for reply in (*others, *silent)}
+    late = [name for name in asked if name not in {reply.party for reply in fresh.values()}]
+    log: Log = tuple(
+        {"event": "skipped", "round": state.round + 1, "party": name, "id": asked[name].id}
+        for name in late
+    )
+    state = close_requests(state, fresh, unanswered=[asked[name].id for name in late])
+    state = replace(state, absent=state.absent | set(late), arrived={})
+    state, more = _apply(rules, state, list(fresh.values()), total)
+    return _end_round(rules, state, now, (*log, *more))
 
 
 def negative_elbo(rules: Rules, state: ServerState) -> float | None:
@@ -206,17 +246,26 @@ def _asynchronous(
     return ask(rules, state, [reply.party], now), log
 
 
-def _apply(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[ServerState, Log]:
-    """Multiply the updates into q and the factors; refuse all of them if q would be improper."""
+def _apply(
+    rules: Rules, state: ServerState, replies: list[Reply], summed: Arrays | None = None
+) -> tuple[ServerState, Log]:
+    """Multiply the updates into q and the factors; refuse all of them if q would be improper.
+
+    `summed` is the sum of the parties' replies if only that is known.
+    """
     shared = Shared(state.q, state.public, state.memory)
     first = rules.parties[:1] if rules.site_prior else ()
     exact = [r for r in replies if rules.combine is None or r.party in first]
     q = product(state.q, (reply.released for reply in exact))
     changes = {reply.party: reply.released for reply in exact}
     noisy = [r for r in replies if rules.combine is not None and r.party not in first]
-    noisy = _of_one_stage(rules, state, noisy)
+    if summed is None:
+        noisy = _of_one_stage(rules, state, noisy)
     if rules.combine is not None and noisy:
-        total = _noisy_sum(rules, state, noisy)
+        if summed is None:
+            total = _noisy_sum(rules, state, noisy)
+        else:
+            total = _read_sum(rules, state, noisy, summed)
         before, answers = q, RoundSum(total, len(noisy), state.round + 1)
         shared = rules.combine(shared._replace(q=before), answers)
         q = shared.q

@@ -55,7 +55,7 @@ def check_clipping(
     clip
         Norm to clip to.
     norm_bound
-        What is clipped by, if that is more than the norms.
+        Norms to clip by, if larger than those of the contributions.
     extreme
         Columns that are filled with extreme values; all floating-point ones if left out.
     tolerance

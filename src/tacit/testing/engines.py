@@ -273,7 +273,7 @@ def _check_failing_party(engine: Engine, folder: Path) -> None:
             "a party that fails: the run went on to its end without the party's answer"
         )
         assert FAULT in message, (
-            f"a party that fails: the error does not say what the party said: {message[:200]}"
+            f"a party that fails: the error does not contain the party's message: {message[:200]}"
         )
         charges = ledger.charges(charging.run)
         paid = ledger.paid_for(charging.run)

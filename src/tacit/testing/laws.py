@@ -1,8 +1,8 @@
 """Tests whether a sample is N(0, sd² I), with known false-alarm rate.
 
-Privacy rests on the law of the noise and on nothing else about it, so every way in which it can be
-wrong has a test of its own: where it is, how wide, what shape, how far its tails reach (a noise
-that is cut off somewhere has no guarantee at all), and whether two numbers share it.
+Privacy depends only on the law of the noise, so each way in which it can be wrong has its own test:
+location, width, shape, tails (noise that is cut off somewhere has no guarantee), and independence
+of coordinates and draws.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ TAILS = (3.0, 4.0)
 
 
 def gaussian_faults(noise: np.ndarray, sd: float) -> list[str]:
-    """Reason why rows of `noise`, (draws, coordinates), are not independent N(0, sd² I), or None.
+    """Reasons why rows of `noise`, (draws, coordinates), are not independent N(0, sd² I).
 
-    An empty list is what a right sample gives but for one in a million a check. Of 8 000 draws of
-    32 coordinates, a standard deviation that is off by a tenth is missed once in 10¹¹.
+    The list is empty for correct noise, except with probability 10⁻⁶ per check. With 8,000 draws of
+    32 coordinates, a standard deviation that is wrong by 10 % is missed with probability 10⁻¹¹.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def _independence(noise: np.ndarray) -> list[str]:
 
 
 def _most_repeated(draws: int, width: int) -> int:
-    """Repetitions that discrete noise of parameter ≥ 2²⁰ has by chance, but for one case in 10⁶.
+    """Most repetitions of discrete noise of parameter ≥ 2²⁰ by chance, at probability 10⁻⁶.
 
     Two draws of one number coincide with probability Σ p(x)² ≈ 1/(2√π·2²⁰).
     """
@@ -124,6 +124,6 @@ def _most_repeated(draws: int, width: int) -> int:
 
 
 def _fault(p_values: np.ndarray, said: str) -> list[str]:
-    """`said` if the smallest p-value is too small (Bonferroni), else None."""
+    """A list with `said` if the smallest p-value is too small (Bonferroni), else empty."""
     smallest = float(np.min(p_values)) * p_values.size
     return [f"{said} (p = {smallest:.1g})"] if smallest < FALSE_ALARM else []

@@ -26,6 +26,8 @@ from tacit.testing.comparisons import (
 from tacit.testing.local_methods import synthetic_records
 
 DRAWS = 400
+SIMULATED = 20_000
+"""Simulated outcomes per record."""
 STEP = 1e-5
 """Step of difference quotients, in units of θ."""
 
@@ -319,7 +321,7 @@ def check_conjugate(subject: Subject) -> None:
 
 
 def check_simulation(subject: Subject) -> None:
-    """Check that the model accepts simulated outcomes."""
+    """Check that the model accepts simulated outcomes, and that they have its likelihood's law."""
     model = subject.model
     assert isinstance(model, Simulates)
     blank = subject.records | {"y": np.zeros(subject.count)}
@@ -333,6 +335,30 @@ def check_simulation(subject: Subject) -> None:
         raise AssertionError(f"simulate: the model refuses its own outcomes: {error}") from error
     value = subject.log_likelihood(subject.thetas[0], subject.records | {"y": y})
     assert np.all(np.isfinite(value)), "simulate: an outcome has no finite log-likelihood"
+    _check_simulated_law(subject)
+
+
+def _check_simulated_law(subject: Subject) -> None:
+    """Check that scores of simulated outcomes are 0 on average, at copies of single records.
+
+    Predictors of equal records have no spread, so that `simulate` has nothing to scale down.
+    """
+    model, rng = subject.model, subject.rng
+    assert isinstance(model, Simulates)
+    for theta, row in zip(subject.thetas, range(subject.count), strict=False):
+        copies = rows_of(subject.records, np.full(SIMULATED, row))
+        copies["y"] = np.zeros(SIMULATED)
+        copies["y"] = np.asarray(model.simulate(theta, copies, rng), np.float64)
+        direction = rng.standard_normal(model.dimension) / np.sqrt(model.dimension)
+        ahead, behind = (
+            subject.log_likelihood(theta + h * direction, copies) for h in (STEP, -STEP)
+        )
+        score = (ahead - behind) / (2 * STEP)
+        error = 5.0 * np.std(score) / np.sqrt(SIMULATED) + 1e-6 * (1.0 + np.max(np.abs(score)))
+        assert abs(np.mean(score)) <= error, (
+            f"simulate: outcomes of record {row} do not have the law of the likelihood: mean score "
+            f"{np.mean(score):.3g}, expected 0 ± {error:.2g}"
+        )
 
 
 _PARTS: dict[str, Callable[[Subject], bool]] = {

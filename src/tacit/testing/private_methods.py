@@ -27,22 +27,19 @@ from collections.abc import Iterator, Sequence
 import jax
 import numpy as np
 
-import tacit.party.compute as party_side
 from tacit.errors import PrivacyBudgetError
 from tacit.expfam import Natural
 from tacit.methods import PrivateMethod
 from tacit.models import Model, Records
 from tacit.party.compute import Update
-from tacit.plan.agreement import Agreement
-from tacit.plan.plan import Plan, first_factors, make_plan
+from tacit.plan.plan import Plan, make_plan
 from tacit.privacy.events import Adjacency, GaussianEvent
 from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.privacy.mechanisms import check_released
 from tacit.privacy.settings import Privacy
 from tacit.server.combine import Shared
-from tacit.server.messages import Request
 from tacit.server.schedule import Synchronous
-from tacit.server.state import initial_state
+from tacit.testing.data_sets import DataSets, first_question, furthest_pair
 from tacit.testing.laws import gaussian_faults, moment_faults
 from tacit.testing.local_methods import synthetic_records
 from tacit.testing.neighbours import neighbours_of, with_persons
@@ -154,12 +151,12 @@ def reply_of(update: Update) -> dict[str, np.ndarray]:
 def _check_group(plan: Plan, sets: Sequence[Records], adjacency: Adjacency, seed: int) -> float:
     """Check all visits for one group of neighbours; returns the largest move over the charge.
 
-    Each is compared with the first one in its own place of the batch: the same program does the
-    same arithmetic there, whatever the others are.
+    Each data set is compared with the first one, computed in the same place of a batch: there the
+    same program performs the same arithmetic, whatever the other data sets are.
     """
     reached = 0.0
-    neighbours = _DataSets(plan, sets)
-    firsts = _DataSets(plan, sets[:1], len(sets), neighbours.rows)
+    neighbours = DataSets(plan, PARTY, sets)
+    firsts = DataSets(plan, PARTY, [sets[0]] * len(sets), neighbours.rows)
     memories: list[list[Natural | None]] = [[None] * len(sets)] * 2
     for visit in range(plan.settled[PARTY].visits):
         kept, answered = memories, 0
@@ -195,7 +192,8 @@ def _check_movement(
         sums = np.stack([update.cost.exact[place] for update in updates])
         if plan.privacy is not None and plan.privacy.unit == "party":
             sums[0] = 0.0 if adjacency == "add-or-remove-one" else sums[0]  # it is not there
-        moved = _furthest(sums, adjacency)
+        first, second = furthest_pair(sums, adjacency)
+        moved = float(np.linalg.norm(sums[second] - sums[first]))
         allowed = event.sensitivity(adjacency)
         assert moved <= allowed * (1.0 + 1e-9), (
             f"sensitivity: {where}: one unit moves the sum by {moved:.6g}, {allowed:.6g} is "
@@ -203,12 +201,6 @@ def _check_movement(
         )
         reached = max(reached, moved / allowed)
     return reached
-
-
-def _furthest(sums: np.ndarray, adjacency: Adjacency) -> float:
-    """Distances from the first data set; under replace-one, between all pairs."""
-    first = sums[:1] if adjacency == "add-or-remove-one" else sums
-    return float(max(np.max(np.linalg.norm(sums - one, axis=1)) for one in first))
 
 
 def _charged(
@@ -238,11 +230,12 @@ def _charged(
 def _check_used(plan: Plan, sets: Sequence[Records], count: Count) -> None:
     """Check that an answer uses only charged releases."""
     memories: list[Natural | None] = [None] * len(sets)
-    data_sets = _DataSets(plan, sets)
+    data_sets = DataSets(plan, PARTY, sets)
     for visit in range(plan.settled[PARTY].visits):
         count.take()
         memories = [
-            update.memory for update in data_sets.answer(_first(plan, visit), visit, memories, 1)
+            update.memory
+            for update in data_sets.answer(first_question(plan, visit), visit, memories, 1)
         ]
         used, allowed = count.take(), Counter[Used]()
         for event in plan.settled[PARTY].events_at(visit):
@@ -275,9 +268,9 @@ def _check_noise(plan: Plan, records: Records, seed: int) -> None:
     """Check the noise of every event of every visit, and that no two events share noise."""
     settled, rng = plan.settled[PARTY], np.random.default_rng(seed)
     memories: list[Natural | None] = [None] * DRAWS
-    data_sets = _DataSets(plan, [records], DRAWS)
+    data_sets = DataSets(plan, PARTY, [records] * DRAWS)
     for visit in range(settled.visits):
-        updates, scaled = data_sets.answer(_first(plan, visit), visit, memories), []
+        updates, scaled = data_sets.answer(first_question(plan, visit), visit, memories), []
         memories = [update.memory for update in updates]
         for place, event in enumerate(_charged(plan, updates, visit, f"visit {visit}")):
             where = f"visit {visit}, event {place}"
@@ -309,57 +302,9 @@ def _check_law(added: np.ndarray, sd: float, where: str, rng: np.random.Generato
         )
 
 
-class _DataSets:
-    """A party with several alternative data sets, computed in one call."""
-
-    def __init__(
-        self, plan: Plan, sets: Sequence[Records], times: int = 1, rows: int | None = None
-    ) -> None:
-        arranged = [plan.method.arrange(PARTY, records, plan.seed) for records in sets] * times
-        self.rows = max(one.weights.shape[plan.method.variable_axis] for one in arranged)
-        self.rows = max(self.rows, rows or 0)
-        self.plan, self.count = plan, len(arranged)
-        self._stack = party_side.stack_records(arranged, self.rows, plan.method)
-
-    def answer(
-        self,
-        question: Shared,
-        visit: int,
-        memories: Sequence[Natural | None],
-        insecure_noise_seed: int | None = None,
-    ) -> list[Update]:
-        """Send the same request to all; without a seed each draws separate noise."""
-        plan = self.plan
-        agreement = Agreement(plan.model, plan.family, plan.method, plan.seed, insecure_noise_seed)
-        stage = plan.method.stage_at(visit)
-        request = Request(
-            "check",
-            PARTY,
-            visit,
-            visit,
-            question.q if stage.needs_q else None,
-            plan.family.zero() if stage.needs_factor else None,
-            1.0,
-            initial=visit == 0,
-            stage=stage.name,
-            public=question.public,
-        )
-        settled = [plan.settled[PARTY]] * self.count
-        return party_side.answer_many(
-            agreement, *self._stack, [request] * self.count, settled, list(memories)
-        )
-
-
-def _first(plan: Plan, visit: int) -> Shared:
-    """Initial q of a run, and public arrays of zeros."""
-    shapes = plan.method.public_shapes(plan.model, plan.family, plan.method.stage_at(visit).name)
-    public = {name: np.zeros(shape) for name, shape in shapes.items()}
-    return Shared(initial_state(plan.rules, first_factors(plan)).q, public)
-
-
 def _questions(plan: Plan, visit: int, seed: int) -> Iterator[Shared]:
     """Initial q and public arrays, and extreme ones."""
-    start, rng = _first(plan, visit), np.random.default_rng(seed)
+    start, rng = first_question(plan, visit), np.random.default_rng(seed)
     yield start
     for fill, precision in itertools.product(FILLS, PRECISIONS):
 

@@ -9,7 +9,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tacit.live.secure import party as party_side
 from tacit.live.secure import server as server_side
 from tacit.live.secure.signing import fingerprint, public_bytes
-from tacit.live.secure.terms import Terms, default_thresholds
+from tacit.live.secure.terms import Terms
+from tacit.privacy.secure_sums import default_thresholds
 
 
 @dataclass

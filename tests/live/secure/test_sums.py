@@ -7,7 +7,7 @@ from scipy import stats
 from tacit.live.secure import server as server_side
 from tacit.live.secure.checks import SecureSumError
 from tacit.live.secure.shamir import PRIME, combine, lagrange_at_zero, split
-from tacit.live.secure.terms import default_thresholds
+from tacit.privacy.secure_sums import default_thresholds
 
 
 def plain(vectors, names):

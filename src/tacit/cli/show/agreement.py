@@ -12,7 +12,7 @@ from tacit.live.join import ReadyParty, required_budget, spent_by
 from tacit.live.settings import MIN_REPORTED_RECORDS, Start
 from tacit.live.transport.tls import read_certificate
 from tacit.plan.plan import Plan
-from tacit.results.check import numbers_sent, plan_rows
+from tacit.results.check import plan_rows, reply_sizes
 from tacit.results.statements import statement
 from tacit.server.schedule import Schedule
 
@@ -31,7 +31,7 @@ def show_approval(ready: ReadyParty, path: Path) -> None:
             f"parties: {_listed(federation.parties)} ({len(federation.parties)})",
             f"model: {plan.model.kind} with {plan.model.dimension} parameters{names}",
             *(f"{what}: {value}" for what, value in plan_rows(plan)[1:]),
-            f"a round needs {_quorum(federation)}",
+            f"a round needs {_quorum(federation, plan)}",
             f"if a party leaves permanently: {_on_leave(plan, federation)}",
             *([NO_RECORDS] if federation.records is None else []),
         ],
@@ -72,7 +72,8 @@ def _guarantee(ready: ReadyParty, path: Path) -> list[str]:
         f"of at most {settled.clip:g}; {settled.releases} releases",
     ]
     federation = ready.setup.agreed.federation
-    if settled.shares > 1 and federation.quorum in (None, len(federation.parties)):
+    everyone = federation.quorum in (None, len(federation.parties)) and plan.thresholds is None
+    if settled.shares > 1 and everyone:
         rows.append(
             "the run ends if one party's reply cannot be used: every party adds a share of the "
             "noise, and all shares are needed"
@@ -106,12 +107,12 @@ def _budget(ready: ReadyParty, path: Path) -> list[str]:
 
 def _leaves(ready: ReadyParty) -> list[str]:
     plan, join = ready.plan, ready.setup.own.join
-    numbers = numbers_sent(plan)
+    sizes = ", ".join(f"{size:,} ({stage})" for stage, size in reply_sizes(plan).items())
     noisy = "noisy " if plan.privacy is not None else ""
     private = plan.privacy is not None
     told = ready.reported_records
     return [
-        f"{_answers(ready)}, each of {numbers:,} {noisy}numbers: changes of natural parameters",
+        f"{_answers(ready)}, each of so many {noisy}numbers, by stage: {sizes}",
         f"the number of records: {'not reported' if told == 0 else f'reported as {_count(told)}'}"
         f" (join.report_records = {join.report_records!r})",
         "the loss with each reply: "
@@ -147,6 +148,8 @@ def times_asked(schedule: Schedule, names: tuple[str, ...], seed: int, name: str
 
 def _seen_by(plan: Plan) -> list[str]:
     rows = ["the server and its operator: every reply of every party, by name"]
+    if plan.thresholds is not None:
+        rows = ["the server and its operator: masked replies, and the sum of each round"]
     if len(plan.parties) == 2:
         rows.append(
             "the other party: the posterior of every round, and thereby, with only two "
@@ -182,8 +185,8 @@ def show_server_check(setup: ServerSetup, plan: Plan, address: str, state: str) 
         ["listens on", address],
         ["state", state],
         ["starts", _start(serve.start, len(federation.parties))],
-        ["a round needs", _quorum(federation)],
-        ["late parties", _late(serve.deadline_s, federation.quorum)],
+        ["a round needs", _quorum(federation, plan)],
+        ["late parties", _late(serve.deadline_s, plan.rules.quorum)],
         ["revocation list", serve.revoked or "none: a lost key cannot be revoked"],
         ["metrics", serve.metrics or "nowhere"],
         *_agreed_rows(setup.agreed, plan),
@@ -216,7 +219,7 @@ def _agreed_rows(agreed: Agreed, plan: Plan) -> list[list[str]]:
     return [
         ["parties", f"{_listed(federation.parties)} ({len(federation.parties)})"],
         *map(list, plan_rows(plan)),
-        ["quorum", _quorum(federation)],
+        ["quorum", _quorum(federation, plan)],
         ["a party that leaves", _on_leave(plan, federation)],
         ["privacy", statement(plan)],
         ["digest", agreed.digest],
@@ -247,7 +250,9 @@ def _start(start: Start, parties: int) -> str:
     return "once " + " and ".join(rules)
 
 
-def _quorum(federation: Federation) -> str:
+def _quorum(federation: Federation, plan: Plan) -> str:
+    if plan.thresholds is not None:
+        return f"{plan.thresholds.quorum} replies of the {len(federation.parties)} parties"
     if federation.quorum is None:
         return "a reply of every requested party that has not left"
     return f"{federation.quorum} replies of the {len(federation.parties)} parties"

@@ -30,6 +30,8 @@ def show_explanation(plan: Plan, found: Explanation) -> None:
         "“not protected” means that no ε below 50 can be proved.",
         highlight=False,
     )
+    for line in plan.thresholds.words() if plan.thresholds else ():
+        console.print(f"secure sums: {line}", highlight=False)
     console.print(
         f"messages: {_messages(plan, found.party)}; raw bytes reveal no more than ε allows. "
         "How long a party computes is not covered.",

@@ -145,7 +145,7 @@ def show_table(
 
 
 def show_result(result: Result) -> None:
-    """What `tacit run` says at the end."""
+    """Output of `tacit run` at the end."""
     warning = result.intervals.warning
     if result.sites:
         rows = [
@@ -291,16 +291,16 @@ def _text(cell: Any) -> str:
 
 
 def _took(timing: dict[str, float]) -> str:
-    """How long it took; the public part of a private run does not say."""
+    """Duration of the run; not in the public part of a private run."""
     if not timing:
         return ""
     if "wall_s" not in timing:
         return f"; {timing['train_s']:.1f} s since the server was started"
-    return f"; {timing['wall_s']:.1f} s, of which {timing['compile_s']:.1f} s compiling"
+    return f"; {timing['wall_s']:.1f} s ({timing['compile_s']:.1f} s compiling)"
 
 
 def _ended(reason: str | None) -> str:
-    return "limit of rounds" if reason in (None, "rounds") else reason
+    return "the limit" if reason in (None, "rounds") else reason
 
 
 def _split(name: str) -> str:

@@ -33,7 +33,7 @@ SOURCE = "posteriordb"
 COMMIT = "28f8d3d6e975315f42aa274a8399f21e07a43b30"
 PUBLIC = f"https://raw.githubusercontent.com/stan-dev/posteriordb/{COMMIT}/posterior_database"
 MOST_BYTES = 50_000_000
-"""Of one public file, packed or not; the largest of them unpacks to about 6 MB."""
+"""Size limit of one public file, packed or not; the largest unpacks to about 6 MB."""
 TOLERANCE = 1e-3
 """Per coordinate, of the sums that identify reference statistics: n or n − 1 in sd moves less."""
 

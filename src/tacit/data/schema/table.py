@@ -16,7 +16,7 @@ PARTY = "(party)"
 
 @dataclass(frozen=True, kw_only=True)
 class SourceSchema:
-    """What is public about a source: known to everybody before anyone opens a record."""
+    """Public facts about a source, known before any record is read."""
 
     columns: tuple[ColumnConfig, ...]
     """The public facts about each column."""

@@ -14,6 +14,8 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from tacit.live.secure.messages import Consent, Offer, Parcel
+
 PROTOCOL = 3
 """Version of the protocol extensions."""
 
@@ -157,6 +159,43 @@ class ClientError(ClientMessage, frozen=True, kw_only=True):
     reason: Words | None = None
 
 
+class OfferedKeys(ClientMessage, frozen=True, kw_only=True):
+    """A party's public keys for the secure sums of a run; the answer to RequestKeys."""
+
+    offer: Offer
+
+
+class DealtShares(ClientMessage, frozen=True, kw_only=True):
+    """Encrypted shares of a party's secrets for every other party; the answer to KeyRoster."""
+
+    parcels: tuple[Parcel, ...]
+
+
+class MaskedUpdate(ClientMessage, frozen=True, kw_only=True):
+    """The answer to SelectedForTraining in a secure sum: masked little-endian 64-bit words."""
+
+    slot: Count
+    request: Short
+    words: bytes
+
+
+class SurvivorSignature(ClientMessage, frozen=True, kw_only=True):
+    """A party's signature over a set of survivors; the answer to SurvivorSet."""
+
+    slot: Count
+    request: Short
+    signature: bytes
+
+
+class UnmaskShares(ClientMessage, frozen=True, kw_only=True):
+    """Shares of survivors' seeds and of other parties' keys; the answer to UnmaskRequest."""
+
+    slot: Count
+    request: Short
+    seeds: dict[str, bytes]
+    keys: dict[str, bytes]
+
+
 class AcceptedIntoCluster(ServerMessage, frozen=True, kw_only=True):
     """A party was accepted. `run` is the permanent id of the run, `parties` its number of
     parties.
@@ -215,6 +254,40 @@ class SelectedForTraining(ServerMessage, frozen=True, kw_only=True):
     public: Distribution | UnsetType = UNSET
     traceparent: Short | UnsetType = UNSET
     """Where a trace of this request continues (W3C Trace Context)."""
+
+
+class RequestKeys(ServerMessage, frozen=True, kw_only=True):
+    """Request for a party's public keys for the secure sums of the run."""
+
+    bare: ClassVar[bool] = True
+
+
+class KeyRoster(ServerMessage, frozen=True, kw_only=True):
+    """The public keys of all parties, ordered by name."""
+
+    offers: tuple[Offer, ...]
+
+
+class PartyShares(ServerMessage, frozen=True, kw_only=True):
+    """What the other parties dealt to this one; the set-up is then complete."""
+
+    parcels: tuple[Parcel, ...]
+
+
+class SurvivorSet(ServerMessage, frozen=True, kw_only=True):
+    """The parties whose masked updates are added up in a slot, in order of their names."""
+
+    slot: Count
+    request: Short
+    names: tuple[str, ...]
+
+
+class UnmaskRequest(ServerMessage, frozen=True, kw_only=True):
+    """Request for shares, with the signatures that show one set of survivors."""
+
+    slot: Count
+    request: Short
+    consents: tuple[Consent, ...]
 
 
 class EarlyCloseOfConnection(ServerMessage, frozen=True, kw_only=True):

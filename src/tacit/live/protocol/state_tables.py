@@ -42,6 +42,8 @@ class Do(NamedTuple):
 
 
 _S, _P = ServerSide, PartySide
+_TO_SERVER = ("OfferedKeys", "DealtShares", "MaskedUpdate", "SurvivorSignature", "UnmaskShares")
+_TO_PARTY = ("RequestKeys", "KeyRoster", "PartyShares", "SurvivorSet", "UnmaskRequest")
 
 SERVER: dict[tuple[ServerSide, str], Do] = {
     (_S.CONNECTED, "JoinCluster"): Do("admit", _S.WAITING),
@@ -68,6 +70,12 @@ SERVER: dict[tuple[ServerSide, str], Do] = {
     (_S.CLOSING, "EarlyLeaveCluster"): Do("part", _S.GONE),
     (_S.CLOSING, "Error"): Do("note", _S.CLOSING),
     (_S.CLOSING, "Heartbeat"): Do("alive", _S.CLOSING),
+    **{
+        (side, name): Do("add_up", side)
+        for side in (_S.WAITING, _S.TRAINING, _S.ENDING, _S.CLOSING)
+        for name in _TO_SERVER
+    },
+    (_S.TRAINING, "MaskedUpdate"): Do("add_up", _S.WAITING),
 }
 """Actions of the server on a party's message."""
 
@@ -96,6 +104,8 @@ PARTY: dict[tuple[PartySide, str], Do] = {
     (_P.LEAVING, "EndOfTraining"): Do("end", _P.GONE),
     (_P.LEAVING, "Error"): Do("note", _P.LEAVING),
     (_P.LEAVING, "Heartbeat"): Do("ignore", _P.LEAVING),
+    **{(_P.WAITING, name): Do("help_sum", _P.WAITING) for name in _TO_PARTY},
+    **{(_P.LEAVING, name): Do("ignore", _P.LEAVING) for name in _TO_PARTY},
 }
 """Actions of a party on the server's message."""
 
@@ -107,6 +117,10 @@ MEANING = {
     "take": "apply the update if its request is still open and its factor version is right; "
     "otherwise ignore it, or answer Error and ask again; the third in a row that cannot be taken "
     "leaves its party out",
+    "add_up": "check it and take it into the secure sum of its slot; otherwise answer Error; a "
+    "late one is refused",
+    "help_sum": "check it, store what follows from it, and answer; refused and logged if it does "
+    "not fit what was approved or answered before",
     "restore": "before the start, and only where the operator allows it: take the factor as the "
     "party's; otherwise compare and log",
     "part": "EndOfConnectionAcknowledgement; keep or divide out the factor; with an expected "

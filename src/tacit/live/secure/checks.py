@@ -74,8 +74,8 @@ def check_survivors(terms: Terms, roster: Roster, told: Survivors) -> None:
         raise SecureSumError("a set of survivors names a party twice, or one off the roster")
     if len(names) < terms.quorum:
         raise SecureSumError(
-            f"a sum of {len(names)} parties; at least {terms.quorum} were agreed, so that it says "
-            "nothing of fewer"
+            f"a sum of {len(names)} parties; at least {terms.quorum} were agreed, to protect "
+            "each of them"
         )
 
 

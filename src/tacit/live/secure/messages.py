@@ -83,7 +83,7 @@ class Survivors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Consent(msgspec.Struct, frozen=True, kw_only=True):
-    """A survivor's signature over the set of survivors that it was told."""
+    """A survivor's signature over the set of survivors that the server announced."""
 
     party: str
     slot: int

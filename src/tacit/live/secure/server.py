@@ -174,7 +174,7 @@ def unmask_request(state: ServerState, number: int) -> Unmask:
 
 
 def take_shares(state: ServerState, shares: Shares) -> ServerState:
-    """Take one survivor's shares; a share that its dealer did not sign names the sender."""
+    """Take one survivor's shares; a sender of shares that their dealer did not sign is named."""
     slot, told = _closed(state, shares.slot)
     others = set(_roster(state).names) - set(told.names)
     if shares.party not in told.names:

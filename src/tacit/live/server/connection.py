@@ -37,6 +37,8 @@ class Connection:
     member: Member | None = None
     sent: str | None = None
     """Id of the last request sent."""
+    told: set[str] = field(default_factory=set)
+    """Messages of secure sums that were sent, by their keys."""
     barred: bool = False
     """True if the certificate is no longer valid; later messages are ignored."""
     replaced: bool = False

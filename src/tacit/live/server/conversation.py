@@ -18,10 +18,13 @@ from tacit.live.protocol import arrays as numbers
 from tacit.live.protocol import messages as m
 from tacit.live.protocol.codec import ENCODINGS, decode, detect, is_bincode
 from tacit.live.protocol.state_tables import ServerSide, after
+from tacit.live.secure.agreed import message_bytes
+from tacit.live.secure.checks import SecureSumError
 from tacit.live.server.connection import Connection
 from tacit.live.server.live_run import BrokenBoundError, LiveRun, RefusedError
 from tacit.live.server.membership import Member
 from tacit.live.server.rate import SURPLUS_BURST, SURPLUS_PER_S, TokenBucket
+from tacit.live.server.sums import LateError
 from tacit.live.settings import Serve
 from tacit.live.transport.frames import FIRST_LIMIT, HangupError, read_frame
 from tacit.server.messages import Reply
@@ -71,6 +74,8 @@ class Conversations:
         self._limit = (
             FIRST_LIMIT + 100 * count
         )  # three distributions of JSON numbers, plus a margin
+        if live.sums is not None:
+            self._limit += message_bytes(len(live.parties), live.sums.terms.slots)
 
     async def converse(self, connection: Connection) -> None:
         """Handle a connection from its first message to its last."""
@@ -272,8 +277,30 @@ class Conversations:
                         await asyncio.sleep(0.05)
         await older.drop()
 
+    async def _add_up(self, connection: Connection, message: m.ClientMessage) -> None:
+        """Take a message of a secure sum."""
+        party, sums = connection.peer.name, self.live.sums
+        if sums is None:
+            raise PeerError(f"{message.name} in a run without secure sums")
+        try:
+            if not sums.take(party, message):
+                self._count_surplus(connection)
+        except LateError as error:
+            self._count_surplus(connection)
+            self.refuse("late", str(error), connection)
+            connection.sent = None  # ask again what is still open
+            self.live.welcome(party, time.time())  # include it in the next round
+        except SecureSumError as error:
+            if error.culprit is not None:
+                self.journal.refusal("culprit", str(error), party=error.culprit)
+            if isinstance(message, m.MaskedUpdate):
+                raise AnswerError(str(error)) from None
+            raise
+
     async def _take(self, connection: Connection, message: m.UpdatedLikelihood) -> None:
         party = connection.peer.name
+        if self.live.sums is not None:
+            raise PeerError("updates of this run are masked; send MaskedUpdate")
         key = connection.sent if message.request is UNSET else message.request
         if key is None or not self.live.is_open(key, party):
             self._count_surplus(connection)
@@ -387,6 +414,7 @@ class Conversations:
         reason = " ".join((message.error or message.reason or "").split())[:300]
         self.journal.write("party error", party=connection.peer.name, reason=reason)
         connection.errors += 1
+        connection.told.clear()  # say again what it should know
         if connection.side is ServerSide.TRAINING:
             connection.sent = None  # send the open request again
         if connection.errors >= MAX_ERRORS:

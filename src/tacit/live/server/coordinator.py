@@ -25,6 +25,7 @@ from tacit.live.server.conversation import Conversations
 from tacit.live.server.listener import Listener
 from tacit.live.server.live_run import LiveRun
 from tacit.live.server.status import Commands, serve_metrics, write_status
+from tacit.live.server.sums import SHARES
 from tacit.live.session import MISSED_HEARTBEATS
 from tacit.live.settings import Serve
 from tacit.live.transport.tls import Credentials
@@ -156,11 +157,13 @@ class WireServer:
                 await self._say_goodbye(*self._closing)
                 return "closed"
             self._readmit()
+            await self._advance_sums()
             if self.live.state is None and self._may_start():
                 self._tell_log(self.live.start(time.time()))
             self._take_arrived()
             self._pass_over_late()
             self._ask_prior()
+            await self._advance_sums()  # a slot is open before its requests are sent
             self._send_open()
             write_status(self)
             if self.live.finished and self._all_delivered():
@@ -174,8 +177,35 @@ class WireServer:
             if not any(line["event"] == "readmitted" for line in log):
                 self.journal.write("not readmitted", wanted=party)
 
+    async def _advance_sums(self) -> None:
+        """Go on with secure sums as far as what has arrived allows."""
+        sums, live = self.live.sums, self.live
+        if sums is None:
+            return
+        while True:
+            asked, log = live.ask_for_sum(time.time())
+            self._tell_log(log)
+            done = sums.advance(asked, self.settings.deadline_s)
+            if done is None:
+                return
+            self.journal.write(
+                "secure sum", step=done, slot=sums.open, parties=list(sums.arrived) or None
+            )
+            if done == "sum":
+                shapes = live.sum_shapes()
+                try:
+                    terms, total = await asyncio.to_thread(sums.total, shapes)
+                    live.check_sum(terms, total)
+                except PeerError as error:
+                    self._fail(error)
+                    return
+                self._tell_log(live.take_sum(total, terms, time.time()))
+                sums.finish()
+
     def _may_start(self) -> bool:
         start, joined = self.settings.start, len(self.live.members)
+        if self.live.sums is not None and not self.live.sums.stored:
+            return False
         wanted = start.parties
         if wanted is None:
             wanted = 1 if start.command or start.at else len(self.live.parties)
@@ -196,7 +226,7 @@ class WireServer:
         asked = {request.id: request.party for request in self.live.requests().values()}
         self._asked_at = {key: self._asked_at.get(key, now) for key in asked}
         deadline = self.settings.deadline_s
-        if deadline is None:
+        if deadline is None or self.live.sums is not None:
             return
         late = [asked[key] for key, at in self._asked_at.items() if now - at > deadline]
         late = [party for party in late if party != PRIOR_PARTY]
@@ -226,7 +256,12 @@ class WireServer:
 
     def _send_open(self) -> None:
         """Send open requests to connected parties that have not received them."""
-        state = self.live.state
+        state, sums = self.live.state, self.live.sums
+        if sums is not None and not self.live.finished:
+            for connection in self._talking():
+                for due in sums.due(connection.peer.name, connection.told):
+                    connection.told.add(due.key)
+                    self._tell(connection, due.message)
         if state is None:
             return
         if self.live.finished:
@@ -246,6 +281,8 @@ class WireServer:
         requests = self.live.requests()
         for connection in self._talking():
             request = requests.get(connection.peer.name)
+            if sums is not None and SHARES not in connection.told:
+                continue
             if request is not None and connection.sent != request.id:
                 connection.sent = request.id
                 connection.trace(OpenSpan("request", request=request.id, party=request.party))

@@ -6,7 +6,7 @@ The state and its durable copy are `tacit.server.run`'s; members are kept beside
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,19 +15,23 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
+from tacit.arrays import Arrays
 from tacit.errors import PeerError
 from tacit.expfam import Natural
 from tacit.live.protocol import messages as m
 from tacit.live.protocol.arrays import is_independent_normal
+from tacit.live.secure.terms import Terms
 from tacit.live.server.membership import Member, Roster, load_roster, save_roster
+from tacit.live.server.sums import ServerSums
 from tacit.live.settings import MIN_REPORTED_RECORDS, rounding_step
 from tacit.live.transport.tls import Peer
 from tacit.methods.reply_bounds import BrokenBound, Exchange
 from tacit.pvi import multiply
+from tacit.server import attendance
 from tacit.server import state as server_state
 from tacit.server.checkpoint import Checkpoint
-from tacit.server.messages import Reply, pack_natural, unpack_natural
-from tacit.server.requests import check_reply, read_released
+from tacit.server.messages import Reply, Request, pack_natural, unpack_natural
+from tacit.server.requests import check_reply, integer_shapes, read_released
 from tacit.server.run import ServerRun
 from tacit.server.state import Log, Rules
 
@@ -62,6 +66,10 @@ class ReplyRules(msgspec.Struct, frozen=True, kw_only=True):
 
     broken_bound: Callable[[str, Exchange], BrokenBound | None]
     """The first bound that a party's reply violates, or None."""
+    broken_sum: Callable[[int, Sequence[str], float, Arrays], BrokenBound | None] | None = None
+    """The bound that the integer sum of a round's updates violates, or None; arguments are the
+    round, the parties, an upper bound on their records, and the integers.
+    """
     total_records: int | None = None
     """Agreed approximate number of all parties' records, if any."""
     most_records: int = 10**9
@@ -81,6 +89,7 @@ class LiveRun(ServerRun):
         private: bool,
         accept_returned: bool = False,
         reply_rules: ReplyRules | None = None,
+        terms: Callable[[str], Terms] | None = None,
     ) -> None:
         self.directory, self.digest = directory, digest
         self.private, self.accept_returned = private, accept_returned
@@ -90,6 +99,8 @@ class LiveRun(ServerRun):
         self.roster: Roster = load_roster(self._roster_path, digest)
         super().__init__(rules, Checkpoint(directory / "server.sqlite", digest=digest))
         self.parties = rules.parties[1:] if rules.site_prior else rules.parties
+        self.sums = None if terms is None else ServerSums(directory, terms(self.run))
+        """Secure sums; None: updates are sent as they are."""
 
     @property
     def run(self) -> str:
@@ -189,6 +200,46 @@ class LiveRun(ServerRun):
         line: dict[str, Any] = {"event": "begin", "parties": len(self.members)}
         self.begin(state, now, (line,))
         return (line,)
+
+    def requests(self) -> dict[str, Request]:
+        """What is asked of each party now and not answered yet."""
+        asked = super().requests()
+        if self.sums is None:
+            return asked
+        arrived = self.sums.arrived
+        return {party: one for party, one in asked.items() if party not in arrived}
+
+    def ask_for_sum(self, now: float) -> tuple[list[str], Log]:
+        """Open the slot of the round; the parties whose updates are waited for, and a log."""
+        assert self.sums is not None
+        if self.state is None or self.finished:
+            return [], ()
+        log = self._attend(attendance.widen, self.sums.arrived, now)
+        asked = {party: one for party, one in super().requests().items() if party in self.parties}
+        if asked and self.sums.open != self.state.round:
+            self.sums.begin(next(iter(asked.values())), self.sum_shapes())
+        return list(asked), log
+
+    def sum_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of the integers of the open round."""
+        assert self.state is not None
+        shapes = integer_shapes(self.rules, self.rules.stage_at(self.state.round).name)
+        assert shapes is not None
+        return shapes
+
+    def check_sum(self, terms: Sequence[str], total: Arrays) -> None:
+        """Refuse a sum that no records of these parties can give."""
+        assert self.state is not None
+        if self._reply_rules is None or self._reply_rules.broken_sum is None:
+            return
+        records = sum(self._most_records(party) for party in terms)
+        found = self._reply_rules.broken_sum(self.state.round, terms, records, total)
+        if found is not None:
+            raise PeerError(
+                f"the sum of round {self.state.round + 1} breaks a bound ({found}); a party sent a "
+                "wrong vector, and a secure sum does not tell which: look for it at the parties, "
+                "then start a new run"
+            )
 
     def check(self, reply: Reply) -> Reply:
         """Validate a reply to an open request, or raise a PeerError."""

@@ -120,7 +120,7 @@ def describe(server: WireServer) -> dict[str, Any]:
 
 
 def write_status(server: WireServer, *, running: bool = True) -> None:
-    """Rewrite status.json, at most twice a second."""
+    """Rewrite status.json, at most twice per second."""
     now = time.monotonic()
     if running and now - server.status_at < _EVERY_S:
         return

@@ -35,6 +35,7 @@ from tacit.methods.private import PrivateMethod, Terms, by_unit, units_present
 from tacit.models import LinearPredictor, Model, Records
 from tacit.privacy.bounded import Bounded, Tally
 from tacit.privacy.events import GaussianEvent
+from tacit.privacy.guarantee import Unit
 from tacit.privacy.mechanisms import Cost, Gaussian, Release
 from tacit.privacy.settings import check_clip
 from tacit.pvi import cavity, damped_update, divide, multiply, power
@@ -46,7 +47,7 @@ Precision = Literal["isotropic", "per-coordinate", "fixed"]
 MAX_ISOTROPIC_DIMENSION = 256
 FIXED_STEP = 2.4
 STABLE_SHARE = 0.9
-"""Of the longest step that is stable whatever the directions of the curvature are."""
+"""Share of the longest step that is stable for every direction of the curvature."""
 
 
 class Local(NamedTuple):
@@ -92,13 +93,13 @@ class DPSGD(PrivateMethod):
     step is `step_end` times as long at the last visit as at the first. `adaptive` = γ moves the
     clip from `clip` to the γ-quantile of the contributions' norms (`tacit.methods.dpsgd.adaptive`).
 
-    `step_size` left out is 0.9·2(1 + β)/d, at most ½, which is stable whatever the directions of
-    the curvature are. L measures the mean curvature of a coordinate, so that the curvature of no
-    direction is more than its trace d·L, clipped or not: a record's clip shortens gradient and
-    information alike. Steps with momentum are stable while η times the curvature over L is below
-    2(1 + β). L is a mean over all releases, the same rule for every party: lengths that differed by
-    party would move the fixed point. A "fixed" precision knows nothing of the curvature: the
-    default there, 2.4 Λ/(C n), moves m by 2.4/(1 − β) at most in a round.
+    The default `step_size` is 0.9·2(1 + β)/d, at most ½. It is stable for every curvature: L is the
+    mean curvature of a coordinate, so the curvature in any direction is at most the trace d·L, and
+    steps of length η with momentum β are stable while η times the curvature over L is below
+    2(1 + β). Clipping does not change this, because it shortens gradient and information of a
+    record by the same factor. L is a mean over all releases, by the same rule for every party: step
+    lengths that differ between parties would move the fixed point. A "fixed" precision does not
+    measure the curvature; its default, 2.4 Λ/(C n), moves m by at most 2.4/(1 − β) in one round.
 
     Parameters
     ----------
@@ -135,6 +136,7 @@ class DPSGD(PrivateMethod):
     """
 
     kind: ClassVar[str] = "dp-sgd"
+    units: ClassVar[tuple[Unit, ...]] = ("record", "person")
     damping: ClassVar[float | None] = 1.0  # `step_size` replaces damping
     steps: int = 1
     sampling_rate: float = 1.0

@@ -9,7 +9,7 @@ import numpy as np
 from tacit.arrays import Array, namespace
 
 LEAST_EIGENVALUE = 1e-6
-"""Of a matrix scaled to a unit diagonal."""
+"""Smallest eigenvalue of a repaired matrix, scaled to a unit diagonal."""
 
 
 class AbsoluteEigen(NamedTuple):
@@ -18,7 +18,7 @@ class AbsoluteEigen(NamedTuple):
     scale: Array
     vectors: Array
     values: Array
-    """At least `LEAST_EIGENVALUE`."""
+    """Eigenvalues, at least `LEAST_EIGENVALUE`."""
     definite: Array
     """Whether nothing had to be repaired."""
 
@@ -29,7 +29,7 @@ class AbsoluteEigen(NamedTuple):
 
     @property
     def log_determinant(self) -> Array:
-        """Of the repaired matrix."""
+        """Log-determinant of the repaired matrix."""
         xp = namespace(self.values)
         return xp.sum(xp.log(self.values)) + 2.0 * xp.sum(xp.log(self.scale))
 

@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from tacit.methods.natural.method import NaturalVI
 
 MAX_EVALUATIONS = 200
-"""Of the local free energy in one answer."""
+"""Most evaluations of the local free energy in one answer."""
 SHORTEST_STEP = 1e-5
 SETTLED = 1e-9
 """Nats: a whole step that gains less ends a local optimisation."""
 ENERGY_SLACK = 1e-7
-"""Nats by which a step may raise the free energy: quadrature is no better."""
+"""Nats by which a step may raise the free energy: the error of quadrature."""
 ROUNDED_PRECISION = 1e-13
-"""Relative to a diagonal element: less precision than this is not told from rounding."""
+"""Precision, relative to a diagonal element, below which it is rounding error."""
 ENERGY_ROUNDING = 1e-12
-"""Relative to the free energy: differences below it are rounding errors."""
+"""Differences of the free energy, relative to itself, below which they are rounding errors."""
 LEAST_CURVATURE, MOST_CURVATURE = 0.25, 1e6
-"""Relative to q: between these the precision of one step stays, whatever the Hessian says."""
+"""Bounds on the precision after one step, relative to that of q."""
 GENERIC_MEAN_FIELD_STEP = 0.15
 
 
@@ -74,11 +74,11 @@ def _plain_steps(method: NaturalVI, model: GaussianSites, family: Family, task: 
 
 
 class _Walk(NamedTuple):
-    """Where a local optimisation is."""
+    """State of a local optimisation."""
 
     natural: Natural
     target: Natural
-    """Where a whole step from there leads."""
+    """Natural parameters after a whole step."""
     energy: Array
     length: Array
     evaluations: Array
@@ -99,7 +99,7 @@ def _optimise(model: Model, family: Family, rest: Natural, task: Task, longest: 
     start = {name: jnp.where(first, new[name], task.start[name]) for name in rest}
 
     def look(natural: Natural) -> tuple[Natural, Array]:
-        """Where a whole step leads, and the free energy."""
+        """Result of a whole step, and the free energy."""
         usual = moments(family, natural)
         site, loss = likelihood_site(model, family, usual, task)
         target = whole_step(model, family, usual, rest, site)
@@ -193,7 +193,7 @@ def likelihood_site(
 def whole_step(
     model: Model, family: Family, usual: dict[str, Array], rest: Natural, site: Natural
 ) -> Natural:
-    """Where a whole step leads: rest × site, with a precision that is positive beside q's own."""
+    """Result of a whole step: rest × site, with a precision kept positive relative to q's."""
     target = multiply(rest, site)
     if isinstance(model, GaussianSites):
         return target

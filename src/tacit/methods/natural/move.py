@@ -11,11 +11,13 @@ from tacit.methods.natural.curvature import lower_root
 from tacit.methods.natural.stages import FAILED
 
 EIGENVALUES = (0.25, 1e6)
-"""Between these the precision after one step stays, relative to that before it."""
+"""Bounds on the precision after one step, relative to that before it."""
 MOST_EXTRAPOLATED = 1.0
 """Nats: larger steps do not shrink by a constant factor."""
 LEAST_RATIO, STEADY, LONGEST_STEP = 0.4, 0.2, 4.0
-"""Of the lengths of successive steps, for an extrapolation; and its longest step."""
+"""Smallest ratio of successive steps and largest change of it at which the next step is
+extrapolated, and the longest such step.
+"""
 
 
 class Place(NamedTuple):
@@ -49,7 +51,7 @@ class Move(NamedTuple):
     vectors: np.ndarray
     precision: np.ndarray
     gradient: np.ndarray
-    """In the coordinates of the eigenvectors."""
+    """Gradient in the coordinates of the eigenvectors."""
     definite: bool
 
     @property

@@ -175,7 +175,10 @@ def derivatives(model: Model, family: Family, task: Task) -> Arrays:
 def _at_point(
     model: Model, task: Task, mean: Array, root: Array, spread: Array, share: Array
 ) -> WhitenedDerivatives:
-    """Sums over the records, with that share of a prior that is not in the family."""
+    """Derivatives at one point: sums over the records, plus the party's share of the prior.
+
+    The prior is shared only if it is not in the family.
+    """
     if not isinstance(model, WhitenedExpectations):
         value = share_of_log_joint(model, task, share)
         return by_cubature(in_z(value, mean, root), spread, len(mean))
@@ -227,7 +230,7 @@ def log_likelihood(model: Model, task: Task) -> Scalar:
 
 
 def share_of_log_joint(model: Model, task: Task, share: Array) -> Scalar:
-    """The log-likelihood, with that share of a prior that is not in the family."""
+    """The log-likelihood, plus the party's share of a prior that is not in the family."""
     likelihood = log_likelihood(model, task)
     if not model.has_site_prior:
         return likelihood
@@ -242,7 +245,7 @@ def in_z(value: Scalar, mean: Array, root: Array) -> Scalar:
 def by_cubature(value: Scalar, spread: Array, size: int) -> WhitenedDerivatives:
     """Averages over fixed points that integrate polynomials of degree 3 exactly.
 
-    With spread 0 all points are one, and one says all.
+    With spread 0 all points coincide, and only one is evaluated.
     """
     points, weights = (jnp.asarray(part) for part in normal_rule(size))
     at_mean = spread == 0

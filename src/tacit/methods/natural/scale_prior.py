@@ -4,8 +4,8 @@ The density is known up to the units of the columns (`tacit.models.learnt_scale`
 the Hessian of the log-likelihood at the first candidate, which is public: at 0 all records weigh
 the same, so that it is Σ xxᵀ times a constant. No further exchange is needed.
 
-A normal q meets the prior as h(E_q[R]), a lower bound of E_q[log p], and importance weights use the
-exact density: where the bound is not close, they say so.
+For a normal q, E_q[log p] is replaced by its lower bound h(E_q[R]). Importance weights use the
+exact density, and show where the bound is loose.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ MOST_DAMPING = 1e12
 
 
 class Search(NamedTuple):
-    """Where a search is; the derivatives belong to theta."""
+    """State of a search; the derivatives are those at theta."""
 
     theta: Array
     proposal: Array

@@ -56,7 +56,7 @@ SHORTEST_STEP = 1e-4
 SPLIT_UP_TO = 256
 """Parameters up to which a posterior is split: each node of a split costs as much as a step."""
 REGULAR_PRECISION = 1e-13
-"""Relative to the diagonal: natural parameters of a badly conditioned q stay proper by this."""
+"""Precision added relative to the diagonal, so that a badly conditioned q stays proper."""
 MODES, LAPLACE, STARTS, STEP, BACKTRACK, WEIGHTS, AXIS, NODES, DRAWS = range(9)
 
 
@@ -290,7 +290,7 @@ class NaturalSolver:
         return self._shorten(shared, memory, before, shortest)
 
     def _advance(self, shared: Shared, memory: Arrays, place: Place, note: str) -> Shared:
-        """From an accepted place: one more step, or the end."""
+        """Take one more step from an accepted place, or end the steps."""
         move = self._move(place)
         divergence = move.divergence
         steps = int(memory["steps"]) + 1
@@ -378,7 +378,7 @@ class NaturalSolver:
         return Shared(shared.q, {"draws": draws}, memory, stage=DRAWS_STAGE, note="scales drawn")
 
     def log_joint(self, theta: np.ndarray, answers: RoundSum) -> np.ndarray:
-        """Of draws of θ; FAILED where a party had no finite log-likelihood."""
+        """Log-joint at draws of θ; FAILED where a party had no finite log-likelihood."""
         fit = answers.total["log_likelihood"]
         if self.scale_prior is not None:
             prior = self.scale_prior.log_density(theta)
@@ -425,14 +425,14 @@ class NaturalSolver:
         return move_of(place, full=isinstance(self.family, FullGaussian))
 
     def _restricted(self, root: np.ndarray) -> np.ndarray:
-        """A root that the family has: of a mean-field q diagonal, with the same precisions."""
+        """A root that the family has: if mean-field, diagonal with the same precisions."""
         if isinstance(self.family, FullGaussian):
             return root
         precision = np.linalg.inv(root @ root.T)
         return np.diag(1.0 / np.sqrt(np.diagonal(precision)))
 
     def _places(self, public: Arrays, total: Arrays) -> list[Place]:
-        """What the parties found, with the prior and the entropy added."""
+        """Evaluated places: sums of the parties' replies, with the prior and the entropy added."""
         single = np.ndim(total["value"]) == 0
         spread = float(public.get("spread", 1.0))
         parts = [

@@ -26,7 +26,7 @@ from tacit.methods.natural.move import Place, move_of
 from tacit.methods.natural.stages import NODE_COUNT
 
 FIRST_NODES = np.arange(-5.0, 4.5)
-"""In standard deviations of q."""
+"""Places of the first nodes on the axis, in standard deviations of q."""
 LOW_ENDS = 7.0
 MAX_NODES = 48
 MAX_EXCHANGES = 40
@@ -34,7 +34,7 @@ SETTLED_KL = 1e-2
 SHORTEST = 1 / 128
 NODE_SLACK = 1e-3
 MAX_SPACING = 0.8
-"""Of the marginal's standard deviation, where it has mass."""
+"""Largest distance of nodes, in standard deviations of the marginal, where it has mass."""
 GRID = 4000
 NEW, GOING, DONE, LOST = range(4)
 
@@ -45,9 +45,9 @@ class Node(NamedTuple):
     value: float
     status: int
     place: Place
-    """Of the other coordinates; energy and derivatives once it was evaluated."""
+    """The normal of the other coordinates; energy and derivatives once it was evaluated."""
     mean: np.ndarray
-    """What is proposed next."""
+    """Mean that is proposed next."""
     root: np.ndarray
     length: float
 

@@ -19,12 +19,12 @@ from tacit.methods.natural.stages import FAILED
 
 MAX_PARETO_K = 0.7
 EVEN_SHARE = 0.99
-"""From here on weights tell the draws from the posterior by less than their noise."""
+"""Effective share above which q cannot be distinguished from the posterior by its draws."""
 CLOSE_SHARE = 0.9
 BELIEVED_SHARE = 0.5
 """Fewer effective draws show that they are not draws of the posterior."""
 LEAST_SHARE = 0.02
-"""With fewer effective draws moments by weights would be noise."""
+"""Effective share below which weighted moments would be mostly noise."""
 LEAST_LOG_WEIGHT = -700.0
 """Stands for a draw without weight: numbers of a result are finite."""
 
@@ -46,16 +46,16 @@ class Weighed(NamedTuple):
     effective_share: float
     """ESS/S."""
     mean: np.ndarray
-    """Of the posterior, by the weights."""
+    """Weighted mean of the draws."""
     covariance: np.ndarray
     skewness: np.ndarray
-    """Of each coordinate, by the weights."""
+    """Weighted skewness of each coordinate."""
     log_weights: np.ndarray
     """Smoothed and normalised, one for each draw."""
 
     @property
     def even(self) -> bool:
-        """Whether all weights are about equal: their largest then say nothing."""
+        """Whether all weights are about equal, so that the tail of the largest is meaningless."""
         return self.effective_share >= EVEN_SHARE
 
     @property
@@ -71,7 +71,7 @@ class Weighed(NamedTuple):
 
     @property
     def facts(self) -> Arrays:
-        """For the server's memory; finite numbers."""
+        """Finite numbers that describe the weights, for the server's memory."""
         return {
             "pareto_k": np.asarray(min(self.pareto_k, 99.0)),
             "effective_share": np.asarray(self.effective_share),

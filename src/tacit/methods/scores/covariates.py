@@ -15,18 +15,16 @@ import numpy as np
 
 from tacit.data.schema.layout import INTERCEPT, Layout
 from tacit.errors import DataError
-from tacit.methods.scoring.marginals import MISSING, Marginals, marginals
-from tacit.methods.scoring.party import KNOTS, Counted, counted
+from tacit.methods.scoring.marginals import Marginals, marginals
+from tacit.methods.scoring.party import Counted, counted
 from tacit.methods.scoring.synthetic import correlated, independent, triangle
+from tacit.methods.scoring.units import counted_at_end, unfit_values
 from tacit.models.outcomes import Covariates
 
 ROWS = 1024
 """Number of synthetic records."""
 CONSTANT_SCALE = 1e-3
-"""Of the constant in z: it is there for the counts, and takes no share of the moment's norm."""
-MOST_OUTSIDE, LEAST_SPREAD, MOST_AT_END = 0.05, 0.01, 0.25
-"""Values outside of a column's range, its spread as a part of that range, and values that released
-counts may show at an end that is not a declared bound."""
+"""Scale of the constant in z: small, because the constant is only needed for the counts."""
 
 
 class Design(NamedTuple):
@@ -35,7 +33,7 @@ class Design(NamedTuple):
     layout: Layout
     counted: Counted
     own: int
-    """How many of the columns are the covariates' own; the constant follows them."""
+    """Number of covariate columns; the constant follows them."""
 
     @property
     def numbers(self) -> int:
@@ -44,7 +42,7 @@ class Design(NamedTuple):
 
 
 def design_of(covariates: Covariates) -> Design:
-    """From the public schema alone."""
+    """What to count, from the public schema alone."""
     layout = covariates.layout
     own = len(layout)
     if not any(feature.kind == "intercept" for feature in layout):
@@ -109,22 +107,15 @@ def check_ranges(design: Design, tables: Sequence[np.ndarray]) -> None:
     """Refuse plain records in units that the counts cannot describe.
 
     A private method takes no range from the data. Where none is declared, numbers are counted
-    between −3 and 3. This check reads the records of a simulation, before anything is released:
-    its error is the only thing that depends on them.
+    between −3 and 3. See `check_units`.
     """
     what = design.counted
     for place, low, high in zip(what.numbers, what.low, what.high, strict=True):
         column = np.concatenate([table[:, place] for table in tables])
-        outside = float(np.mean((column < low) | (column > high)))
-        spread = float(np.std(column))
-        if outside <= MOST_OUTSIDE and (spread == 0.0 or spread >= LEAST_SPREAD * (high - low)):
+        seen = unfit_values(column, low, high)
+        if seen is None:
             continue
         name = design.layout[place].source
-        seen = (
-            f"{outside:.0%} of its values are outside"
-            if outside > MOST_OUTSIDE
-            else f"its values vary by {spread:.2g} only"
-        )
         raise DataError(
             f"column {name!r}: private scores count it in [{low:g}, {high:g}], but {seen}; declare "
             f"its public bounds, from_numpyro(…, columns={{{name.split('[')[0]!r}: (low, high)}}), "
@@ -134,20 +125,5 @@ def check_ranges(design: Design, tables: Sequence[np.ndarray]) -> None:
 
 def counted_at_ends(design: Design, counts: np.ndarray, noise_sd: float) -> str | None:
     """Why released counts show a column in other units than its counts assume, if they do."""
-    what = design.counted
-    first = sum(len(group) for group in what.groups)
-    hats = counts[first : first + KNOTS * len(what.numbers)].reshape(-1, KNOTS)
-    for row, place in enumerate(what.numbers):
-        feature, total = design.layout[place], max(float(np.sum(hats[row])), 1.0)
-        for knot, end, bound in (
-            (0, what.low[row], feature.low),
-            (-1, what.high[row], feature.high),
-        ):
-            share = (hats[row, knot] - MISSING * noise_sd) / total
-            if end != bound and share > MOST_AT_END:
-                return (
-                    f"about {hats[row, knot] / total:.0%} of the values of {feature.source!r} are "
-                    f"counted at {end:g}, the end of the range that is assumed for the column; "
-                    "declare its low and high"
-                )
-    return None
+    seen = counted_at_end(design.layout, design.counted, counts, noise_sd)
+    return None if seen is None else f"{seen}; declare its low and high"

@@ -1,4 +1,4 @@
-"""From released scores and curvatures to θ and its posterior. NumPy, post-processing only.
+"""Estimate θ and its posterior from released scores and curvatures. NumPy, post-processing only.
 
 At (θₜ, W) the n records' scores add up to sₜ ≈ n E[ψ] + N(0, nV + σₜ²I). What the simulator
 expects (`tacit.methods.scores.expected`) is that of synthetic covariates; the released curvature
@@ -26,19 +26,23 @@ from tacit.methods.scores.party import trace_bound
 from tacit.methods.scores.prior import PriorTerm
 
 ACTIVE = 0.05
-"""Of the largest eigenvalue of H₀: directions below it are not corrected."""
+"""Share of the largest eigenvalue of H₀ below which a direction is not corrected."""
 LEAST_RATIO = 0.15
 """Smallest eigenvalue of R."""
 DRIFT = 0.05
-"""By how much entries of R may have changed between two curvatures."""
+"""Largest plausible change of an entry of R between two curvatures."""
 TRANSPORT_ERROR = 0.15
-"""How far, relative to itself, the change of a score from θₜ to m may be wrong."""
+"""Relative error of the predicted change of a score from θₜ to m."""
 WALKS, WALK = 8, 1.0
 """Steps towards a burn-in round's solution, and their largest length."""
 PROXIMAL_RANK = 20
 """The eigenvalue of the information that sets the proximal term."""
 SCALE_STEP, MOST_STEPS = 1.25, 2
 """Scales of W that are tried: powers of the first, the exponent at most the second."""
+CHANGED = 2.0
+"""Factor by which the information along some direction has to change for a map to be made again."""
+WORTH = 0.8
+"""By how much another map has to lower the largest variance to be worth the rounds before it."""
 STILL = 0.02
 LONGEST = 2.0
 
@@ -87,12 +91,12 @@ class Estimator:
         self.dimension = len(prior.mean)
 
     def mapping(self, theta: np.ndarray, ratio: Ratio) -> np.ndarray:
-        """W, in which the information of one record has trace d and all directions count alike.
+        """W that whitens the information of one record, with trace d.
 
-        What the prior knows as well as all records together is left out of the whitening.
+        Directions that the prior determines as well as all records together are not whitened.
         """
         fisher = self.simulator.fisher(theta)
-        whole = fisher + np.diag(self.prior.precision) / self.records
+        whole = self._whole(fisher)
         scale = 1.0 / np.sqrt(np.diagonal(whole))
         values, vectors = np.linalg.eigh(np.outer(scale, scale) * whole)
         root = (vectors / np.sqrt(np.maximum(values, 1e-8))) @ vectors.T
@@ -102,17 +106,20 @@ class Estimator:
         return whiten * np.sqrt(self.dimension / max(told, 1.0))
 
     def narrowest(self, theta: np.ndarray, ratio: Ratio, noise: float) -> np.ndarray:
-        """W at the scale with the narrowest expected posterior.
+        """W at the scale at which the expected posterior has the least volume.
 
         A larger W means that more scores are clipped, which costs information and gains noise:
         `noise`, the standard deviation of the sum's, is the same for every W. Scales are tried from
-        1 upwards or downwards until the posterior is wider again.
+        1 upwards or downwards until the volume is larger again. The volume counts all directions
+        alike: their mean variance would be that of a few rare levels.
         """
         mapping, found = self.mapping(theta, ratio), {}
 
         def width(step: int) -> float:
             if step not in found:
-                found[step] = self._width(theta, SCALE_STEP**step * mapping, ratio, noise)
+                scaled = SCALE_STEP**step * mapping
+                variances = self._variances(theta, scaled, ratio, noise)
+                found[step] = float(np.mean(np.log(variances)))
             return found[step]
 
         best = 0
@@ -123,15 +130,50 @@ class Estimator:
                 break
         return SCALE_STEP**best * mapping
 
-    def _width(self, theta: np.ndarray, mapping: np.ndarray, ratio: Ratio, noise: float) -> float:
-        """Mean variance over all directions, relative to that of a fit without privacy."""
+    def renewed(
+        self,
+        theta: np.ndarray,
+        mapping: np.ndarray,
+        made_at: np.ndarray,
+        ratio: Ratio,
+        noises: tuple[float, float],
+    ) -> np.ndarray | None:
+        """W for θ, where the rounds that are left tell more with it than all rounds with this one.
+
+        A map that was made where the information was another one shortens most scores along some
+        direction. `noises` are the standard deviations of the noise in the mean of all main scores,
+        and of those left.
+        """
+        before, now = (self._whole(self.simulator.fisher(one)) for one in (made_at, theta))
+        root = np.linalg.cholesky(before)
+        changes = np.linalg.eigvalsh(np.linalg.solve(root, np.linalg.solve(root, now).T))
+        if changes[-1] <= CHANGED and changes[0] >= 1.0 / CHANGED:
+            return None
+        noise, left = noises
+        other = self.narrowest(theta, ratio, left)
+        here, there = (
+            float(np.max(self._variances(theta, *each)))
+            for each in ((mapping, ratio, noise), (other, ratio, left))
+        )
+        return other if there < WORTH * here else None
+
+    def _whole(self, fisher: np.ndarray) -> np.ndarray:
+        """The information of one record and its share of the prior's."""
+        return _symmetric(fisher) + np.diag(self.prior.precision) / self.records
+
+    def _variances(
+        self, theta: np.ndarray, mapping: np.ndarray, ratio: Ratio, noise: float
+    ) -> np.ndarray:
+        """Expected variances along all directions, relative to those of a fit without privacy."""
         here = self._at(theta, mapping)
         corrected = self._corrected(here, mapping, ratio)
         spread = self.records * _symmetric(_sandwich(corrected.variance, here.variance))
         slope = self.records * corrected.change @ here.slope
         prior = np.diag(self.prior.precision)
         whole = slope.T @ np.linalg.solve(spread + noise**2 * np.eye(self.dimension), slope) + prior
-        return float(np.trace(np.linalg.solve(whole, self.records * here.fisher + prior)))
+        without = np.linalg.cholesky(_symmetric(self.records * here.fisher + prior))
+        inverse = np.linalg.inv(_symmetric(whole))
+        return np.linalg.eigvalsh(_symmetric(without.T @ inverse @ without))
 
     def updated_ratio(
         self,
@@ -256,7 +298,7 @@ class Estimator:
 
 
 def curvature_noise(noise_sd: float, dimension: int) -> float:
-    """Of the entries of a released curvature, from the noise in units of its bound."""
+    """Noise sd of the entries of a released curvature, from that in units of its bound."""
     return noise_sd * trace_bound(dimension)
 
 

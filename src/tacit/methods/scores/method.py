@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -29,8 +30,7 @@ from tacit.arrays import Arrays
 from tacit.errors import ConfigError
 from tacit.expfam import Family
 from tacit.expfam.gaussian import Gaussian as GaussianFamily
-from tacit.methods.base import Answer, Arranged, Array, LocalMethod, RunFacts, Task
-from tacit.methods.private import PrivateMethod, by_unit
+from tacit.methods.base import LocalMethod, RunFacts, Task
 from tacit.methods.scores.covariates import Design, check_ranges, design_of
 from tacit.methods.scores.party import (
     LEVELS,
@@ -43,19 +43,20 @@ from tacit.methods.scores.party import (
     trace_bound,
 )
 from tacit.methods.scores.server import COUNTS, CURVATURE, MOMENT, RANK, SCORE, ScoresServer
+from tacit.methods.scores.widths import WIDE, expected_widths
 from tacit.methods.scoring.party import counts_sum, moment_sum
+from tacit.methods.summed import SummedMethod
 from tacit.models import Model, Records
 from tacit.models.capabilities import SimulatesOutcomes
 from tacit.privacy.bounded import Bounded
 from tacit.privacy.events import GaussianEvent
-from tacit.privacy.guarantee import Aggregation, Unit
-from tacit.privacy.mechanisms import Gaussian
 from tacit.server.combine import Combine, Run
 from tacit.server.messages import Asked, Stage
-from tacit.server.schedule import Schedule
-from tacit.support.compiler import jax, jnp
+from tacit.support.compiler import jnp
 
-SHARES = {COUNTS: 0.03, CURVATURE: 0.04, RANK: 0.02}
+SHARES = {COUNTS: 0.03, CURVATURE: 0.04}
+RANK_SHARES = {"plain": 0.02, "sum": 0.05}
+"""Of the rank histogram: with noise of each party's own it sees little at any price."""
 SECOND_CURVATURE, BURN_IN = 0.06, 0.09
 MOMENT_SHARES = (0.03, 0.12)
 MAIN_ROUNDS = 5
@@ -68,7 +69,7 @@ MOST_BLURRED = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivateScores(PrivateMethod):
+class PrivateScores(SummedMethod):
     """Counts, moment, curvatures, centred scores and ranks; see the module.
 
     Parameters
@@ -80,31 +81,12 @@ class PrivateScores(PrivateMethod):
     """
 
     kind: ClassVar[str] = "dp-scores"
-    units: ClassVar[tuple[Unit, ...]] = ("record",)
-    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "trusted")
-    damping: ClassVar[float | None] = 1.0
     usual_rounds: ClassVar[int] = USUAL_ROUNDS
-    wants_full: ClassVar[bool] = True
+    least_rounds: ClassVar[int] = LEAST_ROUNDS
     holds_prior: ClassVar[bool] = True
-    clip: float = 1.0
-    dtype: str = "float64"
     _rounds: int = USUAL_ROUNDS
     _columns: int = 2
     _has_moment: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for key in ("clip", "clip_end", "noise_end"):
-            if getattr(self, key) != 1.0:
-                raise ConfigError(
-                    f"method.{key} = {getattr(self, key)} with method.kind = 'dp-scores', "
-                    "which finds its own scale from what it releases: leave the key out"
-                )
-        if self.dtype != "float64":
-            raise ConfigError(
-                f"method.dtype = {self.dtype!r} with method.kind = 'dp-scores', whose bounds "
-                "are those of float64: leave the key out"
-            )
 
     def suited(self, model: Model) -> LocalMethod:
         if not isinstance(model, SimulatesOutcomes):
@@ -139,28 +121,6 @@ class PrivateScores(PrivateMethod):
                 "method.kind = 'dp-sgd'"
             )
 
-    def check_schedule(self, schedule: Schedule, parties: int) -> None:
-        if schedule.kind != "synchronous":
-            raise ConfigError(
-                f"schedule.kind = {schedule.kind!r} with method.kind = 'dp-scores', which adds up "
-                "the answers of all parties: use 'synchronous', or method.kind = 'dp-sgd'"
-            )
-        if schedule.rounds < LEAST_ROUNDS:
-            raise ConfigError(
-                f"schedule.rounds = {schedule.rounds} with method.kind = 'dp-scores'; its stages "
-                f"need at least {LEAST_ROUNDS}, {self.usual_rounds} are usual"
-            )
-        if (schedule.parties_per_round or parties) != parties:
-            raise ConfigError(
-                f"schedule.parties_per_round = {schedule.parties_per_round} with method.kind = "
-                "'dp-scores', which asks all parties in every round: leave the key out"
-            )
-        if schedule.damping is not None and schedule.damping != 1.0:
-            raise ConfigError(
-                f"schedule.damping = {schedule.damping} with method.kind = 'dp-scores', whose "
-                "server knows the noise and takes the right step: leave the key out"
-            )
-
     def check_settled(self, model: Model, settled: Mapping[str, Any]) -> None:
         """Refuse a run whose noise is larger than what a linearised posterior can contain.
 
@@ -171,13 +131,12 @@ class PrivateScores(PrivateMethod):
         """
         if not self.total_units:
             return
-        main = range(self._rounds - 1 - MAIN_ROUNDS, self._rounds - 1)
-        precision = sum(_summed_noise(settled, visit) ** -2.0 for visit in main)
-        noise = score_bound(model.dimension) / math.sqrt(precision)
+        noise = self._main_noise(model, settled)
         moved = noise * math.sqrt(model.dimension) / (0.75 * self.total_units)
         given = f"{self.total_units} records in {len(settled)} parties and this ε"
         helps = (
-            "use privacy.aggregation = 'trusted', a larger epsilon, more records or fewer {}"
+            "use privacy.aggregation = 'secure' or 'trusted', a larger epsilon, more records or "
+            "fewer {}"
         ).format
         if moved > FARTHEST:
             raise ConfigError(
@@ -196,6 +155,33 @@ class PrivateScores(PrivateMethod):
                 f"{helps('columns')}"
             )
 
+    def _main_noise(self, model: Model, settled: Mapping[str, Any]) -> float:
+        """Standard deviation of the noise in the weighted mean of the main scores' sums."""
+        main = range(self._rounds - 1 - MAIN_ROUNDS, self._rounds - 1)
+        precision = sum(_summed_noise(settled, visit) ** -2.0 for visit in main)
+        return score_bound(model.dimension) / math.sqrt(precision)
+
+    def known_limits(self, model: Model, settled: Mapping[str, Any]) -> str | None:
+        """How wide intervals will be, where some will be more than `WIDE` times as wide."""
+        if not self.total_units:
+            return None
+        assert isinstance(model, SimulatesOutcomes)
+        levels = Counter(one.source for one in _design(model).layout if one.kind == "level")
+        noise = self._main_noise(model, settled)
+        found = expected_widths(model.dimension, noise, self.total_units)
+        # A level with a quarter of the usual number of records is nothing out of the ordinary.
+        rare = bool(levels) and found.rare > 0.25 / max(levels.values())
+        if found.usual <= WIDE and not rare:
+            return None
+        few = f"; those of levels that fewer than {found.rare:.0%} of the records have, more than"
+        return (
+            f"Intervals will be about {found.usual:.1f} times as wide as without privacy"
+            f"{f'{few} {WIDE:g} times' if rare and found.rare < 1.0 else ''} ({model.dimension} "
+            f"parameters, {self.total_units} records in {len(settled)} parties); to narrow them "
+            "use privacy.aggregation = 'trusted', a larger epsilon, more records or fewer "
+            "parameters."
+        )
+
     def check_ranges(self, model: Model, parties: Mapping[str, Records]) -> None:
         """Refuse plain records in units that the counts cannot describe; for simulations."""
         assert isinstance(model, SimulatesOutcomes)
@@ -203,14 +189,6 @@ class PrivateScores(PrivateMethod):
         check_ranges(
             design_of(covariates), [np.asarray(covariates.flat(one)) for one in parties.values()]
         )
-
-    def knows_noise(self, family: Family) -> bool:
-        del family
-        return True
-
-    def arrange(self, party: str, records: Records, seed: int) -> Arranged:
-        del seed
-        return by_unit(party, records, self.unit)
 
     def stage_at(self, visit: int) -> Stage:
         stages = self.stages
@@ -230,11 +208,6 @@ class PrivateScores(PrivateMethod):
             RANK: LEVELS * RANKS,
         }
         return {stage: (sizes[stage],)}
-
-    def integer_shapes(
-        self, model: Model, family: Family, stage: str
-    ) -> dict[str, tuple[int, ...]] | None:
-        return self.released_shapes(model, family, stage)
 
     def from_integers(
         self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
@@ -256,49 +229,17 @@ class PrivateScores(PrivateMethod):
         }
         return shapes[stage]
 
-    def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
-        del units
-        return (GaussianEvent(clip=clip, noise_sd=noise_sd),)
+    def is_nonnegative(self, stage: str) -> bool:
+        return stage != SCORE
 
-    def events(
-        self, *, visit: int, visits: int, clip: float, noise_sd: float, units: int
-    ) -> tuple[GaussianEvent, ...]:
-        """(sensitivity/noise)² is `noise_sd`⁻² times this visit's share, and shares add up to 1."""
-        del visits, units
-        event = GaussianEvent(
-            clip=clip, noise_sd=noise_sd, nonnegative=self.stage_at(visit).name != SCORE
-        )
-        ratio = event.sensitivity(self.adjacency) / clip
-        # Not by the clip: parties that share one noise must have the same shares.
-        share = self.budget_shares(1.0 / noise_sd)[visit]
-        return (
-            GaussianEvent(
-                clip=clip,
-                noise_sd=noise_sd * ratio / math.sqrt(share),
-                nonnegative=event.nonnegative,
-            ),
-        )
+    def budget_share(self, visit: int, visits: int, mu: float) -> float:
+        del visits
+        return self.budget_shares(mu)[visit]
 
     def budget_shares(self, mu: float) -> tuple[float, ...]:
         """What each visit spends of Σ μ² = `mu`²; they add up to 1."""
         return _budget_shares(
             self.stages, mu, self._columns, self.total_units, self.parties, self.aggregation
-        )
-
-    def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
-        del family, key
-        assert isinstance(model, SimulatesOutcomes)
-        clip = task.terms.clips[0]
-        bounded = self._bounded(model, task, clip)
-        mechanism = Gaussian(
-            noise_sd=task.terms.noise_sds[0],
-            shares=task.terms.shares,
-            lattice=task.terms.lattice,
-        )
-        release = mechanism.release(task.noise[0], bounded)
-        costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], release.cost)
-        return Answer(
-            None, None, costs, released={task.stage: release.integers}, sound=release.sound
         )
 
     def bound_of(self, model: Model, stage: str) -> float:
@@ -309,11 +250,11 @@ class PrivateScores(PrivateMethod):
         bounds = {CURVATURE: trace_bound, SCORE: score_bound}
         return bounds[stage](model.dimension) if stage in bounds else 1.0
 
-    def _bounded(self, model: Model, task: Task, clip: Array) -> Bounded:
+    def bounded(self, model: Model, task: Task) -> Bounded:
         """The sum of this stage, in units of that bound."""
         assert isinstance(model, SimulatesOutcomes)
         law, public = model.outcome_law(), task.public
-        records, weights = task.records, task.weights
+        records, weights, clip = task.records, task.weights, task.terms.clips[0]
         if task.stage in (COUNTS, MOMENT):
             x = law.covariates.flat(records)
             if self._columns > x.shape[1]:
@@ -328,11 +269,6 @@ class PrivateScores(PrivateMethod):
         mapping = public["map"]
         summed = curvature_sum if task.stage == CURVATURE else score_sum
         return summed(law, records, weights, clip, point=point, mapping=mapping, key=key)
-
-    def clipping_biases(self, model: Model, stage: str) -> bool:
-        """False: a centred score still has expectation 0 at the true θ."""
-        del model, stage
-        return False
 
     def server(self, run: Run) -> Combine:
         return ScoresServer(self, run)
@@ -378,6 +314,7 @@ def _budget_shares(
     shares = np.zeros(len(stages))
     for visit, stage in enumerate(stages):
         shares[visit] = SHARES.get(stage, 0.0)
+    shares[-1] = RANK_SHARES["plain" if aggregation == "plain" else "sum"]
     shares[second] = SECOND_CURVATURE
     if MOMENT in stages:
         shares[stages.index(MOMENT)] = moment

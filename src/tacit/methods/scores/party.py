@@ -1,9 +1,10 @@
 """The sums that a party releases in private scores, each bounded by construction.
 
 At a public θ and map W (d × d), with C = `CLIP`·√d, B = 2d and η = `SLACK`, a record has the score
-u = W∇log p(y | x, θ), shortened by c = min(1, C/|u|). Its expectation under the model is not 0,
-which is how clipping biases. The record therefore simulates outcomes yₖ of its own covariates, in
-two independent sets a = 1, 2 with weights qₖ (`tacit.models.outcomes`), and subtracts
+u = W∇log p(y | x, θ), shortened by c = min(1, C/|u|). Shortening makes its expectation under the
+model differ from 0: the bias of clipping. The record therefore simulates outcomes yₖ of its own
+covariates, in two independent sets a = 1, 2 with weights qₖ (`tacit.models.outcomes`), and
+subtracts
 
     b_a = meanₖ qₖ(cₖ − 1)uₖ,                         which estimates E[cu | x], for E[u | x] = 0
     τ_a = meanₖ qₖcₖ|uₖ|²,   g_a = min(1, (1 + η/2)C/(C + |b_a|), B/τ_a)
@@ -46,10 +47,10 @@ SLACK = 0.1
 TRACE = 2.0
 """B/d."""
 MARGIN = 1.0 - 1e-5
-"""Of the bounds C and B, for the rounding of one term."""
+"""Share of the bounds C and B that is used: the rest covers the rounding of one term."""
 OUTCOMES = 4
 """K: simulated outcomes in each of the two sets."""
-LEVELS, RANKS = 4, 10
+LEVELS, RANKS = 4, 5
 """Bins of the rank histogram: of the predicted mean, and of the rank."""
 CHUNK = 512
 """Records that are worked on at a time."""

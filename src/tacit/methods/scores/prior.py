@@ -46,12 +46,12 @@ class Node(NamedTuple):
     """A normal q of some coordinates, the others fixed."""
 
     mean: np.ndarray
-    """Of all coordinates."""
+    """Mean of all coordinates."""
     precision: np.ndarray
     evidence: float
     """log of the integral over these coordinates, up to a constant."""
     share: float
-    """Of q's draws that are effective against the exact posterior."""
+    """Effective share of q's draws against the exact posterior."""
 
 
 class Evaluation(NamedTuple):
@@ -85,7 +85,7 @@ class PriorTerm:
         self._run: Any = None
 
     def local(self, point: np.ndarray) -> Local:
-        """Of the Gaussian, for the way to the mode.
+        """Gradient and precision of the Gaussian stand-in, for the search for the mode.
 
         The exact density may have no mode there: that of a hierarchy grows without bound where all
         groups are alike and their spread goes to 0, as it is where a fit starts.
@@ -211,7 +211,7 @@ class PriorTerm:
     def _evaluation(
         self, likelihood: Likelihood, mean: np.ndarray, precision: np.ndarray, free: np.ndarray
     ) -> Evaluation:
-        """Of q, over its draws."""
+        """Free energy and expected derivatives of q, averaged over its draws."""
         still = np.zeros(len(free)), np.zeros((len(free), len(free)))
         nowhere = Evaluation(np.inf, *still, -np.inf, 0.0)
         try:

@@ -47,8 +47,7 @@ LEAST_SHARE = 0.5
 SETTLED = 0.5
 """Posterior standard deviations by which the last turn may have moved q's mean."""
 FAR = 1.0
-"""A last burn-in round that moved θ further, in units of one record's information, had not
-arrived."""
+"""Largest move of θ in the last burn-in round, in units of one record's information."""
 
 
 class Staged(Protocol):
@@ -109,7 +108,7 @@ class ScoresServer:
     def _released(
         self, known: Arrays, stage: str, total: np.ndarray, noise_sd: float, number: int
     ) -> Arrays:
-        """What is kept of this round whatever becomes of its estimates."""
+        """Released numbers of this round, kept even if they give no estimate."""
         if stage in (COUNTS, MOMENT):
             return {stage: total}
         if stage == RANK:
@@ -186,7 +185,8 @@ class ScoresServer:
         found = {"ratio": ratio.mean, "ratio_variance": ratio.variance}
         if self._burns_in(number):
             return found | {"map": estimator.mapping(point, ratio)}
-        return found | {"map": estimator.narrowest(point, ratio, self._main_noise(number))}
+        mapping = estimator.narrowest(point, ratio, self._main_noise(number))
+        return found | {"map": mapping, "made_at": point}
 
     def _main_noise(self, number: int) -> float:
         """Standard deviation of the noise in the weighted mean of the scores that follow."""
@@ -212,7 +212,7 @@ class ScoresServer:
         )
         found = {"point": q.mean, "mean": q.mean, "precision": q.precision}
         if not last:
-            return found
+            return found | self._renewed(known, q.mean, number)
         try:
             moments = self.prior.moments(q.information, q.linear, q.mean, q.precision)
             checked({"mean": moments.mean, "precision": moments.precision})
@@ -220,6 +220,20 @@ class ScoresServer:
             moments = Moments(q.mean, q.precision, 0.0)
         found |= {"mean": moments.mean, "precision": moments.precision}
         return found | {"effective_share": np.array([moments.share]), "moved": np.array([q.moved])}
+
+    def _renewed(self, known: Arrays, mean: np.ndarray, number: int) -> Arrays:
+        """Another map, and no rounds of the old one, where the rounds that are left gain by it."""
+        left = self._main_noise(number)
+        noise = (left**-2.0 + float(np.sum(known["noise"] ** -2.0))) ** -0.5
+        made_at, ratio = known.get("made_at", self.start), self._ratio(known)
+        try:
+            found = self.estimator(known).renewed(mean, known["map"], made_at, ratio, (noise, left))
+        except UNUSABLE:  # the present map still serves
+            found = None
+        if found is None:
+            return {}
+        none = {name: known[name][:0] for name in ("points", "scores", "noise")}
+        return none | {"map": found, "made_at": mean}
 
     @staticmethod
     def _ratio(known: Arrays) -> Ratio:
@@ -230,7 +244,7 @@ class ScoresServer:
 
     @property
     def count_noise_sd(self) -> float:
-        """Of the noise in each count."""
+        """Noise sd of each count."""
         number = self.method.stages.index(COUNTS) + 1
         return math.sqrt(self.design.counted.columns) * self.run.noise_sd(number)
 
@@ -320,10 +334,12 @@ def trouble(server: ScoresServer, memory: Arrays) -> str | None:
 def rank_fit(ranks: np.ndarray, noise_sd: float) -> Fit:
     """χ² of noisy counts against equal counts of all ranks at each level of the prediction.
 
-    Within a level of N records the counts have variance N/10 each (about their mean) and noise of
-    variance σ², so that Σ (count − mean)²/(N/10 + σ²) has about χ² of 9 degrees of freedom. The
-    slope and the ends of each level, two of these nine, are tested by themselves as well: a wrong
-    link or spread shows there. The smaller p-value is doubled.
+    Within a level of N records the counts have variance N/K each (about their mean, K ranks) and
+    noise of variance σ², so that Σ (count − mean)²/(N/K + σ²) has about χ² of K − 1 degrees of
+    freedom. Of these the slope and the ends of each level are tested by themselves as well, and of
+    the slopes and ends the two combinations in which a wrong link and a wrong spread show: slopes
+    of one sign at the outer levels and the other one between them, and the ends of all levels. The
+    smallest of the four p-values is multiplied by 4.
     """
     from scipy import stats
 
@@ -332,27 +348,32 @@ def rank_fit(ranks: np.ndarray, noise_sd: float) -> Fit:
     variance = np.maximum(np.mean(table, axis=1), 0.0) + noise_sd**2
     scaled = residual / np.sqrt(variance)[:, None]
     statistic, degrees = float(np.sum(np.square(scaled))), LEVELS * (RANKS - 1)
-    slope, ends = _contrasts()
-    smooth = float(np.sum(np.square(scaled @ slope)) + np.sum(np.square(scaled @ ends)))
-    p_values = stats.chi2.sf(statistic, degrees), stats.chi2.sf(smooth, 2 * LEVELS)
-    return Fit(statistic, degrees, min(1.0, 2.0 * float(min(p_values))), _misfit(scaled))
+    (slope, ends), (_, outer) = _contrasts(RANKS), _contrasts(LEVELS)
+    slopes, spreads = scaled @ slope, scaled @ ends
+    tested = (
+        (statistic, degrees),
+        (float(np.sum(np.square(slopes)) + np.sum(np.square(spreads))), 2 * LEVELS),
+        (float(outer @ slopes) ** 2, 1),
+        (float(np.sum(spreads)) ** 2 / LEVELS, 1),
+    )
+    smallest = min(float(stats.chi2.sf(value, freedom)) for value, freedom in tested)
+    return Fit(statistic, degrees, min(1.0, len(tested) * smallest), _misfit(slopes, spreads))
 
 
-def _contrasts() -> tuple[np.ndarray, np.ndarray]:
-    """Slope over the ranks, and how much lies at both ends; orthonormal."""
-    place = np.arange(RANKS) - 0.5 * (RANKS - 1)
+def _contrasts(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Slope over the places, and how much lies at both ends; orthonormal."""
+    place = np.arange(count) - 0.5 * (count - 1)
     ends = np.square(place) - np.mean(np.square(place))
     return place / np.linalg.norm(place), ends / np.linalg.norm(ends)
 
 
-def _misfit(scaled: np.ndarray) -> str:
+def _misfit(slopes: np.ndarray, spreads: np.ndarray) -> str:
     """The shape of the misfit that the histogram shows most clearly.
 
     Three contrasts over the ranks: their slope at all levels, how that differs between levels, and
     how much lies at both ends. All have squares of about their degrees of freedom by chance.
     """
-    slope, ends = _contrasts()
-    slopes, spread = scaled @ slope, float(np.sum(scaled @ ends)) / math.sqrt(LEVELS)
+    spread = float(np.sum(spreads)) / math.sqrt(LEVELS)
     named = {
         "spread": spread**2 - 1.0,
         "levels": float(np.sum(np.square(slopes - np.mean(slopes)))) - (LEVELS - 1.0),

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class ScoringServer:
-    """A pure function of what was released; what it has worked out it need not work out again."""
+    """A pure function of what was released; intermediate results are cached."""
 
     def __init__(self, method: PrivateScoring, run: Run) -> None:
         model = run.model
@@ -110,13 +110,13 @@ class ScoringServer:
 
     @property
     def _score_sd(self) -> float:
-        """Of the noise in all scores put together."""
+        """Noise sd of all scores together."""
         rounds = range(LEAST_ROUNDS, self.run.rounds + 1)
         return 1.0 / math.sqrt(sum(self.run.noise_sd(number) ** -2.0 for number in rounds))
 
     @property
     def count_noise_sd(self) -> float:
-        """Of the noise in each count."""
+        """Noise sd of each count."""
         return math.sqrt(self.counted.columns) * self.run.noise_sd(COUNTS_ROUND)
 
     def _marginals(self, q: Natural) -> Marginals:
@@ -139,7 +139,7 @@ class ScoringServer:
         return scales(found, widest, self._score_sd)
 
     def _prior_sd(self, found: Marginals) -> np.ndarray:
-        """Of each weight; where scales are to be learnt, those of the largest that are likely."""
+        """Prior sd of each weight; if scales are learnt, the largest likely value."""
         if not self._autoscaled:
             return self.prior.sd
         sd = self._unit / np.where(self.scaled, self._column_scale(found), 0.1)
@@ -173,7 +173,7 @@ class ScoringServer:
         return 0.0 if found.outcome is None else self.likelihood.link(found.outcome)
 
     def _scaled(self, q: Natural) -> Natural:
-        """Shorten what is long, and fold C into the map: what is clipped at 1 was at C before."""
+        """Shorten the longest directions, and include C in the map, so that the clip is 1."""
         q = q | {"bend": self._bend(q)}
         public = self._public(q)
         prior = public.to_x / self._prior_sd(self._marginals(q))[:, None]
@@ -188,7 +188,7 @@ class ScoringServer:
         return q | {"scale": factor * q["scale"], "reach": np.array([reach])}
 
     def _synthetic(self, q: Natural) -> tuple[Marginals, np.ndarray, Synthetic]:
-        """What counts and second moment say, in the scale of the second moment."""
+        """Synthetic rows from counts and second moment, in the scale of the second moment."""
         key = q["counts"].tobytes() + q["moment"].tobytes()
         if self._drawn is None or self._drawn[0] != key:
             found = self._marginals(q)

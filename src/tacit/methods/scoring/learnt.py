@@ -26,7 +26,7 @@ REFITS = 6
 
 
 class Integrated(NamedTuple):
-    """In φ: the precision of the normal prior that does the same, and the covariance of means."""
+    """In φ: precision of the equivalent normal prior, and the covariance of the means."""
 
     precision: np.ndarray
     between: np.ndarray
@@ -43,7 +43,7 @@ class _Mixture(NamedTuple):
     basis: np.ndarray
     along: np.ndarray
     carried: np.ndarray
-    """How the constant follows the other coefficients."""
+    """Change of the constant per change of the other coefficients."""
     constant: np.ndarray
     """Its mean where all others are 0."""
 
@@ -80,7 +80,7 @@ def integrated(prior: LearntScalePrior, information: np.ndarray, pull: np.ndarra
 def _mixture(
     free: np.ndarray, information: np.ndarray, pull: np.ndarray, scale: np.ndarray, constant: float
 ) -> _Mixture:
-    """For given ratios of scales; the constant, of that precision, is integrated out first."""
+    """The mixture for given ratios of scales; the constant is integrated out first."""
     outer = information[np.ix_(~free, free)]
     own = information[np.ix_(~free, ~free)] + constant * np.eye(int(np.sum(~free)))
     carried = np.linalg.solve(own, outer)

@@ -1,15 +1,15 @@
-"""What the server makes of the noisy counts: marginals, and one public map z = scale∘(x − centre).
+"""Marginals from noisy counts, and the public map z = scale∘(x − centre) that they give.
 
-How long z is in each coordinate decides how the noise is shared out. Noise is the same in every
-coordinate of a clipped score, so that a coordinate of variance v = E[z²] is learnt with
-information ∝ f v/σ² about its weight on x, f being the variance of x. Minimising the expected loss
-Σ f/(1/τ² + n²κ²f v/σ²) under Σ v = 1, with prior sd τ, is solved by filling water,
+The scale of z decides how much each coordinate suffers from the noise, which is the same in every
+coordinate of a clipped score: a coordinate of variance v = E[z²] gives information ∝ f v/σ² about
+its weight on x, where f is the variance of x. The expected loss Σ f/(1/τ² + n²κ²f v/σ²) under
+Σ v = 1, with prior sd τ, is minimised by water-filling,
 
     v = max(0, c − b/f),    b = σ²/(nκτ)²,
 
-which gives nothing to what is too rare to be heard. But ‖z‖ must not vary too much over records
-either, for the clip takes most from the longest; v/√f in the place of v/f for scale² is a
-compromise between the two.
+which gives nothing to columns that are too rare to be seen through the noise. But ‖z‖ must not vary
+too much between records, because the clip shortens the longest most. Setting scale² to v/√f instead
+of v/f is a compromise between the two.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from tacit.data.schema.layout import Layout
 from tacit.methods.scoring.party import KNOTS, Counted
 
 INFORMATION = 0.15
-"""κ: about what a clipped record tells of its own η."""
+"""κ: approximate information of a clipped record about its own η."""
 DIRECTIONS = 8
-"""R: in how many directions z may be shortened."""
+"""R: number of directions in which z may be shortened."""
 MISSING = 3.0
-"""Standard deviations of a count of nobody that are still taken for noise."""
+"""Noise standard deviations up to which a count is treated as zero."""
 LEAST_SHARE = 0.02
-"""Of the water's level c: no coordinate is left out altogether."""
+"""Smallest share of the water level c that a coordinate gets: none is left out."""
 
 
 class Marginals(NamedTuple):
-    """Centre, variance and, of numbers, the histogram over knots, as far as the noise allows."""
+    """Estimated mean and variance of each column, and histograms of numeric columns over knots."""
 
     records: float
     centre: np.ndarray
@@ -41,11 +41,11 @@ class Marginals(NamedTuple):
     histograms: np.ndarray
     frequencies: tuple[np.ndarray, ...]
     outcome: Any
-    """The mean of y, where y is counted; of K levels their frequencies; None: y is not counted."""
+    """Mean of y, or the frequencies of its K levels; None if y is not counted."""
     centre_error: np.ndarray
-    """Variance of the error that the noise makes in each centre,"""
+    """Variance of the error in each centre due to noise."""
     variance_error: np.ndarray
-    """and in each variance."""
+    """Variance of the error in each variance due to noise."""
 
 
 def simplex(values: np.ndarray) -> np.ndarray:
@@ -63,7 +63,10 @@ def simplex(values: np.ndarray) -> np.ndarray:
 def marginals(
     layout: Layout, what: Counted, counts: np.ndarray, noise_sd: float, records: float
 ) -> Marginals:
-    """From noisy counts; `noise_sd` is theirs, `records` 0 where their number is not public."""
+    """Estimate marginals from noisy counts.
+
+    `noise_sd` is the noise of one count; `records` is 0 if their number is not public.
+    """
     outcome, first = None, len(counts) - what.outcomes
     counts, outcomes = counts[:first], counts[first:]
     split = np.cumsum([len(group) for group in what.groups])
@@ -83,52 +86,92 @@ def marginals(
     if what.levels:
         shares = np.maximum(simplex(outcomes / records), least)
         outcome = shares / np.sum(shares)
-    centre, variance = np.zeros(len(layout)), np.ones(len(layout))
-    centre_error, variance_error = np.zeros((2, len(layout)))
-    each = (noise_sd / records) ** 2
-    frequencies = []
-    for group, count in zip(what.groups, np.split(levels, split[:-1]), strict=False):
-        share = np.maximum(count / records, 0.0)
-        # Some have none of the levels only if more are missing than the noise may take away: what
-        # all levels share is otherwise taken for something that the records tell.
-        if count.sum() + MISSING * noise_sd * np.sqrt(len(count)) > records:
-            share = simplex(share)
-        share = np.clip(share, least, 1.0 - least)
-        centre[group], variance[group] = share, share * (1.0 - share)
-        centre_error[group] = np.minimum(each, variance[group])
-        variance_error[group] = np.square(1.0 - 2.0 * share) * np.minimum(each, share**2)
-        frequencies.append(share)
+    moments = _Moments.zero(len(layout))
+    noise = _Noise(noise_sd, records, least)
+    frequencies = [
+        _count_levels(moments, group, count, noise)
+        for group, count in zip(what.groups, np.split(levels, split[:-1]), strict=False)
+    ]
     knots = np.linspace(what.low, what.high, KNOTS, axis=-1).reshape(len(what.numbers), KNOTS)
     histograms = np.zeros_like(knots)
     for row, place in enumerate(what.numbers):
-        share = simplex(hats[row] / records)
-        mean = share @ knots[row]
         finest = (0.04 * (what.high[row] - what.low[row])) ** 2  # knots resolve no less
-        centre[place] = mean
-        # A number is shared by its two nearest knots, h apart: that adds h²/6 on average.
-        sharing = (knots[row, 1] - knots[row, 0]) ** 2 / 6.0
-        variance[place] = max(share @ (knots[row] - mean) ** 2 - sharing, finest)
-        histograms[row] = share
-        square = np.square(knots[row] - mean)[share > 0]
-        centre_error[place] = min(each * np.sum(square), variance[place])
-        variance_error[place] = each * np.sum(np.square(square - variance[place]))
+        histograms[row] = _count_numbers(moments, place, hats[row], knots[row], finest, noise)
+    centre, variance = moments.centre, moments.variance
     if not any(feature.kind == "intercept" for feature in layout):
         variance, centre = variance + centre**2, np.zeros(len(layout))  # nothing can absorb it
     return Marginals(
-        records,
-        centre,
-        variance,
-        knots,
-        histograms,
-        tuple(frequencies),
-        outcome,
-        centre_error,
-        variance_error,
+        records, centre, variance, knots, histograms, tuple(frequencies), outcome,
+        moments.centre_error, moments.variance_error,
+    )  # fmt: skip
+
+
+class _Noise(NamedTuple):
+    """Noise sd of a count, number of records and the smallest share that is used."""
+
+    sd: float
+    records: float
+    least: float
+
+    @property
+    def share_variance(self) -> float:
+        """Variance of the noise in a share."""
+        return (self.sd / self.records) ** 2
+
+
+class _Moments(NamedTuple):
+    """Mean and variance of each column, and the variance of their errors; filled in place."""
+
+    centre: np.ndarray
+    variance: np.ndarray
+    centre_error: np.ndarray
+    variance_error: np.ndarray
+
+    @classmethod
+    def zero(cls, columns: int) -> _Moments:
+        return cls(np.zeros(columns), np.ones(columns), *np.zeros((2, columns)))
+
+
+def _count_levels(moments: _Moments, group: Any, count: np.ndarray, noise: _Noise) -> np.ndarray:
+    """Fill in the indicator columns of one category; returns the frequencies of its levels."""
+    share = np.maximum(count / noise.records, 0.0)
+    # The shares add up to 1 unless more records lack a level than the noise explains. Otherwise
+    # noise that all levels have in common would be taken for information.
+    if count.sum() + MISSING * noise.sd * np.sqrt(len(count)) > noise.records:
+        share = simplex(share)
+    share = np.clip(share, noise.least, 1.0 - noise.least)
+    variance = share * (1.0 - share)
+    moments.centre[group], moments.variance[group] = share, variance
+    moments.centre_error[group] = np.minimum(noise.share_variance, variance)
+    moments.variance_error[group] = np.square(1.0 - 2.0 * share) * np.minimum(
+        noise.share_variance, share**2
     )
+    return share
+
+
+def _count_numbers(
+    moments: _Moments,
+    place: int,
+    count: np.ndarray,
+    knots: np.ndarray,
+    finest: float,
+    noise: _Noise,
+) -> np.ndarray:
+    """Fill in one numeric column; returns its histogram over the knots."""
+    share = simplex(count / noise.records)
+    mean = share @ knots
+    # A number is shared by its two nearest knots, h apart: that adds h²/6 on average.
+    sharing = (knots[1] - knots[0]) ** 2 / 6.0
+    variance = max(share @ (knots - mean) ** 2 - sharing, finest)
+    square = np.square(knots - mean)[share > 0]
+    moments.centre[place], moments.variance[place] = mean, variance
+    moments.centre_error[place] = min(noise.share_variance * np.sum(square), variance)
+    moments.variance_error[place] = noise.share_variance * np.sum(np.square(square - variance))
+    return share
 
 
 def scales(found: Marginals, prior_sd: np.ndarray, score_sd: float) -> np.ndarray:
-    """The map's scale, with E‖z‖² = 1; `score_sd` is the noise in all scores taken together."""
+    """The map's scale, with E‖z‖² = 1; `score_sd` is the noise of all scores together."""
     hidden = (score_sd / (found.records * INFORMATION * prior_sd)) ** 2 / found.variance
     rising = np.sort(hidden)
     levels = (1.0 + np.cumsum(rising)) / np.arange(1, len(rising) + 1)
@@ -139,9 +182,9 @@ def scales(found: Marginals, prior_sd: np.ndarray, score_sd: float) -> np.ndarra
 
 
 def apart(what: Counted, found: Marginals, scale: np.ndarray) -> np.ndarray:
-    """Weights on y = scale∘(x − centre) without what all levels of a category share.
+    """Weights on y = scale∘(x − centre) without the part that all levels of a category share.
 
-    Where everybody has one of the levels this adds a constant 0 to η, however uncertain it is.
+    If every record has one of the levels, that part contributes a constant 0 to η.
     """
     matrix = np.eye(len(scale))
     for group, share in zip(what.groups, found.frequencies, strict=True):
@@ -155,9 +198,9 @@ def flattened(z: np.ndarray, free: np.ndarray) -> np.ndarray:
     """W of z′ = (I − WᵀW) z, in which the longest directions are no longer than the next one.
 
     Noise is the same in every direction of z, while correlated columns put most of ‖z‖, which the
-    clip bounds, into a few: shortening these lets all others be heard better. With vₖ the
-    eigenvectors of z's second moment and lₖ its falling eigenvalues, the rows of W are
-    √(1 − gₖ)·vₖ with gₖ = √(l_R₊₁/lₖ) for k ≤ R. The constant keeps a direction of its own.
+    clip bounds, into a few directions. Shortening these reduces the relative noise of all others.
+    With vₖ the eigenvectors of z's second moment and lₖ its falling eigenvalues, the rows of W are
+    √(1 − gₖ)·vₖ with gₖ = √(l_R₊₁/lₖ) for k ≤ R. The constant keeps its own direction.
     """
     moment = z.T @ z / len(z)
     moment[np.ix_(free, ~free)] = moment[np.ix_(~free, free)] = 0.0

@@ -26,37 +26,27 @@ from tacit.arrays import Arrays
 from tacit.errors import ConfigError
 from tacit.expfam import Family
 from tacit.expfam.gaussian import Gaussian as GaussianFamily
-from tacit.methods.base import Answer, Arranged, Array, Task
-from tacit.methods.private import PrivateMethod, by_unit, units_present
+from tacit.methods.base import Array, Task
+from tacit.methods.private import units_present
 from tacit.methods.scoring.combine import ScoringServer
-from tacit.methods.scoring.marginals import (
-    DIRECTIONS,
-)
+from tacit.methods.scoring.marginals import DIRECTIONS
 from tacit.methods.scoring.party import counts_sum, moment_sum, score_sum
-from tacit.methods.scoring.stages import (
-    COUNTS,
-    LEAST_ROUNDS,
-    MOMENT,
-    SCORE,
-)
+from tacit.methods.scoring.stages import COUNTS, LEAST_ROUNDS, MOMENT, SCORE
 from tacit.methods.scoring.units import counted_columns
-from tacit.models import Model, Records
+from tacit.methods.summed import SummedMethod
+from tacit.models import Model
 from tacit.models.capabilities import LearnsScale, Scores
 from tacit.models.scores import ScoreLikelihood
 from tacit.privacy.bounded import Bounded, Tally
 from tacit.privacy.events import GaussianEvent
-from tacit.privacy.guarantee import Aggregation, Unit
-from tacit.privacy.mechanisms import Gaussian
 from tacit.server.combine import Combine, Run
 from tacit.server.messages import Asked, Stage
-from tacit.server.schedule import Schedule
-from tacit.support.compiler import jax, jnp
 
 COUNTS_SHARE, MOMENT_SHARE = 0.08, 0.04
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivateScoring(PrivateMethod):
+class PrivateScoring(SummedMethod):
     """Counts, second moment and scores; see the module.
 
     Where the model declares no prior, the scales of the coefficients are learnt from the releases
@@ -70,34 +60,13 @@ class PrivateScoring(PrivateMethod):
     clip, clip_end, noise_end
         Not settings of this method, which finds its own scale: leave them out.
     dtype
-        Floating-point type of the records, "float32" or "float64".
+        Floating-point type of the records, "float64".
     """
 
     kind: ClassVar[str] = "dp-scoring"
-    units: ClassVar[tuple[Unit, ...]] = ("record",)
-    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "trusted")
-    damping: ClassVar[float | None] = 1.0
     usual_rounds: ClassVar[int] = 12
-    wants_full: ClassVar[bool] = True
-    clip: float = 1.0
+    least_rounds: ClassVar[int] = LEAST_ROUNDS
     empirical_bayes: bool | None = None
-    dtype: str = "float64"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for key in ("clip", "clip_end", "noise_end"):
-            if getattr(self, key) != 1.0:
-                raise ConfigError(
-                    f"method.{key} = {getattr(self, key)} with method.kind = 'dp-scoring', "
-                    "which finds its own scale from what it releases: leave the key out"
-                )
-
-        if self.dtype != "float64":
-            # A finite number beyond float32 would be infinite, and 0 times it none at all.
-            raise ConfigError(
-                f"method.dtype = {self.dtype!r} with method.kind = 'dp-scoring', whose bounds "
-                "are those of float64: leave the key out"
-            )
 
     def check(self, model: Model, family: Family) -> None:
         if not isinstance(model, Scores):
@@ -116,37 +85,6 @@ class PrivateScoring(PrivateMethod):
                 "there is nothing to count: use method.kind = 'dp-sgd'"
             )
 
-    def check_schedule(self, schedule: Schedule, parties: int) -> None:
-        if schedule.kind != "synchronous":
-            raise ConfigError(
-                f"schedule.kind = {schedule.kind!r} with method.kind = 'dp-scoring', which "
-                "adds up everybody's answers: use 'synchronous', or method.kind = 'dp-sgd'"
-            )
-        if schedule.rounds < LEAST_ROUNDS:
-            raise ConfigError(
-                f"schedule.rounds = {schedule.rounds} with method.kind = 'dp-scoring'; counts "
-                f"and second moment take one each: at least {LEAST_ROUNDS} are needed, "
-                f"{self.usual_rounds} are usual"
-            )
-        if (schedule.parties_per_round or parties) != parties:
-            raise ConfigError(
-                f"schedule.parties_per_round = {schedule.parties_per_round} with method.kind = "
-                "'dp-scoring', which asks everybody in every round: leave the key out"
-            )
-        if schedule.damping is not None and schedule.damping != 1.0:
-            raise ConfigError(
-                f"schedule.damping = {schedule.damping} with method.kind = 'dp-scoring', "
-                "whose server knows the noise and takes the right step: leave the key out"
-            )
-
-    def knows_noise(self, family: Family) -> bool:
-        del family
-        return True
-
-    def arrange(self, party: str, records: Records, seed: int) -> Arranged:
-        del seed
-        return by_unit(party, records, self.unit)
-
     def stage_at(self, visit: int) -> Stage:
         name = (COUNTS, MOMENT, SCORE)[min(visit, 2)]
         return Stage(name, needs_q=False, needs_factor=False)
@@ -163,11 +101,6 @@ class PrivateScoring(PrivateMethod):
             SCORE: model.dimension,
         }
         return {stage: (sizes[stage],)}
-
-    def integer_shapes(
-        self, model: Model, family: Family, stage: str
-    ) -> dict[str, tuple[int, ...]] | None:
-        return self.released_shapes(model, family, stage)
 
     def from_integers(
         self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
@@ -191,57 +124,30 @@ class PrivateScoring(PrivateMethod):
             shapes |= {"bend": (DIRECTIONS, d), "point": (model.dimension,), "reach": (1,)}
         return shapes
 
-    def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
-        del units
-        return (GaussianEvent(clip=clip, noise_sd=noise_sd),)
+    def is_nonnegative(self, stage: str) -> bool:
+        return stage != SCORE
 
-    def events(
-        self, *, visit: int, visits: int, clip: float, noise_sd: float, units: int
-    ) -> tuple[GaussianEvent, ...]:
-        """(sensitivity/noise)² is `noise_sd`⁻² times this visit's share, and shares add up to 1."""
-        stage = self.stage_at(visit).name
-        event = GaussianEvent(clip=clip, noise_sd=noise_sd, nonnegative=stage != SCORE)
-        ratio = event.sensitivity(self.adjacency) / clip
-        share = self.budget_share(visit, visits)
-        return (
-            GaussianEvent(
-                clip=clip,
-                noise_sd=noise_sd * ratio / math.sqrt(share),
-                nonnegative=event.nonnegative,
-            ),
-        )
-
-    def budget_share(self, visit: int, visits: int) -> float:
-        """What that visit spends of Σ μ²; over all visits they add up to 1."""
-        return _budget_share(visit, visits)
+    def budget_share(self, visit: int, visits: int, mu: float) -> float:
+        del mu
+        if visit < 2:
+            return (COUNTS_SHARE, MOMENT_SHARE)[visit]
+        weights = np.sqrt(np.arange(1, visits - 1))
+        return float((1.0 - COUNTS_SHARE - MOMENT_SHARE) * weights[visit - 2] / np.sum(weights))
 
     def party_likelihood(self, model: Model) -> ScoreLikelihood:
         """The score that parties add up and its bound, which decides how it is clipped."""
         assert isinstance(model, Scores)
         return model.score_likelihood()
 
-    def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
-        del key
+    def bounded(self, model: Model, task: Task) -> Bounded:
         assert isinstance(model, Scores)
         public, clip = task.public, task.terms.clips[0]
         if task.stage == COUNTS:
-            bounded = counts_sum(counted_columns(model), task.records, task.weights, clip)
-        elif task.stage == MOMENT:
-            bounded = moment_sum(
-                task.records["x"], public["centre"], public["scale"], task.weights, clip
-            )
-        else:
-            bounded = self._scores(model, task)
-        mechanism = Gaussian(
-            noise_sd=task.terms.noise_sds[0],
-            shares=task.terms.shares,
-            lattice=task.terms.lattice,
-        )
-        release = mechanism.release(task.noise[0], bounded)
-        costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], release.cost)
-        return Answer(
-            None, None, costs, released={task.stage: release.integers}, sound=release.sound
-        )
+            return counts_sum(counted_columns(model), task.records, task.weights, clip)
+        if task.stage == MOMENT:
+            x = task.records["x"]
+            return moment_sum(x, public["centre"], public["scale"], task.weights, clip)
+        return self._scores(model, task)
 
     def _scores(self, model: Model, task: Task, tally: Tally | None = None) -> Bounded:
         public = task.public
@@ -265,11 +171,6 @@ class PrivateScoring(PrivateMethod):
         del family, key
         return self._scores(model, task, tally), units_present(task.weights)
 
-    def clipping_biases(self, model: Model, stage: str) -> bool:
-        """False: a shortened score still has expectation 0 at the true θ."""
-        del model, stage
-        return False
-
     def learns_scale(self, model: Model) -> bool:
         """Whether the prior's scale is learnt."""
         if self.empirical_bayes is not None:
@@ -279,11 +180,3 @@ class PrivateScoring(PrivateMethod):
     def server(self, run: Run) -> Combine:
         assert isinstance(run.model, Scores)
         return ScoringServer(self, run)
-
-
-def _budget_share(visit: int, visits: int) -> float:
-    """What that visit spends of Σ μ²."""
-    if visit < 2:
-        return (COUNTS_SHARE, MOMENT_SHARE)[visit]
-    weights = np.sqrt(np.arange(1, visits - 1))
-    return float((1.0 - COUNTS_SHARE - MOMENT_SHARE) * weights[visit - 2] / np.sum(weights))

@@ -46,11 +46,11 @@ class Counted(NamedTuple):
     """The largest y, where y is counted."""
     smallest: float = 0.0
     levels: int = 0
-    """How many levels y has, where it is one of several; 0: it is a number."""
+    """Number of levels of y; 0 if y is a number."""
 
     @property
     def outcomes(self) -> int:
-        """How many counts are of y."""
+        """Number of counts of y."""
         return self.levels or 2 * (self.largest is not None)
 
     @property
@@ -60,14 +60,14 @@ class Counted(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many counts there are."""
+        """Number of counts."""
         return sum(len(group) for group in self.groups) + KNOTS * len(self.numbers) + self.outcomes
 
 
 def counted(
     layout: Layout, largest: float | None, smallest: float = 0.0, levels: int = 0
 ) -> Counted:
-    """From the public schema alone."""
+    """What to count, from the public schema alone."""
     groups: dict[str, list[int]] = {}
     numbers, low, high = [], [], []
     for place, feature in enumerate(layout):
@@ -92,10 +92,10 @@ def counted(
 
 
 def _own_units(feature: Feature) -> bool:
-    """Whether declared bounds tell that 0 ± `WIDEST` is not where the bulk of a column lies.
+    """True if the declared bounds show that most values are not within 0 ± `WIDEST`.
 
-    They do where little of that interval is allowed, and where a wide range lies on one side of 0,
-    as 0 … 120 years does.
+    This is so if the bounds exclude most of that interval, or if a wide range lies on one side of
+    0, such as 0 … 120 years.
     """
     inside = min(feature.high, WIDEST) - max(feature.low, -WIDEST)
     one_sided = feature.low >= 0.0 or feature.high <= 0.0

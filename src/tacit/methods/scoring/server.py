@@ -12,8 +12,8 @@ With the prior N(m₀, P₀⁻¹) and the gain K = H(V + σ̄²I)⁻¹ this is a
 
 whose width has the noise in it. H and V are expectations under q and not at its mean, and
 r = n E[w (E_q ψ-mean − its value at m) z] is what the width of q adds to expected outcomes: the
-score is made zero on average over q, as in variational inference. Without r a q that is wide
-because little was heard would predict rare outcomes far too often.
+score is made zero on average over q, as in variational inference. Without r, a q that is
+wide because little was learnt would predict rare outcomes far too often.
 
 H comes from a noisy second moment and noisy counts; an error E in it puts E(θ − θ̄) into the
 equation, and its variance is added to V + σ̄²I for the precision that is reported.
@@ -31,7 +31,7 @@ from tacit.models.learnt_scale import LearntScalePrior
 from tacit.models.scores import ScoreLikelihood, weighted_moment
 
 CURVATURE_ERROR = 0.3
-"""How far, relative to itself, the synthetic change of a score from θₜ to m may be wrong."""
+"""Relative error of the synthetic change of a score from θₜ to m."""
 SCALES = 2.0 ** np.arange(-2, 7)
 CLOSE = 1.01
 DOUBTS = 3.0
@@ -40,7 +40,7 @@ STILL = 0.2
 
 
 class History(NamedTuple):
-    """θₜ in the coordinates of x, scores in those of z, one row a round; sd of each one's noise."""
+    """θₜ in the coordinates of x and scores in those of z, one row per round, and the noise sds."""
 
     points: np.ndarray
     scores: np.ndarray
@@ -66,7 +66,7 @@ class Solved(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """What all rounds say at one point: H, V + σ̄²I, aₜ, K, K H, and the score there."""
+    """All rounds evaluated at one point: H, V + σ̄²I, aₜ, K, K H, and the score there."""
 
     curvature: np.ndarray
     noise: np.ndarray
@@ -77,7 +77,7 @@ class Heard(NamedTuple):
 
 
 class Public(NamedTuple):
-    """What all rounds of scores share."""
+    """Public quantities that all rounds of scores share."""
 
     likelihood: ScoreLikelihood
     reach: float
@@ -86,7 +86,7 @@ class Public(NamedTuple):
     bend: np.ndarray
     """B = I − WᵀW."""
     apart: np.ndarray
-    """Takes off weights on y what can be no part of η (`tacit.methods.scoring.marginals.apart`)."""
+    """Removes the part of weights on y that does not change η (`marginals.apart`)."""
     to_x: np.ndarray
     """θ on x = to_x @ θ on z, for all levels where there are several."""
     to_z: np.ndarray
@@ -190,7 +190,7 @@ def solve(
 def _heard(
     public: Public, history: History, points: np.ndarray, mean: np.ndarray, width: np.ndarray
 ) -> Heard:
-    """All rounds brought to `mean`, with what q's width adds to expected outcomes taken off."""
+    """All scores moved to `mean`, without what the width of q adds to expected outcomes."""
     there = np.vstack([points, mean])
     curvature, sampling, widened, change = public.likelihood.expected_scores(
         public.synthetic.z, public.records, there, width, public.reach
@@ -210,16 +210,16 @@ def _heard(
 
 
 def _limited(public: Public, move: np.ndarray) -> np.ndarray:
-    """The move, or as much of it as changes η by no more than a step's length."""
+    """The move, shortened so that η changes by at most the length of a step."""
     far = public.likelihood.rms_change(public.synthetic.z, move)
     return move * min(1.0, public.likelihood.step(public.reach) / max(far, 1e-300))
 
 
 def _shares(noise_sds: np.ndarray, change: np.ndarray, linear: np.ndarray) -> np.ndarray:
-    """aₜ: more for later rounds and for less noise, none to speak of where θₜ is too far.
+    """aₜ: larger for later rounds and for less noise, close to 0 if θₜ is far from m.
 
-    A score from far away is brought to m by H(m − θₜ). What that is wrong by, against the same
-    change over the synthetic records and a part of that change itself, counts as noise.
+    A score is moved from θₜ to m by H(m − θₜ). The error of this linear step is estimated from the
+    same change over the synthetic records, plus a share of that change, and counts as noise.
     """
     rounds = np.arange(1, len(noise_sds) + 1)
     wrong = np.mean(np.square(change - linear), axis=1)
@@ -229,12 +229,12 @@ def _shares(noise_sds: np.ndarray, change: np.ndarray, linear: np.ndarray) -> np
 
 
 def _steeper(points: np.ndarray, history: History, curvature: np.ndarray) -> float:
-    """How many times steeper the last move found the score to be than H says, beyond its noise.
+    """Observed slope of the score over the last move, as a multiple of that under H, at least 1.
 
-    The change of the score over a move Δ is −HΔ if H is right. Steps with an H that is less than
-    half of the truth would swing wider from round to round. Δ follows the noise of the score before
-    it, all of whose length may therefore be in what was seen; that of the score after it is
-    independent.
+    The change of the score over a move Δ is −HΔ if H is right. With an H below half of the true
+    slope, the steps would oscillate with growing amplitude. The noise is subtracted first: Δ
+    depends on the noise of the score before the move, so all of it may be in the observed change;
+    the noise of the score after the move is independent.
     """
     if len(points) < 2:
         return 1.0

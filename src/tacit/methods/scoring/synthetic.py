@@ -18,9 +18,9 @@ DRAWS = 1000
 SEED = 0x5C0E
 """Public and fixed: every server draws the same ones."""
 FLOOR = 0.2
-"""Of the eigenvalues of a correlation matrix: a noisy one has negative ones."""
+"""Smallest eigenvalue of a correlation matrix; noise can make eigenvalues negative."""
 SIZES = np.array([0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4])
-"""Standard deviations that correlations may have; most are next to nothing and a few are large."""
+"""Standard deviations of correlations in the mixture prior: most are small, a few large."""
 FITS = 30
 MATCHES = 8
 """Turns in which the second moment of u = z/‖z‖ is matched."""
@@ -142,11 +142,11 @@ def _unit(z: np.ndarray) -> np.ndarray:
 
 
 def _shrunk(seen: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of each correlation, given what was seen of it with that noise variance.
+    """Posterior mean and variance of each correlation, given a noisy one and its noise variance.
 
-    Correlations come from a mixture of normals of the `SIZES`, whose shares are those under which
-    all that was seen is likeliest (empirical Bayes, by EM): where most are nothing these are taken
-    for noise, and a large one is kept all the same.
+    The prior is a mixture of normals with the standard deviations `SIZES`, whose shares maximise
+    the likelihood (empirical Bayes, by EM): if most correlations are small, small ones are shrunk
+    to 0 while a large one is kept.
     """
     if not len(seen):
         return seen, noise
@@ -164,8 +164,9 @@ def _shrunk(seen: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _count_doubt(found: Marginals, scale: np.ndarray, free: np.ndarray) -> np.ndarray:
-    """What the noise in the counts adds: to a column's variance, and to its mean, which is its
-    covariance with the constant.
+    """Error variances of the moment due to noise in the counts.
+
+    The counts give each column's variance, and its mean, which is its covariance with the constant.
     """
     square = np.square(scale)
     doubt = np.diag(np.where(free, np.square(square) * found.variance_error, 0.0))

@@ -1,4 +1,4 @@
-"""Whether columns are in units that the counts of private scoring describe."""
+"""Checks that columns are in units that private counts can describe."""
 
 from __future__ import annotations
 
@@ -7,24 +7,19 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from tacit.data.schema.layout import Layout
 from tacit.errors import DataError
-from tacit.methods.scoring.marginals import (
-    MISSING,
-)
+from tacit.methods.scoring.marginals import MISSING
 from tacit.methods.scoring.party import KNOTS, Counted, counted
 from tacit.models import Model, Records
 from tacit.models.capabilities import Scores
 
 MOST_OUTSIDE = 0.05
-"""Of the values of a column that may lie outside of the range in which it is counted,"""
-
-
+"""Largest share of a column's values that may lie outside the range in which it is counted."""
 LEAST_SPREAD = 0.01
-"""how much of that range its standard deviation must be,"""
-
-
+"""Smallest standard deviation of a column, as a share of that range."""
 MOST_AT_END = 0.25
-"""and how many values released counts may show at an end that is not a declared bound."""
+"""Largest share that released counts may show at an end that is not a declared bound."""
 
 
 def counted_columns(model: Scores) -> Counted:
@@ -39,8 +34,8 @@ def check_units(model: Model, parties: Mapping[str, Records]) -> None:
     A private method takes no range from the data. Where none is declared, columns are taken for
     standardised ones. Values far outside would be counted at the ends of that range and values
     close together between two knots: curvature and posterior would be wrong. This check reads the
-    records of a simulation, before anything is released: its error is the only thing that depends
-    on them.
+    records where one process has them all, before anything is charged. Whether it refuses depends
+    on them, its words do not.
     """
     if not isinstance(model, Scores):
         return
@@ -48,17 +43,10 @@ def check_units(model: Model, parties: Mapping[str, Records]) -> None:
     bias = any(feature.kind == "intercept" for feature in model.layout)
     for place, low, high in zip(what.numbers, what.low, what.high, strict=True):
         x = np.concatenate([np.asarray(one["x"], np.float64)[:, place] for one in parties.values()])
-        outside = float(np.mean((x < low) | (x > high)))
-        spread = math.sqrt(np.mean(np.square(x - (np.mean(x) if bias else 0.0))))
-        constant = np.ptp(x) == 0
-        if outside <= MOST_OUTSIDE and (constant or spread >= LEAST_SPREAD * (high - low)):
+        seen = unfit_values(x, low, high, centred=bias)
+        if seen is None:
             continue
         name = model.layout[place].source
-        seen = (
-            f"{outside:.0%} of its values are outside"
-            if outside > MOST_OUTSIDE
-            else f"its values vary by {spread:.2g} only"
-        )
         raise DataError(
             f"column {name!r}: private scoring counts it in [{low:g}, {high:g}], but {seen}; "
             "declare public bounds in the model's layout, tacit.data.schema.layout.Feature("
@@ -67,17 +55,31 @@ def check_units(model: Model, parties: Mapping[str, Records]) -> None:
         )
 
 
-def counted_outside(model: Model, counts: np.ndarray, noise_sd: float) -> str | None:
-    """Why released counts show a column in other units than its counts assume, if they do.
+def unfit_values(x: np.ndarray, low: float, high: float, *, centred: bool = True) -> str | None:
+    """Why the values of a column cannot be counted in [low, high]; None if they can.
 
-    Of an end that is not a declared bound, the last knot holds everything beyond it.
+    `centred`: the spread is measured from the mean, which an intercept absorbs, else from 0. The
+    words hold no number of the records, because nothing is charged for one.
     """
-    assert isinstance(model, Scores)
-    what = counted_columns(model)
+    if float(np.mean((x < low) | (x > high))) > MOST_OUTSIDE:
+        return "many of its values are outside"
+    spread = math.sqrt(np.mean(np.square(x - (np.mean(x) if centred else 0.0))))
+    if np.ptp(x) != 0 and spread < LEAST_SPREAD * (high - low):
+        return "its values vary by a small part of that range only"
+    return None
+
+
+def counted_at_end(
+    layout: Layout, what: Counted, counts: np.ndarray, noise_sd: float
+) -> str | None:
+    """Whether released counts have many values at an end that is not a declared bound.
+
+    The last knot there holds everything beyond it. Returns the column, share and end in words.
+    """
     first = sum(len(group) for group in what.groups)
     hats = counts[first : first + KNOTS * len(what.numbers)].reshape(-1, KNOTS)
     for row, place in enumerate(what.numbers):
-        feature, total = model.layout[place], max(float(np.sum(hats[row])), 1.0)
+        feature, total = layout[place], max(float(np.sum(hats[row])), 1.0)
         for knot, end, bound in (
             (0, what.low[row], feature.low),
             (-1, what.high[row], feature.high),
@@ -86,7 +88,15 @@ def counted_outside(model: Model, counts: np.ndarray, noise_sd: float) -> str | 
             if end != bound and share > MOST_AT_END:
                 return (
                     f"about {hats[row, knot] / total:.0%} of the values of {feature.source!r} are "
-                    f"counted at {end:g}, the end of what private scoring takes for the column's "
-                    "range; declare low and high without center and scale, or other ones"
+                    f"counted at {end:g}, the end of the range that is assumed for the column"
                 )
     return None
+
+
+def counted_outside(model: Model, counts: np.ndarray, noise_sd: float) -> str | None:
+    """Why released counts show a column in other units than its counts assume, if they do."""
+    assert isinstance(model, Scores)
+    seen = counted_at_end(model.layout, counted_columns(model), counts, noise_sd)
+    if seen is None:
+        return None
+    return f"{seen}; declare low and high without center and scale, or other ones"

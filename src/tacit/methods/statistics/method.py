@@ -47,7 +47,7 @@ from tacit.models import ConjugateGaussian, Model, Records
 from tacit.models.statistics import Statistics, whole
 from tacit.privacy.bounded import Bounded, Tally, clip_sum, clip_units
 from tacit.privacy.events import GaussianEvent, LaplaceEvent
-from tacit.privacy.guarantee import Aggregation
+from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.privacy.mechanisms import Gaussian as GaussianMechanism
 from tacit.privacy.mechanisms import Laplace as LaplaceMechanism
 from tacit.privacy.settings import check_clip
@@ -164,10 +164,11 @@ class PrivateStatistics(PrivateMethod):
     """
 
     kind: ClassVar[str] = "dp-statistics"
+    units: ClassVar[tuple[Unit, ...]] = ("record", "person")
     eager: ClassVar[bool] = True
     takes_batches: ClassVar[bool] = True
     pure_noise: ClassVar[bool] = True
-    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "trusted", "server")
+    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "secure", "trusted", "server")
     damping: ClassVar[float | None] = 1.0
     wants_full: ClassVar[bool] = True
     uses_key: ClassVar[bool] = False
@@ -278,9 +279,9 @@ class PrivateStatistics(PrivateMethod):
     def integer_shapes(
         self, model: Model, family: Family, stage: str
     ) -> dict[str, tuple[int, ...]] | None:
-        """The released sums; floats where the noise depends on a party's number of records.
+        """The released sums; None if the noise depends on a party's number of records.
 
-        Without replacement it does, so that a server could not derive the step.
+        That is so without replacement: a server cannot then derive the step of the integers.
         """
         del model, stage
         if self.sampling == "without-replacement" and self.sampling_rate < 1:

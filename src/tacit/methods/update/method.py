@@ -118,7 +118,7 @@ class PrivateUpdate(PrivateMethod):
 
     kind: ClassVar[str] = "dp-updates"
     units: ClassVar[tuple[Unit, ...]] = ("record", "person", "party")
-    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "trusted", "server")
+    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "secure", "trusted", "server")
     own_factors: ClassVar[bool] = True
     damping: ClassVar[float | None] = 0.1
     shards: int | None = None

@@ -135,8 +135,8 @@ class BeliefStatistics(Statistics):
     def norms(self) -> Array:
         """‖a hᵀ − M∘(ω uᵀ)‖² = ‖a‖²‖h‖² − 2(a∘ω)ᵀM(h∘u) + (ω²)ᵀM²(u²), plus the other terms.
 
-        At least 1/`PARTS` of ‖a hᵀ‖ + ‖M∘(ω uᵀ)‖: `total` subtracts two sums, and where a hostile q
-        makes the two cancel, their rounding would otherwise be larger than what is left.
+        The result is at least 1/`PARTS` of ‖a hᵀ‖ + ‖M∘(ω uᵀ)‖. `total` subtracts two sums; if a
+        hostile q makes them cancel, their rounding errors could otherwise exceed the norm.
         """
         parts = (self.residual, self.weight, self.found.h, self.mean.weights, self.hidden_weight)
         a, weight, h, matrix, own = (part.astype(np.float64) for part in parts)

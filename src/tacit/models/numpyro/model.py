@@ -18,7 +18,7 @@ stand-in is gone and the exact prior has taken its place.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
 from typing import Any, ClassVar
 
@@ -31,6 +31,7 @@ from tacit.arrays import Array
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, Natural
 from tacit.models.base import Model, ModelSchema, Records, gaussian_natural
+from tacit.models.numpyro.indices import IndexRange, check_indices, index_ranges
 from tacit.models.numpyro.layout import find_layout
 from tacit.models.numpyro.outcomes import SimulatedOutcomes, checked_columns
 from tacit.models.numpyro.prior import independent_normals, robust_quantiles
@@ -122,7 +123,7 @@ class NumPyroModel(SimulatedOutcomes, Model):
         self.reported = _shared_sites(self, noise, records)
         keys = jax.random.split(jax.random.key(seed), DRAWS)
         median, spread = robust_quantiles(jax.vmap(self._draw)(keys), self.names)
-        # A median that the draws do not tell from 0 is 0: the start then has no units.
+        # A median that is 0 within sampling error is set to 0, so that the start has no units.
         self.median = np.where(np.abs(median) < 0.2 * spread, 0.0, median)
         _check_independence(self, self.median + 0.1 * noise[0], records)
         exact = independent_normals(self.log_prior, self.median + 2.0 * spread * noise)
@@ -149,6 +150,14 @@ class NumPyroModel(SimulatedOutcomes, Model):
             if latent.name in self.layout.scales
             for place in range(latent.start, latent.stop)
         )
+
+    @cached_property
+    def index_ranges(self) -> dict[str, IndexRange]:
+        """The range of every column that the function uses as an index."""
+        return index_ranges(self)
+
+    def check_records(self, party: str, records: Records) -> None:
+        check_indices(self.index_ranges, self.columns, party, records)
 
     def log_likelihood(self, theta: Array, records: Records) -> Array:
         return self._log_likelihood(jnp.asarray(theta), self.program.batch(records))
@@ -182,7 +191,7 @@ class NumPyroModel(SimulatedOutcomes, Model):
     def constrain(self, theta: Array) -> dict[str, Array]:
         """Latent sites in their own space, and the deterministic sites that no record touches.
 
-        θ is one vector or a matrix of draws, one a row.
+        θ is one vector or a matrix of draws, one per row.
         """
         theta = jnp.asarray(theta)
         call = partial(self._shared, records=self.program.blank(1))
@@ -223,7 +232,7 @@ class NumPyroModel(SimulatedOutcomes, Model):
         if len(draws) != 1 or (size,) not in shapes.values():
             raise ConfigError(
                 f"model.kind = 'numpyro' observes sites of shapes {shapes} for {size} records; "
-                "made-up records are for one observed number a record: name its argument y"
+                "made-up records are for one observed number per record: name its argument y"
             )
         (value,) = draws.values()
         return np.asarray(value[0], np.float64)

@@ -38,7 +38,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 class _Test(NamedTuple):
-    """A test: the data set that it finds, and the scores beyond a cut that speak for it."""
+    """A threshold test: scores beyond `cut` indicate one of the two data sets."""
 
     bound: float
     cut: float

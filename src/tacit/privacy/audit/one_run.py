@@ -13,7 +13,7 @@ import numpy as np
 from scipy.stats import binom
 
 CONFIDENCE = 0.95
-"""As in the paper: at 99.99 % the term with δ would hide what a run of this size can show."""
+"""As in the paper: at 99.99 % the term with δ would dominate a run of this size."""
 _LARGEST = 50.0
 
 

@@ -1,4 +1,4 @@
-"""What was charged to the records of a data set, through every data set that they are in."""
+"""All charges to the records of a data set, including those through overlapping data sets."""
 
 from __future__ import annotations
 

@@ -67,8 +67,8 @@ class Overlaps:
     def covering(self, content: str) -> list[Group]:
         """Groups whose budgets a data set may inherit.
 
-        Of two data sets with equal records and an equal column, the other records may be the same
-        and are charged so, but a budget for them is not inherited: they may be new.
+        If two data sets share some records and a column, their other records may be the same too.
+        Charges assume that they are; a budget is not inherited, because they may be new.
         """
         return sorted(self._covering.get(content, {frozenset({content})}), key=sorted)
 

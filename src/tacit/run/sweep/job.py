@@ -78,7 +78,7 @@ def failed_row(job: Job, message: str, code: int) -> Row:
 
 
 def columns_of(result: Result) -> Row:
-    """The numbers of result.json, one a column."""
+    """The numbers of result.json, one per column."""
     row: Row = {key: getattr(result, key) for key in ("rounds", "finished", "exchanges", "refused")}
     for split, metrics in result.metrics.items():
         row |= {f"{split}.{name}": value for name, value in (metrics or {}).items()}

@@ -1,0 +1,80 @@
+"""What server and parties derive alike: terms of a run, ids of sums, and vectors of a release."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from tacit.arrays import Arrays
+from tacit.live.secure.terms import Terms
+from tacit.privacy.secure_sums import Thresholds
+from tacit.server.messages import Request, pack_natural
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Names and shapes of the integers of a stage."""
+
+
+def terms_of(
+    run: str, configuration: str, keys: Mapping[str, str], thresholds: Thresholds, rounds: int
+) -> Terms:
+    """The terms of one run: one slot per round, and no spare ones."""
+    return Terms(
+        run=run,
+        configuration=configuration,
+        parties=dict(keys),
+        threshold=thresholds.threshold,
+        quorum=thresholds.quorum,
+        colluding=thresholds.colluding,
+        slots=rounds,
+    )
+
+
+def sum_id(request: Request) -> str:
+    """Id of a sum: a digest of everything that all parties of the round must be asked alike.
+
+    Masks are derived from it: parties that were asked differently have masks that do not cancel.
+    """
+    arrays = [
+        None if one is None else sorted(pack_natural(one).items())
+        for one in (request.q, request.public)
+    ]
+    parts = [request.visit, request.stage, float(request.damping), bool(request.initial)]
+    body = msgspec.msgpack.encode([*parts, *arrays])
+    return hashlib.blake2b(body, digest_size=24, person=b"tacit.sum").hexdigest()
+
+
+def message_bytes(parties: int, slots: int) -> int:
+    """Largest size of a message of the set-up or of unmasking, in any encoding."""
+    return 2 * parties * (140 * slots + 800)
+
+
+def length_of(shapes: Shapes) -> int:
+    """Number of integers."""
+    return sum(math.prod(shape) for shape in shapes.values())
+
+
+def to_vector(released: Arrays, shapes: Shapes) -> np.ndarray:
+    """Integers as one vector, array after array in order of their names."""
+    if released.keys() != shapes.keys():
+        raise ValueError("a release with other arrays than its stage has")
+    parts = []
+    for name in sorted(shapes):
+        value = np.asarray(released[name])
+        if value.dtype != np.int64 or value.shape != tuple(shapes[name]):
+            raise ValueError(f"{name!r} is {value.dtype}{value.shape}, not int64{shapes[name]}")
+        parts.append(value.ravel())
+    return np.concatenate(parts)
+
+
+def from_vector(vector: np.ndarray, shapes: Shapes) -> Arrays:
+    """The inverse of `to_vector`."""
+    found, start = {}, 0
+    for name in sorted(shapes):
+        size = math.prod(shapes[name])
+        found[name] = vector[start : start + size].reshape(shapes[name])
+        start += size
+    return found

@@ -1,0 +1,301 @@
+"""The server's side of secure sums in a live run: what each party is told next, and the sums.
+
+The set-up is stored once it is complete, and a slot once its survivors are fixed. What a restarted
+server does not have it asks for again: parties send the same once more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Container
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from tacit.errors import DataError
+from tacit.live.protocol import messages as m
+from tacit.live.secure import server as pure
+from tacit.live.secure.agreed import Shapes, from_vector, length_of, sum_id
+from tacit.live.secure.checks import SecureSumError
+from tacit.live.secure.messages import Consent, Masked, Offer, Parcel, Shares
+from tacit.live.secure.server import ServerState, Slot
+from tacit.live.secure.terms import Terms
+from tacit.server.messages import Request
+from tacit.support.storage import sealed, unsealed, write_durably, writing
+from tacit.support.type_info import prepare
+
+SETUP, SLOT = "secure-setup", "secure-slot"
+KEYS, ROSTER, SHARES = "keys", "roster", "shares"
+"""What a connection was told in the set-up."""
+
+
+class LateError(SecureSumError):
+    """A masked update of a sum that goes on, or has gone on, without it."""
+
+
+class KeptSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """A complete set-up: public keys and encrypted shares."""
+
+    terms: bytes
+    offers: dict[str, Offer]
+    parcels: dict[str, dict[str, Parcel]]
+
+
+class KeptSlot(msgspec.Struct, frozen=True, kw_only=True):
+    """A slot whose survivors are fixed: all that the server has seen of their updates."""
+
+    terms: bytes
+    number: int
+    request: str
+    length: int
+    masked: dict[str, bytes]
+    survivors: tuple[str, ...]
+
+
+class Due(NamedTuple):
+    """A message that a party should have been sent, with a key that says which one it is."""
+
+    key: str
+    message: m.ServerMessage
+
+
+class ServerSums:
+    """Set-up and open slot of one run.
+
+    Parameters
+    ----------
+    directory
+        State directory of the server.
+    terms
+        Agreed terms of the run.
+    """
+
+    def __init__(self, directory: Path, terms: Terms) -> None:
+        self._directory, self.terms = directory, terms
+        self.state = ServerState(terms)
+        self.open: int | None = None
+        """Number of the slot in which a sum is being made."""
+        self._since = time.monotonic()
+        self._unmasking = False
+        """True once shares are asked for."""
+        self.stored = False
+        """True once the set-up is complete and stored."""
+        self._load()
+
+    @property
+    def ready(self) -> bool:
+        """True once every party has offered keys and dealt shares."""
+        roster = self.state.roster
+        return roster is not None and set(self.state.parcels) == set(roster.names)
+
+    def due(self, party: str, told: Container[str]) -> list[Due]:
+        """What a party should have been sent by now, besides its request and what it was `told`."""
+        state, found = self.state, []
+        if state.roster is None:
+            if party not in state.offers and KEYS not in told:
+                found.append(Due(KEYS, m.RequestKeys()))
+            return found
+        if not self.ready:
+            if party not in state.parcels and ROSTER not in told:
+                found.append(Due(ROSTER, m.KeyRoster(offers=state.roster.offers)))
+            return found
+        if SHARES not in told:
+            parcels = pure.parcels_for(state, party)
+            found.append(Due(SHARES, m.PartyShares(parcels=parcels)))
+        slot, number = self._slot, self.open
+        if number is None or slot is None or party not in (slot.survivors or ()):
+            return found
+        key = f"survivors {number}"
+        if party not in slot.consents and key not in told:
+            assert slot.survivors is not None
+            names = slot.survivors
+            message = m.SurvivorSet(slot=number, request=slot.request, names=names)
+            found.append(Due(key, message))
+        key = f"unmask {number}"
+        if self._unmasking and party not in slot.shares and key not in told:
+            consents = pure.unmask_request(state, number).consents
+            message = m.UnmaskRequest(slot=number, request=slot.request, consents=consents)
+            found.append(Due(key, message))
+        return found
+
+    @property
+    def _slot(self) -> Slot | None:
+        return None if self.open is None else self.state.slots.get(self.open)
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds since the slot was opened."""
+        return time.monotonic() - self._since
+
+    def begin(self, request: Request, shapes: Shapes) -> None:
+        """Open the slot of a round, unless it was closed before a restart."""
+        number = request.visit
+        self._since, self._unmasking = time.monotonic(), False
+        if number not in self.state.slots:
+            length = length_of(shapes)
+            self.state = pure.open_slot(self.state, number, sum_id(request), length)
+        elif self.state.slots[number].request != sum_id(request):
+            raise DataError(
+                f"{self._directory / SLOT} is of another round than the checkpoint; restore both "
+                "from one copy"
+            )
+        self.open = number
+
+    def missing(self, party: str) -> bool:
+        """True if this party's masked update is still waited for."""
+        slot = self._slot
+        return slot is not None and slot.survivors is None and party not in slot.masked
+
+    @property
+    def arrived(self) -> tuple[str, ...]:
+        """Parties whose masked updates have arrived."""
+        slot = self._slot
+        return () if slot is None else tuple(sorted(slot.masked))
+
+    def take(self, party: str, message: m.ClientMessage) -> bool:
+        """Check a message and take it in; False if it came too late to matter.
+
+        SecureSumError if it is refused, LateError if it is an update that came too late.
+        """
+        state, number = self.state, getattr(message, "slot", None)
+        if number is not None and number != self.open:
+            if isinstance(message, m.MaskedUpdate) or number not in state.slots:
+                raise LateError(f"{party!r} answers for slot {number}, which is not open")
+            return False
+        if isinstance(message, m.OfferedKeys):
+            if message.offer.party != party:
+                raise SecureSumError(f"{party!r} offers keys of another party", party)
+            if state.offers.get(party) != message.offer:
+                self.state = pure.take_offer(state, message.offer)
+        elif isinstance(message, m.DealtShares):
+            self.state = pure.take_parcels(state, party, message.parcels)
+        elif isinstance(message, m.MaskedUpdate):
+            self._take_masked(party, message)
+        elif isinstance(message, m.SurvivorSignature):
+            consent = Consent(party=party, slot=message.slot, signature=message.signature)
+            self.state = pure.take_consent(state, consent)
+        else:
+            assert isinstance(message, m.UnmaskShares)
+            if not self._unmasking:
+                raise SecureSumError(f"shares of {party!r} that were not asked for", party)
+            shares = Shares(party=party, slot=message.slot, seeds=message.seeds, keys=message.keys)
+            self.state = pure.take_shares(state, shares)
+        return True
+
+    def _take_masked(self, party: str, message: m.MaskedUpdate) -> None:
+        slot = self._slot
+        if slot is not None and slot.survivors is not None and party not in slot.survivors:
+            raise LateError(f"the vector of {party!r} is late: the sum goes on without it")
+        if slot is not None and slot.masked.get(party) == message.words:
+            return
+        masked = Masked(
+            party=party, slot=message.slot, request=message.request, words=message.words
+        )
+        self.state = pure.take_masked(self.state, masked)
+
+    def advance(self, asked: Collection[str], deadline_s: float | None) -> str | None:
+        """Go on by one step if what has arrived allows it; returns what was done, or None.
+
+        A slot is closed when all `asked` parties have answered, or after the deadline with a
+        quorum. Later steps wait for a threshold of answers only.
+        """
+        if self.state.roster is None:
+            if set(self.state.offers) == set(self.terms.parties):
+                self.state = pure.make_roster(self.state)
+                return "roster"
+            return None
+        if not self.ready:
+            return None
+        if not self.stored:
+            self._store_setup()
+            return "set-up"
+        slot = self._slot
+        if slot is None or self.open is None:
+            return None
+        if slot.survivors is None:
+            return self._close(self.open, slot, asked, deadline_s)
+        if not self._unmasking:
+            self._unmasking = len(slot.consents) >= self.terms.threshold
+            return "unmask" if self._unmasking else None
+        return "sum" if len(slot.shares) >= self.terms.threshold else None
+
+    def _close(
+        self, number: int, slot: Slot, asked: Collection[str], deadline_s: float | None
+    ) -> str | None:
+        late = deadline_s is not None and self.waited_s > deadline_s
+        if not set(asked) <= slot.masked.keys() and not late:
+            return None
+        if len(slot.masked) < self.terms.quorum:
+            return None
+        state, told = pure.close_slot(self.state, number)
+        kept = KeptSlot(
+            terms=self.terms.digest,
+            number=number,
+            request=slot.request,
+            length=slot.length,
+            masked=dict(slot.masked),
+            survivors=told.names,
+        )
+        self._write(SLOT, kept)  # before any party is told
+        self.state = state
+        return "survivors"
+
+    def total(self, shapes: Shapes) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
+        """Survivors and sum of the open slot; a wrong share names its culprit."""
+        slot = self._slot
+        assert self.open is not None
+        assert slot is not None
+        assert slot.survivors is not None
+        return slot.survivors, from_vector(pure.unmasked_sum(self.state, self.open), shapes)
+
+    def finish(self) -> None:
+        """Forget the slot whose sum was applied."""
+        assert self.open is not None
+        done = self.state.slots[self.open]
+        used = Slot(request=done.request, length=done.length, survivors=done.survivors)
+        self.state = replace(self.state, slots=self.state.slots | {self.open: used})
+        self.open = None
+
+    def _store_setup(self) -> None:
+        kept = KeptSetup(
+            terms=self.terms.digest, offers=self.state.offers, parcels=self.state.parcels
+        )
+        self._write(SETUP, kept)
+        self.stored = True
+
+    def _write(self, name: str, kept: Any) -> None:
+        path = self._directory / name
+        with writing(path):
+            write_durably(path, sealed(msgspec.msgpack.encode(kept)))
+
+    def _load(self) -> None:
+        setup = read_kept(self._directory / SETUP, KeptSetup)
+        if setup is None or setup.terms != self.terms.digest:
+            return
+        state = pure.make_roster(replace(self.state, offers=setup.offers))
+        self.state, self.stored = replace(state, parcels=setup.parcels), True
+        slot = read_kept(self._directory / SLOT, KeptSlot)
+        if slot is not None and slot.terms == self.terms.digest:
+            found = Slot(
+                request=slot.request,
+                length=slot.length,
+                masked=slot.masked,
+                survivors=slot.survivors,
+            )
+            self.state = replace(self.state, slots={slot.number: found})
+
+
+def read_kept(path: Path, kind: Any) -> Any:
+    """What was stored in a file of the server, or None."""
+    if not path.exists():
+        return None
+    try:
+        return msgspec.msgpack.decode(unsealed(path.read_bytes()), type=prepare(kind))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path} cannot be read ({' '.join(str(error).split())}); restore it from a copy or "
+            "start a new run in another state directory"
+        ) from None

@@ -1,0 +1,56 @@
+"""How wide intervals will be, from what is public before anything is released.
+
+Whitened scores are taken for u = r·v with r standard normal, |v|² = d and independent directions,
+as those of a regression with normal errors. With C = a√d the clip keeps c = min(1, a/|r|), so that
+a direction has slope H = E[c r²] and variance V = E[c² r²] per record, in which noise of variance
+σ̄² in the sum of n records adds σ̄²/n:
+
+    width = √(V + σ̄²/n)/H   times that without privacy,
+
+at the scale of W at which it is the narrowest. The coefficient of a level that a share p of the
+records have is told by scores of length |r|√(d − 1 + 1/p), which the clip shortens sooner.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from tacit.methods.scores.estimate import MOST_STEPS, SCALE_STEP
+from tacit.methods.scores.party import CLIP
+
+WIDE = 1.6
+"""Times the width without privacy: wider intervals are announced."""
+
+
+class Widths(NamedTuple):
+    """Times the widths without privacy."""
+
+    usual: float
+    rare: float
+    """The share of records below which the coefficient of a level is wider than `WIDE`."""
+
+
+def expected_widths(dimension: int, noise: float, records: int) -> Widths:
+    """`noise` is the standard deviation of that in the weighted mean of the main scores."""
+    extra = noise**2 / records
+    scales = SCALE_STEP ** np.arange(-MOST_STEPS, MOST_STEPS + 1.0)
+    widths = [width(CLIP / scale, extra / scale**2) for scale in scales]
+    best = int(np.argmin(widths))
+    clip, extra = CLIP / scales[best], extra / scales[best] ** 2
+    shares = np.geomspace(1.0, 1.0 / records, 200)
+    longer = np.sqrt((dimension - 1.0 + 1.0 / shares) / dimension)
+    wide = [width(clip / length, extra) > WIDE for length in longer]
+    rare = float(shares[wide.index(True)]) if any(wide) else 0.0
+    return Widths(widths[best], rare)
+
+
+def width(clip: float, extra: float) -> float:
+    """√(V + extra)/H with c = min(1, clip/|r|), r standard normal."""
+    outside = math.erfc(clip / math.sqrt(2.0))
+    density = math.exp(-0.5 * clip**2) / math.sqrt(2.0 * math.pi)
+    inside = 1.0 - outside - 2.0 * clip * density  # E[r²; |r| < clip]
+    slope = inside + 2.0 * clip * density  # E[|r|; |r| > clip] is twice the density
+    return math.sqrt(inside + clip**2 * outside + extra) / slope

@@ -1,0 +1,150 @@
+"""`SummedMethod`: base class of private methods whose server uses only sums over all parties.
+
+Every answer is one clipped sum over all records of a party, of a stage that is fixed in advance.
+The server adds up the releases of all parties, so that all take part in every round, and it knows
+the noise of the total.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tacit.errors import ConfigError
+from tacit.expfam import Family
+from tacit.methods.base import Answer, Arranged, Array, Task
+from tacit.methods.private import PrivateMethod, by_unit
+from tacit.models import Model, Records
+from tacit.privacy.bounded import Bounded
+from tacit.privacy.events import GaussianEvent
+from tacit.privacy.guarantee import Aggregation, Unit
+from tacit.privacy.mechanisms import Gaussian
+from tacit.server.schedule import Schedule
+from tacit.support.compiler import jax, jnp
+
+SCALE_SETTINGS = ("clip", "clip_end", "noise_end", "dtype")
+"""Settings of other private methods that these fix."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummedMethod(PrivateMethod):
+    """Releases of one sum per visit, whose shares of the budget are fixed in advance.
+
+    Parameters
+    ----------
+    clip, clip_end, noise_end
+        Not settings of these methods, which find their own scale: leave them out.
+    dtype
+        Floating-point type of the records, "float64".
+    """
+
+    units: ClassVar[tuple[Unit, ...]] = ("record",)
+    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "secure", "trusted")
+    damping: ClassVar[float | None] = 1.0
+    wants_full: ClassVar[bool] = True
+    least_rounds: ClassVar[int]
+    """Rounds that the stages need at least."""
+    clip: float = 1.0
+    dtype: str = "float64"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key in ("clip", "clip_end", "noise_end"):
+            if getattr(self, key) != 1.0:
+                raise ConfigError(
+                    f"method.{key} = {getattr(self, key)} with method.kind = {self.kind!r}, "
+                    "which finds its own scale from what it releases: leave the key out"
+                )
+        if self.dtype != "float64":
+            # A finite number beyond the range of float32 would be infinite, and 0 times it NaN.
+            raise ConfigError(
+                f"method.dtype = {self.dtype!r} with method.kind = {self.kind!r}, whose bounds "
+                "are those of float64: leave the key out"
+            )
+
+    @abc.abstractmethod
+    def budget_share(self, visit: int, visits: int, mu: float) -> float:
+        """Share of that visit in Σ μ² = `mu`²; over all visits the shares add up to 1."""
+
+    @abc.abstractmethod
+    def bounded(self, model: Model, task: Task) -> Bounded:
+        """The clipped sum of the task's stage."""
+
+    @abc.abstractmethod
+    def is_nonnegative(self, stage: str) -> bool:
+        """True if no two contributions to that stage's sum have a negative inner product."""
+
+    def check_schedule(self, schedule: Schedule, parties: int) -> None:
+        if schedule.kind != "synchronous":
+            raise ConfigError(
+                f"schedule.kind = {schedule.kind!r} with method.kind = {self.kind!r}, which adds "
+                "up the answers of all parties: use 'synchronous', or method.kind = 'dp-sgd'"
+            )
+        if schedule.rounds < self.least_rounds:
+            raise ConfigError(
+                f"schedule.rounds = {schedule.rounds} with method.kind = {self.kind!r}; its stages "
+                f"need at least {self.least_rounds}, {self.usual_rounds} are usual"
+            )
+        if (schedule.parties_per_round or parties) != parties:
+            raise ConfigError(
+                f"schedule.parties_per_round = {schedule.parties_per_round} with method.kind = "
+                f"{self.kind!r}, which needs all parties in every round: leave the key out"
+            )
+        if schedule.damping is not None and schedule.damping != 1.0:
+            raise ConfigError(
+                f"schedule.damping = {schedule.damping} with method.kind = {self.kind!r}, whose "
+                "server knows the noise and takes the right step: leave the key out"
+            )
+
+    def knows_noise(self, family: Family) -> bool:
+        del family
+        return True
+
+    def arrange(self, party: str, records: Records, seed: int) -> Arranged:
+        del seed
+        return by_unit(party, records, self.unit)
+
+    def integer_shapes(
+        self, model: Model, family: Family, stage: str
+    ) -> dict[str, tuple[int, ...]] | None:
+        return self.released_shapes(model, family, stage)
+
+    def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
+        del units
+        return (GaussianEvent(clip=clip, noise_sd=noise_sd),)
+
+    def events(
+        self, *, visit: int, visits: int, clip: float, noise_sd: float, units: int
+    ) -> tuple[GaussianEvent, ...]:
+        """(sensitivity/noise)² is `noise_sd`⁻² times this visit's share, and shares add up to 1."""
+        del units
+        nonnegative = self.is_nonnegative(self.stage_at(visit).name)
+        event = GaussianEvent(clip=clip, noise_sd=noise_sd, nonnegative=nonnegative)
+        ratio = event.sensitivity(self.adjacency) / clip
+        # Not by the clip: parties that share one noise must have the same shares.
+        share = self.budget_share(visit, visits, 1.0 / noise_sd)
+        return (
+            GaussianEvent(
+                clip=clip, noise_sd=noise_sd * ratio / math.sqrt(share), nonnegative=nonnegative
+            ),
+        )
+
+    def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
+        del family, key
+        mechanism = Gaussian(
+            noise_sd=task.terms.noise_sds[0],
+            shares=task.terms.shares,
+            lattice=task.terms.lattice,
+        )
+        release = mechanism.release(task.noise[0], self.bounded(model, task))
+        costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], release.cost)
+        return Answer(
+            None, None, costs, released={task.stage: release.integers}, sound=release.sound
+        )
+
+    def clipping_biases(self, model: Model, stage: str) -> bool:
+        """False: a centred score that is clipped still has expectation 0 at the true θ."""
+        del model, stage
+        return False

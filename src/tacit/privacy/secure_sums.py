@@ -1,0 +1,148 @@
+"""Thresholds of secure sums: who may drop out, and who may collude.
+
+n parties take part. A sum has at least q of them, any t of them can unmask one, and up to c of
+them may work with the server. Each party adds noise of variance σ²/(q − c), so that every sum that
+can be unmasked has at least σ² from parties that do not collude. The proof is in
+docs/methods/secure-sums.md.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
+
+from tacit.errors import ConfigError
+from tacit.support.tables import Table
+from tacit.support.validation import Count
+
+LEAST_PARTIES, MOST_PARTIES = 3, 1000
+PLACE = "privacy.secure"
+
+
+class Thresholds(NamedTuple):
+    """n, t, q and c of a federation."""
+
+    parties: int
+    threshold: int
+    quorum: int
+    colluding: int
+
+    @property
+    def shares(self) -> int:
+        """q − c: parties whose noise alone makes up that of the guarantee."""
+        return self.quorum - self.colluding
+
+    @property
+    def trust(self) -> str:
+        """Who must be trusted, in words."""
+        return (
+            f"No trusted server: it sees only sums of at least {self.quorum} of the "
+            f"{self.parties} parties, and ε holds against it together with {_few(self.colluding)}"
+        )
+
+    def words(self) -> list[str]:
+        """What the thresholds mean, one line each."""
+        gone = self.parties - self.quorum
+        return [
+            f"the server learns sums of at least {self.quorum} of the {self.parties} parties' "
+            "messages and no single message (quorum)",
+            f"ε holds against the server together with {_few(self.colluding)} (colluding); each "
+            f"party adds 1/√{self.shares} of the noise, so that the others' noise is enough",
+            f"{self.threshold} parties can unmask a sum together (threshold); "
+            + (
+                "no party may drop out of a round"
+                if gone == 0
+                else f"a round goes on without up to {gone} of them"
+            ),
+        ]
+
+
+def _few(colluding: int) -> str:
+    return "any 1 of the parties" if colluding == 1 else f"any {colluding} of the parties"
+
+
+class SecureSums(Table, frozen=True, kw_only=True):
+    """Thresholds of `aggregation = "secure"`; those left out are chosen by the number of parties.
+
+    Parameters
+    ----------
+    colluding
+        Parties that may work with the server without weakening the guarantee.
+    quorum
+        Smallest number of parties in a sum.
+    threshold
+        Number of parties that can unmask a sum together.
+    """
+
+    place: ClassVar[str] = PLACE
+
+    colluding: Count = 1
+    """Parties that may work with the server without weakening the guarantee; at least 1, because a
+    party that reads the result knows its own noise.
+    """
+    quorum: Count | None = None
+    """Smallest number of parties in a sum; by default halfway between the threshold and all."""
+    threshold: Count | None = None
+    """Number of parties that can unmask a sum together, more than half of all parties and
+    `colluding`; by default the smallest that is safe.
+    """
+
+    def among(self, parties: int) -> Thresholds:
+        """The thresholds for that number of parties, or an error.
+
+        Parameters
+        ----------
+        parties
+            Number of parties.
+
+        Examples
+        --------
+        >>> SecureSums().among(10)
+        Thresholds(parties=10, threshold=6, quorum=8, colluding=1)
+        """
+        threshold, quorum = default_thresholds(parties, self.colluding)
+        if self.threshold is not None:
+            threshold = self.threshold
+            quorum = max(quorum, min(threshold, parties))
+        quorum = quorum if self.quorum is None else self.quorum
+        found = Thresholds(parties, threshold, quorum, self.colluding)
+        check_thresholds(found)
+        return found
+
+
+def check_thresholds(found: Thresholds) -> None:
+    """Refuse thresholds under which one party's numbers could be read off sums."""
+    n, t, q, c = found
+    if not LEAST_PARTIES <= n <= MOST_PARTIES:
+        raise ConfigError(
+            f"{n} parties with privacy.aggregation = 'secure'; a secure sum needs "
+            f"{LEAST_PARTIES} to {MOST_PARTIES}: use 'plain'"
+        )
+    if not 1 <= c <= n - 2:
+        raise ConfigError(
+            f"{PLACE}.colluding = {c} with {n} parties; use 1 to {n - 2}: two parties that do not "
+            "collude must be in every sum"
+        )
+    if not 2 * t > n + c:
+        least = (n + c) // 2 + 1
+        raise ConfigError(
+            f"{PLACE}.threshold = {t}; with {n} parties of which {c} may collude it must be at "
+            f"least {least}, or two different sums of one round could be unmasked"
+        )
+    if not t <= q <= n:
+        raise ConfigError(f"{PLACE}.quorum = {q}; it must be from the threshold {t} to {n} parties")
+    if not q - c >= 2:
+        raise ConfigError(
+            f"{PLACE}.quorum = {q} with {c} colluding; at least {c + 2}, or a sum could have one "
+            "honest term"
+        )
+
+
+def default_thresholds(parties: int, colluding: int = 1) -> tuple[int, int]:
+    """Threshold and quorum that tolerate as many dropouts as is safe with these parties.
+
+    >>> default_thresholds(3), default_thresholds(10), default_thresholds(200, 20)
+    ((3, 3), (6, 8), (111, 156))
+    """
+    threshold = (parties + colluding) // 2 + 1
+    quorum = max(threshold, colluding + 2, -(-(threshold + parties) // 2))
+    return threshold, min(quorum, parties)

@@ -1,0 +1,114 @@
+"""Answers of one party for many alternative data sets, computed by the party's own code.
+
+The conformance suite of private methods and the audit compare them: with `tacit.testing.releases`,
+every update has the exact sums and the released values of its mechanisms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+import tacit.party.compute as party_side
+from tacit.expfam import Natural
+from tacit.models import Records
+from tacit.party.compute import Update
+from tacit.plan.agreement import Agreement
+from tacit.plan.calibrate import Settled
+from tacit.plan.plan import Plan, first_factors
+from tacit.privacy.events import Adjacency
+from tacit.server.combine import Shared
+from tacit.server.messages import Request
+from tacit.server.state import initial_state
+
+
+class DataSets:
+    """A party of a plan with several alternative data sets, computed in one call.
+
+    Parameters
+    ----------
+    plan
+        The plan of a private run.
+    party
+        Name of the party.
+    sets
+        Alternative records of the party. One that occurs several times is arranged once.
+    rows
+        Rows to which every data set is padded at least: equal shapes are compiled once.
+    """
+
+    def __init__(
+        self, plan: Plan, party: str, sets: Sequence[Records], rows: int | None = None
+    ) -> None:
+        distinct = {id(one): one for one in sets}
+        arranged = {
+            key: plan.method.arrange(party, one, plan.seed) for key, one in distinct.items()
+        }
+        axis = plan.method.variable_axis
+        self.rows = max(rows or 0, *(one.weights.shape[axis] for one in arranged.values()))
+        self.plan, self.party, self.count = plan, party, len(sets)
+        chosen = [arranged[id(one)] for one in sets]
+        self._stack = party_side.stack_records(chosen, self.rows, plan.method)
+
+    def answer(
+        self,
+        question: Shared,
+        visit: int,
+        memories: Sequence[Natural | None],
+        insecure_noise_seed: int | None = None,
+        settled: Settled | None = None,
+    ) -> list[Update]:
+        """Send the same request to all; without a seed each draws separate noise.
+
+        `settled` replaces the party's terms, e.g. by wrong ones.
+        """
+        plan = self.plan
+        agreement = Agreement(plan.model, plan.family, plan.method, plan.seed, insecure_noise_seed)
+        request = _request(plan, self.party, visit, question)
+        terms = plan.settled[self.party] if settled is None else settled
+        return party_side.answer_many(
+            agreement,
+            *self._stack,
+            [request] * self.count,
+            [terms] * self.count,
+            list(memories),
+        )
+
+
+def _request(plan: Plan, party: str, visit: int, question: Shared) -> Request:
+    stage = plan.method.stage_at(visit)
+    return Request(
+        "check",
+        party,
+        visit,
+        visit,
+        question.q if stage.needs_q else None,
+        plan.family.zero() if stage.needs_factor else None,
+        1.0,
+        initial=visit == 0,
+        stage=stage.name,
+        public=question.public,
+    )
+
+
+def first_question(plan: Plan, visit: int) -> Shared:
+    """Initial q of a run, and public arrays of zeros."""
+    shapes = plan.method.public_shapes(plan.model, plan.family, plan.method.stage_at(visit).name)
+    public = {name: np.zeros(shape) for name, shape in shapes.items()}
+    return Shared(initial_state(plan.rules, first_factors(plan)).q, public)
+
+
+def furthest_pair(sums: np.ndarray, adjacency: Adjacency) -> tuple[int, int]:
+    """Places of the two sums that are furthest apart, or whose distance is NaN.
+
+    One of them is the first, except under replace-one, where all data sets are neighbours.
+    """
+    best, found = -1.0, (0, 0)
+    for place in range(len(sums) if adjacency == "replace-one" else 1):
+        far = np.linalg.norm(sums - sums[place], axis=1)
+        if np.isnan(far).any():
+            return place, int(far.argmax())
+        if far.max() > best:
+            best, found = float(far.max()), (place, int(far.argmax()))
+    return found
