@@ -157,7 +157,8 @@ def test_quick_writes_everything_and_says_so(tiny, tmp_path):
     ]  # fmt: skip
     assert seen[-1][0] == seen[-1][1]
     assert all(Path(file).exists() for file in result["files"])
-    assert {"figure-1.png", "figure-1.svg", "figure-5.png"} <= {p.name for p in out.iterdir()}
+    drawn = {"figure-1.png", "figure-1.svg", "figure-5.png", "figure-5-curves.png"}
+    assert drawn <= {p.name for p in out.iterdir()}
     page = (out / "index.html").read_text()
     assert "quick version" in page
     assert "understated" in page
@@ -165,7 +166,7 @@ def test_quick_writes_everything_and_says_so(tiny, tmp_path):
     table = result["tables"][0]
     assert "substituting one record" in table["note"]
     row = dict(zip(table["columns"], table["rows"][1], strict=True))
-    assert row["method"] == "DP optimisation*"
+    assert row["method"] == "DP optimisation, one step*"
     assert row["paper: accuracy"] == 0.8385
     assert row["ours − paper"] == pytest.approx(row["accuracy"] - 0.8385, abs=1e-6)
     assert row["trusted"] == "nobody"

@@ -19,7 +19,7 @@ from tacit.run.sweep import default_workers
 from tacit_studies import Progress
 from tacit_studies.page import Picture
 from tacit_studies.tables import Table
-from tacit_studies.tmlr_figures import plot_figure, plot_shards
+from tacit_studies.tmlr_figures import plot_figure, plot_shard_curves, plot_shards
 from tacit_studies.tmlr_runs import Run, Store, carried_out, federation_of
 from tacit_studies.tmlr_settings import (
     SHARDS,
@@ -65,13 +65,11 @@ def reproduce(
     """
     out = Path(out)
     figures = check_figure(figure)
-    settings = settings or read_settings()
-    if methods is not None:
-        settings = only(settings, methods)
+    settings = _settings(settings, methods)
     if not 0 <= seed <= MAX_SEED - settings.seeds:
         raise ConfigError(f"--seed {seed}; it must be a whole number from 0 to {MAX_SEED}")
     make_folder(out)
-    planned, absent, settings = _plan(settings, figures, seed, quick)
+    planned, absent, used = _plan(settings, figures, seed, quick)
     store = Store(out / "runs")
     cells = [cell for cells in planned.values() for cell in cells]
     runs = _run_all(cells, store, workers or default_workers(), progress)
@@ -79,15 +77,20 @@ def reproduce(
     pictures: list[tuple[Picture, Figure]] = []
     for number in figures:
         if number in absent:
-            tables.append(absent_table(number, settings.figures[str(number)], absent[number]))
+            tables.append(absent_table(number, used.figures[str(number)], absent[number]))
             continue
         cells = planned[number]
-        made = _shards(settings, cells, runs) if number == SHARDS else _curves(
-            settings, number, cells, runs
+        made = _shards(used, cells, runs) if number == SHARDS else _curves(
+            used, number, cells, runs
         )  # fmt: skip
         tables += made[0]
         pictures += made[1]
     return _write(out, seed, quick, figure, tables, pictures)
+
+
+def _settings(settings: Settings | None, methods: Sequence[str] | None) -> Settings:
+    given = read_settings() if settings is None else settings
+    return given if methods is None else only(given, methods)
 
 
 def _plan(
@@ -178,7 +181,11 @@ def _shards(settings: Settings, cells: Sequence[Cell], runs: dict[str, Run]) -> 
     note += _NOISE_OFF
     found = series_of(cells, [runs[cell.job.digest] for cell in cells])
     picture = Picture("figure-5.png", f"Figure 5. {data}, {what.title}. {note}", narrow=True)
-    return [shard_table(data, what.title, found, note)], [(picture, plot_shards(found))]
+    over_rounds = Picture(
+        "figure-5-curves.png", f"Figure 5 over rounds, by number of shards. {note}"
+    )
+    pictures = [(picture, plot_shards(found)), (over_rounds, plot_shard_curves(found))]
+    return [shard_table(data, what.title, found, note)], pictures
 
 
 _CURVES = (
@@ -220,8 +227,8 @@ def _summary(quick: bool) -> str:
         "The experiments of the DP-PVI paper (section 5 and Appendix B), with the ends of "
         "its published curves beside ours. Ours are simulations: the noise comes from known seeds, "
         "so that they can be repeated; with secret noise the same runs have the guarantees told. "
-        "Our private methods run synchronously, except for the rows that say sequential; the paper "
-        "visits parties one after another where it trusts no aggregator."
+        "Our private methods run synchronously, except for DP optimisation of 20 steps a visit; "
+        "the paper visits parties one after another where it trusts no aggregator."
     )
     small = (
         " This is the quick version: fewer seeds, splits, methods and rounds. Its numbers are a "
