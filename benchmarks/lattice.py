@@ -1,11 +1,14 @@
 """The discrete sampler, and what the lattice costs a private run: python -m benchmarks.lattice.
 
-    python -m benchmarks.lattice [--before REVISION]
+    python -m benchmarks.lattice [--before REVISION] [--opendp]
 
 Microseconds per number of noise for vectors of several lengths, one at a time and drawn ahead, and
-CPU seconds of a private Adult run (examples/adult-private.toml with secret noise, compiled before).
-With `--before` the same run is measured in the source tree of that revision, in alternation: give
-the last one with floating-point noise. Exit code 1 if a target is missed.
+CPU seconds of a private Adult run (examples/adult-private.toml with secret noise, compiled before,
+and with a declared prior: later versions learn its scale otherwise, which has nothing to do with
+noise). With `--before` the same run is measured in the source tree of that revision, in
+alternation: give the last one with floating-point noise. With `--opendp` the sampler's law is
+compared with that of OpenDP's discrete Gaussian (install opendp for it) by a two-sample χ² test per
+scale. Exit code 1 if a target is missed.
 """
 
 from __future__ import annotations
@@ -20,12 +23,16 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.common import ROOT, best_cpu_s
 from tacit.privacy.lattice import DiscreteGaussian, draw_each
 
 MOST_MICROSECONDS = 0.3
 MOST_RATIO = 1.3
 PAIRS = 3
+SCALES = (2, 5, 10, 20)
+LEAST_LIKELY = 1e-4
 CHILD = """
 import json, statistics, time, tomllib
 from pathlib import Path
@@ -36,6 +43,7 @@ from tacit.run.run import prepare
 raw = tomllib.loads(Path("examples/adult-private.toml").read_text(encoding="utf-8"))
 raw["privacy"].pop("insecure_noise_seed", None)
 raw["privacy"].pop("ledger", None)
+raw["model"]["prior_sd"] = 1.0
 plan = prepare(parse_config(raw)).plan
 carry_out(plan)
 spent = []
@@ -74,6 +82,29 @@ def sampler() -> dict[str, float]:
     return found
 
 
+def compared(bits: int, count: int) -> tuple[float, float]:
+    """p-value of the hypothesis that both samplers have one law; OpenDP's µs per number."""
+    import opendp.prelude as dp  # pyright: ignore[reportMissingImports]
+    from scipy.stats import chi2_contingency
+
+    dp.enable_features("contrib")
+    space = dp.vector_domain(dp.atom_domain(T=int)), dp.l2_distance(T=float)
+    other = dp.m.make_gaussian(*space, scale=float(2**bits))
+    nothing, theirs = [0] * count, []
+    spent = best_cpu_s(lambda: theirs.append(other(nothing)), 1)
+    ours = DiscreteGaussian(os.urandom(32), bits).draw(count)
+    pooled = np.concatenate([ours, theirs[0]])
+    # Single values at small scales, else bins of equal probability; low bits in either case.
+    cuts = np.unique(np.quantile(pooled, np.linspace(0, 1, 41)[1:-1]))
+    table = [
+        np.bincount(np.searchsorted(cuts, one, side="right") * 4 + one % 4, minlength=164)
+        for one in (ours, np.asarray(theirs[0]))
+    ]
+    kept = np.sum(table, axis=0) >= 20
+    _, likely, *_ = chi2_contingency(np.stack(table)[:, kept])
+    return float(likely), 1e6 * spent / count  # pyright: ignore[reportArgumentType]
+
+
 def run_cpu_s(tree: Path) -> float:
     """CPU seconds of the Adult run with the package in a source tree."""
     environment = os.environ | {"PYTHONPATH": str(tree / "src")}
@@ -95,8 +126,16 @@ def main() -> int:
     """Print one line per measurement."""
     parser = argparse.ArgumentParser(description="the discrete sampler and its cost")
     parser.add_argument("--before", help="a revision with floating-point noise")
+    parser.add_argument("--opendp", action="store_true", help="compare with OpenDP's sampler")
     options = parser.parse_args()
     missed = False
+    for bits in SCALES if options.opendp else ():
+        likely, spent = compared(bits, 100_000)
+        missed |= likely < LEAST_LIKELY
+        print(
+            f"OpenDP, parameter 2^{bits:<2}: p = {likely:.3f}, {spent:.1f} µs per number",
+            flush=True,
+        )
     for what, spent in sampler().items():
         bound = what != "100 numbers" and "keys" not in what
         missed |= bound and spent > MOST_MICROSECONDS

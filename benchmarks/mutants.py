@@ -141,8 +141,22 @@ MUTANTS = (
     ),
     Mutant(
         "the projection is applied to the sum of scores", "methods/scoring/party.py",
-        "z = computed_once(plain - (plain @ bend.T) @ bend)", "z = computed_once(plain)",
+        "z = scale * (x - centre) - along @ bend", "z = scale * (x - centre)",
         ("tests/methods/test_scoring.py",),
+    ),
+    Mutant(
+        "rows of persons are one long sum", BOUNDED,
+        "BLOCK_ROWS = LEAST_UNITS // 2", "BLOCK_ROWS = 1 << 40", ("tests/privacy/test_bounded.py",),
+    ),
+    Mutant(
+        "noise without replacement depends on the number of records", SETTLING,
+        "def events(noise: float, units: int = ANY_UNITS)",
+        "def events(noise: float, units: int = shape.units)", (SETTLE,),
+    ),
+    Mutant(
+        "arrays of any length where it is secret", "arrays.py",
+        "return -(-rows // BLOCK_ROWS) * BLOCK_ROWS", "return rows",
+        ("tests/methods/test_private_rows.py",),
     ),
     Mutant(
         "a reply of floats is taken", "server/requests.py",

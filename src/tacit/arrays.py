@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 SUBSTITUTED_ROWS = 32
+BLOCK_ROWS = 32
+"""Rows that processors compute together; see `whole_blocks`."""
 
 Array = Any
 """A NumPy array, a JAX array or a tracer."""
@@ -113,6 +115,20 @@ def kept_rows(weights: Array, rows: Array) -> Array:
     xp = namespace(weights, rows)
     kept = (weights > 0).reshape(weights.shape + (1,) * (rows.ndim - 1))
     return xp.where(kept, rows, 0.0).astype(np.float64)
+
+
+def whole_blocks(rows: int) -> int:
+    """The number of rows, rounded up to whole blocks.
+
+    The last rows of an array that is no multiple of a processor's vectors are computed by other
+    instructions, which round differently: with the next length a record there has other numbers,
+    and for an adversarial q altogether different ones. Where the number of records is secret, one
+    record more would change the contributions of others. Rows of whole blocks are computed alike.
+
+    >>> whole_blocks(1), whole_blocks(64), whole_blocks(65)
+    (32, 64, 96)
+    """
+    return -(-rows // BLOCK_ROWS) * BLOCK_ROWS
 
 
 def unit_rows(rows: Array) -> tuple[Array, Array]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tacit.party.compute as party_side
+import tacit.plan.plan as plans
 import tacit.privacy.bounded as bounded
 from tacit.auditing import audit
 from tacit.data.schema.layout import INTERCEPT, Feature
@@ -39,9 +40,15 @@ CASES = {
     "dp-sgd": (DPSGD(), LOGISTIC, {}),
     "dp-sgd, persons, added": (DPSGD(), LOGISTIC, PERSON | ADDED),
     "dp-sgd, sampled": (DPSGD(sampling_rate=0.5), LOGISTIC, {}),
+    "dp-sgd, less noise at the end": (DPSGD(noise_end=0.5), LOGISTIC, {}),
     "updates, persons": (PrivateUpdate(shards=1), LINEAR, PERSON),
     "updates, party, added": (PrivateUpdate(shards=1), LINEAR, {"unit": "party"} | ADDED),
     "updates, shared noise": (PrivateUpdate(shards=1), LINEAR, {"aggregation": "trusted"}),
+    "updates, party, noise of the server": (
+        PrivateUpdate(shards=1),
+        LINEAR,
+        {"unit": "party", "aggregation": "server"},
+    ),
     "statistics, persons": (PrivateStatistics(), LINEAR, PERSON),
     "statistics, added": (PrivateStatistics(), LOGISTIC, ADDED),
     "hybrid": (Hybrid(gradient_clip=0.5), LINEAR, {}),
@@ -144,6 +151,36 @@ def test_half_of_shared_noise_is_found(mutate):
     mutate(scaled_noise(0.5))
     plan = planned(PrivateUpdate(shards=1), LINEAR, {"aggregation": "trusted"})
     assert not audit(plan, draws=3_000, seconds=1e4, canaries=False).holds
+
+
+def test_noise_that_the_server_forgets_is_found(monkeypatch):
+    """Or has too little of, in the last round."""
+    how = {"unit": "party", "aggregation": "server"}
+    plan = planned(PrivateUpdate(shards=1), LINEAR, how)
+    own = plans.DiscreteGaussian.draw
+    for factor in (0.0, 0.5):
+        monkeypatch.setattr(
+            plans.DiscreteGaussian, "draw",
+            lambda self, count, factor=factor: (factor * own(self, count)).astype(np.int64),
+        )  # fmt: skip
+        found = audit(plan, draws=1_024, seconds=1e4, canaries=False)
+        assert "release" in {one.kind for one in found.findings if not one.holds}
+
+
+def test_noise_that_is_missing_at_the_end_is_found(monkeypatch, mutate):
+    """Charged as planned, but added with half of the scale that the last visit needs."""
+    mutate(lambda own: own)
+    plan = planned(DPSGD(noise_end=2.0), LOGISTIC, {})
+    private = party_side._private_parts
+
+    def weak(agreement, requests, settled, keys):
+        terms, secrets, noise = private(agreement, requests, settled, keys)
+        return terms, secrets, noise // (1 + (requests[0].visit > 0))
+
+    monkeypatch.setattr(party_side, "_private_parts", weak)
+    found = audit(plan, draws=1_024, seconds=1e4, canaries=False)
+    wrong = [one.what for one in found.findings if not one.holds and one.kind == "release"]
+    assert wrong == ["update at visit 2, release 1"]
 
 
 def test_an_exact_number_in_the_reply_is_found(monkeypatch):

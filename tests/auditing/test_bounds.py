@@ -14,7 +14,7 @@ from tacit.privacy.audit.bounds import (
     upper_rate,
 )
 from tacit.privacy.audit.low_bits import low_bits_epsilon, reachable
-from tacit.privacy.audit.one_run import canaries_epsilon, guess_probability
+from tacit.privacy.audit.one_run import canaries_epsilon, guess_probability, ruled_out
 from tacit.privacy.events import GaussianEvent
 
 
@@ -102,3 +102,29 @@ def test_guesses_of_canaries():
     assert canaries_epsilon(rng.normal(size=500) + 3.0 * coins, coins, 1e-5) > 1.5
     flipped = (rng.random(500) < np.e / (1 + np.e)) == coins
     assert canaries_epsilon(flipped.astype(float), coins, 1e-5) <= 1.0
+
+
+def test_gaussian_canaries_hold_and_show_more():
+    """Canaries with μ-Gaussian scores: the bound is below the true ε, and above that of (ε, δ)."""
+    rng, mu, delta = np.random.default_rng(6), 1.0, 1e-5
+    true = gaussian_epsilon(mu, delta)
+    found = []
+    for _ in range(40):
+        coins = rng.random(1_000) < 0.5
+        scores = rng.normal(size=1_000) + mu * coins
+        found.append([canaries_epsilon(scores, coins, delta, gaussian=g) for g in (True, False)])
+    whole, pair = np.array(found).T
+    assert np.mean(whole <= true) >= 0.95
+    assert np.median(whole) > 0.4 * true
+    assert np.median(whole) > 1.5 * np.median(pair)
+    assert canaries_epsilon(rng.normal(size=500), rng.random(500) < 0.5, delta, gaussian=True) == 0
+
+
+@pytest.mark.parametrize(("guesses", "right"), [(50, 40), (200, 130), (200, 101)])
+def test_guesses_that_chance_allows_are_not_ruled_out(guesses, right):
+    """At μ = 0 the right guesses are those of a fair coin."""
+    for error in (0.05, 1e-3, 1e-6):
+        if binom.sf(right - 1, guesses, 0.5) > error:
+            assert not ruled_out(200, guesses, right, 0.0, error)
+    assert ruled_out(200, 200, 180, 0.0, 1e-3)
+    assert not ruled_out(200, 200, 180, 5.0, 1e-3)

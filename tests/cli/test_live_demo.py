@@ -24,7 +24,7 @@ def test_the_live_demo_gives_the_bits_of_one_process_on_real_records(tmp_path: P
         capture_output=True,
         text=True,
         encoding="utf-8",
-        timeout=400,
+        timeout=900,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "certs party cleveland" in done.stdout  # the real hospitals, not the synthetic cohort

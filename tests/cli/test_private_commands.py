@@ -192,7 +192,7 @@ def test_check_shows_the_price_and_spends_nothing(tacit, secret, tmp_path):
         "No trusted server",
         "noise sd",
         "signal to noise",
-        "No budget has been spent.",
+        "This check spends no budget.",
     ):
         assert words in out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["secret.toml", "state"]

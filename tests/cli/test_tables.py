@@ -1,13 +1,17 @@
 """`tacit init` and `tacit predict`: from a CSV file to a study, and from a run to predictions."""
 
 import json
+import re
 import tomllib
+import warnings
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 
+import tacit as tacit_package
+from tacit.auditing.configured import _planned
 from tacit.run.config import parse_config
 from tacit.run.draft import draft_study, rounded_outwards
 
@@ -41,7 +45,8 @@ def test_a_draft_is_a_study_that_a_private_run_refuses(tacit, patients):
     text = Path("study.toml").read_text()
     config = parse_config(tomllib.loads(text))
     assert config.data.party == "hospital"
-    assert [c.name for c in config.data.columns] == ["age", "smoker", "body mass", "died"]
+    names = [c.name for c in config.data.columns]
+    assert names == ["age", "smoker", "body mass", "died", "hospital"]
     assert all(column.draft for column in config.data.columns)
     for exact in (AGES.min(), AGES.max()):
         assert f"{exact:g}" not in text
@@ -52,6 +57,45 @@ def test_a_draft_is_a_study_that_a_private_run_refuses(tacit, patients):
     code, _, err = tacit("init", "patients.csv", "--outcome", "died")
     assert code == 2
     assert "study.toml exists" in err
+
+
+def test_a_draft_can_be_audited_and_two_values_are_levels(patients):
+    pl.read_csv(patients).with_columns(died=pl.col("died") + 1).write_csv(patients)
+    draft = draft_study("patients.csv", "died", "hospital")
+    config = parse_config(tomllib.loads(draft.text))
+    outcome = next(column for column in config.data.columns if column.name == "died")
+    assert (outcome.levels, config.data.positive) == (("1", "2"), "2")
+    federation, plan = _planned(config, 200, 0)
+    assert set(federation.parties) == {"north", "south"}
+    assert plan.model.kind == "logistic"
+
+
+def test_check_after_fits_in_python_says_what_was_spent(tacit, patients):
+    tacit("init", "patients.csv", "--outcome", "died", "--party", "hospital")
+    study = Path("study.toml")
+    study.write_text(study.read_text().replace(", draft = true", "").replace("body mass", "id"))
+    schema = tacit_package.Schema.from_toml(study)
+    privacy = tacit_package.Privacy(epsilon=1.0, delta=1e-5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tacit_package.fit("died ~ age", patients, party="hospital", schema=schema, privacy=privacy)
+    code, out, err = tacit("check", "study.toml", "--set", "data.held_out=0")
+    assert code == 3
+    assert "(1 was spent before)" in err
+    assert "link" not in err
+    needed = re.search(r"--epsilon ([\d.]+)", err)
+    assert needed is not None
+    assert 1.2 < float(needed[1]) < 2.0
+    code, out, err = tacit("ledger", "show", "--json")
+    rows = json.loads(out)["datasets"]
+    assert [round(row["epsilon"], 2) for row in rows] == [1.0, 1.0]
+    assert {row["delta"] for row in rows} == {1e-5}
+    code, _, err = tacit("ledger", "budget", "study.toml", "--epsilon", needed[1], "--delta",
+                         "1e-5", "--reason", "test")  # fmt: skip
+    assert code == 0, err
+    code, out, err = tacit("check", "study.toml", "--set", "data.held_out=0")
+    assert code == 0, err
+    assert "Budget: ε = 1 spent so far" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,18 @@ def test_terms_references_and_backticks():
     assert parse_formula("größe ~ 年齢").terms == (Term("年齢"),)
 
 
+def test_interactions_and_transformations():
+    found = parse_formula("y ~ a*C(b) + np.log(c) + I((d - 60)/10):a")
+    assert [term.column for term in found.terms] == [
+        "a", "b", "a:b", "log(c)", "I((d-60)/10):a",
+    ]  # fmt: skip
+    assert found.terms[2].factors == (Term("a"), Term("b", True))
+    assert found.terms[4].sources == ("d", "a")
+    three = parse_formula("y ~ a*b*c").terms
+    assert [term.column for term in three] == ["a", "b", "c", "a:b", "a:c", "b:c", "a:b:c"]
+    assert [term.column for term in parse_formula("y ~ a:b + a*b").terms] == ["a:b", "a", "b"]
+
+
 def test_a_dot_is_every_other_declared_column():
     found = parse_formula("y ~ a + .")
     assert [term.column for term in found.columns(["y", "b", "a", "c"])] == ["a", "b", "c"]
@@ -33,9 +45,19 @@ def test_a_dot_is_every_other_declared_column():
         ("y ~ x + (1 | hospital)", "not supported yet: use a NumPyro model"),
         ("y ~ (1 + x || g)", "random effects of groups"),
         ("y ~ 1 | g", "random effects of groups"),
-        ("y ~ a*b", "interactions are not supported yet"),
-        ("y ~ a:b", "interactions are not supported yet"),
-        ("y ~ log(a)", r"log\(…\) is not supported"),
+        ("y ~ a*.", "cannot be part of an interaction"),
+        ("y ~ a:a", "interacts with itself"),
+        ("y ~ a*b*c*d*e", "5 factors joined by"),
+        ("y ~ a:y", "is the outcome and a term"),
+        ("y ~ poly(a, 2)", "depends on the records of all parties"),
+        ("y ~ center(a)", r"use public constants, e.g. I\(x - 60\)"),
+        ("y ~ foo(a)", r"foo\(…\) is not supported; choose from log"),
+        ("y ~ log(a, 2)", "takes one argument"),
+        ("y ~ I(a ** b)", "whole number from 2 to 9"),
+        ("y ~ I(a if b else c)", "only columns, numbers"),
+        ("y ~ I(__import__('os'))", "is not supported; choose from"),
+        ("y ~ log(a", "is not closed"),
+        ("y ~ log(3)", "names no column"),
         ("log(y) ~ a", "transform it before the fit"),
         ("y ~ 0 + a", "without an intercept"),
         ("y ~ a - 1", "leaving the intercept out"),
@@ -44,7 +66,7 @@ def test_a_dot_is_every_other_declared_column():
         ("y ~ y", "is the outcome and a term"),
         ("y ~ a +", "a column is missing at the end"),
         ("y ~", "a column is missing"),
-        ("~ a", "outcome before ~ is missing"),
+        ("~ a ~ b", "~ occurs twice"),
         ("age + sex", '"~" is missing'),
         ("y ~ a ~ b", "~ occurs twice"),
         ("y ~ a b", "join columns with"),
@@ -93,7 +115,7 @@ def test_a_formula_in_a_study_file_is_outcome_and_columns():
     [
         ("+ C(smoking)", "+ smokin", 'formula names "smokin", .* did you mean "smoking"'),
         ("~ age", "~ C(age)", "columns.age has no levels"),
-        ("~ age", "~ age*weight", "interactions are not supported"),
+        ("~ age", "~ bs(age)", "depends on the records of all parties"),
         ("privacy", 'outcome = "died"\nprivacy', "leave outcome out"),
         ("C(smoking)", "C(smoking, 'x')", "columns.smoking.reference"),
     ],

@@ -46,13 +46,13 @@ def test_a_study_file_keeps_every_key_of_its_columns(tmp_path):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"bounds": {"age": (105, 18)}}, r"columns\.age\.low = 105.0; it must be less than high"),
+        ({"bounds": {"age": (105, 18)}}, r"low of bounds..age.. = 105.0; it must be less"),
         ({"bounds": {"age": 18}}, r"bounds\['age'\] = 18; give two numbers, \(low, high\)"),
-        ({"bounds": {"age": ("a", 5)}}, r"columns\.age\.low = .a.; it must be"),
+        ({"bounds": {"age": ("a", 5)}}, r"low of bounds..age.. = .a.; it must be"),
         ({"levels": {"smoker": "yes"}}, r"levels\['smoker'\] = 'yes'; give a list"),
         ({"bounds": {"age": (0, 1)}, "levels": {"age": ["a"]}}, "a column with levels"),
         ({"missing": {"age": "level"}}, "declare the levels of that column"),
-        ({"levels": {"age": ["a"]}, "missing": {"age": "guess"}}, r"columns\.age\.missing"),
+        ({"levels": {"age": ["a"]}, "missing": {"age": "guess"}}, r"missing..age.. = .guess."),
         ({"bounds": [("age", 1)]}, "give a dictionary by column name"),
     ],
 )

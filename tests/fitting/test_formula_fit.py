@@ -11,6 +11,7 @@ import pytest
 
 import tacit
 from tacit.data.federation import Federation
+from tacit.data.prepare import OutsideBoundsWarning
 from tacit.errors import ConfigError, DataError
 
 N = 1200
@@ -92,10 +93,14 @@ def test_a_linear_fit_is_least_squares_with_calibrated_intervals():
     fit = tacit.fit("pressure ~ age + sex", FRAME, party="hospital", privacy=None)
     design = np.column_stack([np.ones(N), AGE, SEX == "m"]).astype(float)
     solution, rest, *_ = np.linalg.lstsq(design, FRAME["pressure"].to_numpy(), rcond=None)
-    np.testing.assert_allclose(fit.summary()["mean"].to_numpy(), solution, rtol=0.01)
+    table = fit.summary()
+    assert table["term"].to_list() == ["intercept", "age", "sex: m vs f", "noise sd"]
+    np.testing.assert_allclose(table["mean"].to_numpy()[:3], solution, rtol=0.01)
     noise = np.sqrt(rest[0] / (N - 3))
+    assert table["mean"][3] == pytest.approx(noise, rel=0.005)
+    assert table["sd"][3] == pytest.approx(noise / np.sqrt(2 * N), rel=0.03)
     errors = noise * np.sqrt(np.diag(np.linalg.inv(design.T @ design)))
-    np.testing.assert_allclose(fit.summary()["sd"].to_numpy(), errors, rtol=0.02)
+    np.testing.assert_allclose(table["sd"].to_numpy()[:3], errors, rtol=0.02)
     interval = fit.predict(FRAME, "interval", level=0.8)
     inside = (interval["low"] < FRAME["pressure"]) & (FRAME["pressure"] < interval["high"])
     assert inside.mean() == pytest.approx(0.8, abs=0.04)
@@ -153,7 +158,8 @@ def test_a_saved_fit_predicts_alike_and_holds_no_record(private, tmp_path):
 
 def test_values_outside_the_bounds_are_clipped_as_in_training(private):
     old = pd.DataFrame({"age": [100.0, 250.0], "sex": ["f", "f"]})
-    found = private.predict(old)
+    with pytest.warns(OutsideBoundsWarning, match="1 value of age"):
+        found = private.predict(old)
     assert found[0] == found[1]
 
 
@@ -212,7 +218,6 @@ def test_a_missing_value_that_is_dropped_has_no_prediction():
         ({"test": 2}, "test = 2; give a share"),
         ({"family": "linear"}, "has the levels 0, 1, but this family needs a number"),
         ({"schema": {"age": (0, 1)}}, "give tacit.Schema"),
-        ({"model": "pressure ~ age", "schema": BOUNDS}, "needs a public standard deviation"),
         ({"model": tacit.models.LogisticRegression}, "need a formula"),
         ({"model": "died ~ age + (1 | hospital)"}, "not supported yet"),
     ],

@@ -21,6 +21,7 @@ from harness import Federation, run_async
 from tacit.errors import PeerError, PrivacyBudgetError, TacitError
 from tacit.live import session as session_module
 from tacit.live.join import approve, prepare_party
+from tacit.live.plan import server_plan
 from tacit.live.protocol import messages as m
 from tacit.live.protocol.arrays import pack
 from tacit.live.protocol.codec import decode, encode
@@ -236,7 +237,10 @@ class Relay:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory, pki) -> Any:
     """A whole private run of two parties, each behind a relay."""
-    federation = make(tmp_path_factory.mktemp("private") / "f", pki)
+    return recording(make(tmp_path_factory.mktemp("private") / "f", pki), pki)
+
+
+def recording(federation: Federation, pki: harness.Pki) -> Any:
     relays = {}
 
     async def play() -> Any:
@@ -273,6 +277,27 @@ def test_every_frame_of_a_private_run(recorded):
         assert len(book.charged()) == ROUNDS
         assert 0.0 < book.spent() <= EPSILON
         assert not list(federation.base.glob("state/**/*ledger*")), "the server has none"
+
+
+@pytest.mark.parametrize("kind", ["dp-sgd", "dp-statistics"])
+def test_batches_without_replacement_are_integers_of_the_agreed_step(tmp_path, pki, kind):
+    """Of parties whose batches are different shares of their records, which no server knows."""
+    method = {"kind": kind, "sampling_rate": 0.45, "sampling": "without-replacement"}
+    federation = make(tmp_path, pki, AGREED | {"method": method})
+    _, _, sent = recording(federation, pki)
+    plan = server_plan(federation.server_setup.agreed)
+    events = plan.settled["north"].events_at(0)
+    for name in ROWS:
+        audit = audit_of(federation, name, 99)
+        for payload in sent[name]:
+            audit.look(payload)
+        assert audit.updates == ROUNDS
+        own = prepare_party(federation.party_setup(name, 1)).plan.settled[name]
+        assert own.guarantee.epsilon <= EPSILON
+        (event,) = own.events_at(0)
+        assert event.step == events[0].step
+        batch = {"north": 5, "south": 2}[name]
+        assert (event.sampling.batch, event.sampling.total) == (batch, len(ROWS[name]))
 
 
 def mutated() -> dict[str, Any]:

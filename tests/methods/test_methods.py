@@ -224,7 +224,10 @@ def test_auto_is_the_cheapest_method_that_serves():
         "natural",
         "gradient-vi",
     ]
-    private = {"dp-sgd", "dp-scoring", "dp-scores", "dp-updates", "dp-statistics", "dp-hybrid"}
+    private = {
+        "dp-sgd", "dp-scoring", "dp-scores", "dp-updates", "dp-statistics", "dp-hybrid",
+        "dp-conjugate",
+    }  # fmt: skip
     plain = {"exact", "natural", "gradient-vi", "expected-statistics"}
     assert set(METHODS) == {*plain, *private}
 

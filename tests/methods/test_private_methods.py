@@ -42,7 +42,7 @@ from tacit.server.combine import RoundSum, Shared
 from tacit.server.messages import Reply
 from tacit.server.schedule import Synchronous
 from tacit.server.state import initial_state
-from tacit.server.step import _noisy_sum
+from tacit.server.step import noisy_sum
 from tacit.testing import check_local_method, check_private_method, gaussian_faults
 
 LAYOUT = (INTERCEPT, Feature("numeric", "a", -1.0, 1.0), Feature("level", "b=u"))
@@ -148,7 +148,7 @@ def noise_of_server(plan, coordinates):
     replies = [Reply(f"r-{name}", name, 0, zeros, None) for name in plan.parties]
 
     def added(number):
-        total = _noisy_sum(rules, replace(start, round=number - 1), replies)
+        total = noisy_sum(rules, replace(start, round=number - 1), replies)
         answers = RoundSum(total, len(plan.parties), number)
         return coordinates(rules.combine(Shared(start.q), answers), start.q)
 

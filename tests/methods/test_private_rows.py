@@ -1,12 +1,19 @@
 """One record reaches into its own unit only, whatever numbers it holds."""
 
+import jax
 import numpy as np
 import pytest
 
 import tacit
+import tacit.plan.plan
 from tacit.data.records import pooled
+from tacit.engines.batching import PartyBatches
+from tacit.expfam import MeanFieldGaussian
+from tacit.methods.dpsgd.clipping import clipped_gradient
 from tacit.methods.private import group_rows
-from tacit.party.compute import stack_records
+from tacit.models import LogisticRegression, SoftmaxRegression
+from tacit.party.compute import padded_rows, stack_records
+from tacit.privacy.sampling import chunk_length
 
 
 @pytest.mark.parametrize("bad", [np.inf, np.nan, 1e30])
@@ -38,3 +45,73 @@ def test_a_private_fit_scores_no_training_records():
     fit = tacit.fit(tacit.models.LogisticRegression, cohort, privacy=private, schedule=schedule)
     assert fit.metrics["training"] is None
     assert fit.metrics["held_out"] is not None
+
+
+def cancelling(width):
+    """θ whose products with a record cancel: what is left depends on the order of additions."""
+    theta = np.random.default_rng(1).normal(size=width)
+    theta[[0, -1]] = 1.1e8, -1.1e8
+    return theta.astype(np.float32)
+
+
+@pytest.mark.full_optimisation
+@pytest.mark.parametrize("kind", ["logistic", "softmax"])
+def test_a_record_counts_the_same_whatever_the_length_of_the_array(kind):
+    """One record more may make the array longer, which must not change what others add."""
+    rng, width = np.random.default_rng(0), 50
+    x = rng.normal(size=(128, width)).astype(np.float32)
+    x[:, [0, -1]] = 1.0
+    y = rng.integers(0, 2, 128).astype(np.float32)
+    names = tuple(f"c{place}" for place in range(width))
+    model = LogisticRegression(names)
+    if kind == "softmax":
+        model = SoftmaxRegression(names, levels=("u", "v", "w"))
+    family = MeanFieldGaussian(model.dimension)
+    free = {
+        "location": np.tile(cancelling(width), model.dimension // width),
+        "scale": np.full(model.dimension, -8.0, np.float32),
+    }
+    maps = {"location": np.ones(model.dimension, np.float32)}
+    still = np.zeros(model.dimension, np.float32)
+
+    def total(x, y, weights):
+        given = (model, family, free, still, {"x": x, "y": y}, weights, 1.0, maps)
+        return clipped_gradient(*given).value["location"]
+
+    def summed(count, rows):
+        there = (np.arange(rows) < count).astype(np.float32)
+        places = np.where(there > 0, np.arange(rows), 0)
+        return np.asarray(jax.jit(jax.vmap(total))(x[None, places], y[None, places], there[None]))
+
+    for count in (46, 91):  # where a ladder by factors of √2 has no whole blocks
+        lengths = {padded_rows(count), padded_rows(count + 1), 128}
+        found = [summed(count, rows) for rows in lengths]
+        assert np.linalg.norm(found[0]) > 1.0
+        for one in found[1:]:
+            # The sum itself may round differently, which is charged.
+            np.testing.assert_allclose(one, found[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "terms", [{"adjacency": "add-or-remove-one"}, {"unit": "person"}, {}], ids=str
+)
+def test_arrays_are_whole_blocks_where_their_length_is_secret(terms):
+    rng = np.random.default_rng(2)
+    parties = {
+        name: {
+            "x": rng.normal(size=(count, 2)),
+            "y": np.zeros(count),
+            "person": np.arange(count) // 2,
+        }
+        for name, count in (("a", 46), ("b", 91), ("c", 30))
+    }
+    plan = tacit.plan.plan.make_plan(
+        LogisticRegression(("u", "v")), parties, method=tacit.methods.DPSGD(),
+        privacy=tacit.Privacy(noise_multiplier=1.0, delta=1e-4, **terms),
+    )  # fmt: skip
+    batches = PartyBatches(plan.agreement, plan.settled)
+    batches.add(plan.parties, batch_parties=True, all_at_once=True)
+    lengths = {batches._batch_of[name].weights.shape[1] for name in parties}
+    assert all(length % 32 == 0 for length in lengths) == bool(terms)
+    for rate, units in ((0.01, 4096), (0.5, 96), (0.9, 64)):
+        assert chunk_length(rate, units) % 32 == 0

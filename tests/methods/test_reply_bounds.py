@@ -362,7 +362,7 @@ def test_the_words():
         DPSGD(steps=2),
         DPSGD(steps=5, step_size=0.1),
         DPSGD(_prior_share=0.5),
-        DPSGD(sampling_rate=0.4, sampling="without-replacement"),
+        DPSGD(steps=2, sampling_rate=0.4, sampling="without-replacement"),
     ],
 )
 def test_several_noisy_steps_cannot_make_q_improper_or_far(method):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tacit.errors import ConfigError
+from tacit.methods import DPSGD, PrivateUpdate
 from tacit.plan.calibrate import LargeDeltaWarning, PartyShape, settle
 from tacit.privacy.accounting import epsilon
 from tacit.privacy.events import GaussianEvent, Poisson
@@ -33,6 +34,9 @@ class Sums:
             GaussianEvent(clip=clip, noise_sd=noise_sd),
             GaussianEvent(clip=clip, noise_sd=noise_sd, count=3, sampling=sampling),
         )
+
+    def summands(self, units):
+        return units
 
 
 def spent(settled, privacy, delta):
@@ -227,3 +231,34 @@ def test_a_delta_that_one_record_at_random_would_meet_is_warned_about():
         warnings.simplefilter("error")
         settle(Privacy(epsilon=1.0, delta=1e-6), Sums(), SHAPES)
         settle(Privacy(epsilon=1.0, delta=0.01, unit="party"), Sums(unit="party"), SHAPES)
+
+
+def test_noise_without_replacement_is_the_same_for_every_number_of_records():
+    """A server derives the step of the lattice from the plan; each ε is that of the own batches."""
+    method = DPSGD(sampling_rate=1 / 3, sampling="without-replacement")
+    privacy = Privacy(epsilon=1.0, delta=1e-6)
+    shapes = {str(n): PartyShape(visits=5, units=n) for n in (3, 4, 100, 1_001)}
+    found = settle(privacy, method, shapes, total_units=1_108)
+    assert len({(one.noise_sd, one.events_at(0)[0].step) for one in found.values()}) == 1
+    for name, one in found.items():
+        sampling = one.events_at(0)[0].sampling
+        assert (sampling.batch, sampling.total) == (int(name) // 3, int(name))
+        assert one.guarantee.epsilon == spent(one, privacy, 1e-6) <= 1.0
+    assert found["3"].guarantee.epsilon > 0.99
+    with pytest.raises(ConfigError, match="'2' has 2 units; a batch of one is more than the share"):
+        settle(privacy, method, {"2": PartyShape(visits=5, units=2)}, total_units=2)
+    given = Privacy(noise_multiplier=3.0, delta=1e-6)
+    alone = settle(given, method, {"2": PartyShape(visits=5, units=2)}, total_units=2)["2"]
+    assert alone.events_at(0)[0].sampling.rate == 0.5, "which its ε counts"
+
+
+def test_rounding_is_charged_for_as_many_contributions_as_are_added_up():
+    privacy = Privacy(noise_multiplier=3.0, delta=1e-6)
+    sharded = PrivateUpdate(shards=70_000)
+    with pytest.raises(ConfigError, match=r"adds up 70000 contributions; .* at most 65536"):
+        settle(privacy, sharded, {"a": PartyShape(visits=2, units=50)}, total_units=50)
+    hidden = Privacy(noise_multiplier=3.0, delta=1e-8, adjacency="add-or-remove-one")
+    many = {"a": PartyShape(visits=2, units=1 << 21)}
+    for parts in (1.0, 8.0):
+        with pytest.raises(ConfigError, match="adds up 2097152 contributions"):
+            settle(hidden, Sums(adjacency="add-or-remove-one"), many, summed_parts=parts)

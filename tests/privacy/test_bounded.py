@@ -1,5 +1,7 @@
 """A Bounded keeps the sensitivity that it declares, whatever the units hold."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tacit.errors import DataError
+from tacit.privacy import bounded as module
 from tacit.privacy.bounded import (
     Bounded,
     add_disjoint,
@@ -15,6 +19,7 @@ from tacit.privacy.bounded import (
     clip_units,
     clip_weights,
 )
+from tacit.privacy.events import Lattice
 from tacit.testing import check_clipping
 
 pytestmark = pytest.mark.full_optimisation
@@ -303,3 +308,74 @@ def test_a_tiny_clip_binds_where_squares_are_below_single_precision(size):
     clip = 1e-3 * size
     found = np.asarray(jax.jit(lambda rows: clip_units(rows, clip).value)(rows))
     assert 0.99 * clip <= np.linalg.norm(found) <= clip
+
+
+# Rounding of sums ------------------------------------------------------------------------------
+
+
+def additions(jaxpr) -> int:
+    """Additions that one term may take part in: lengths of products and loops, all added up."""
+    total = 0
+    for equation in jaxpr.eqns:
+        inner = equation.params.get("jaxpr")
+        if equation.primitive.name == "dot_general":
+            (first, _), _ = equation.params["dimension_numbers"]
+            total += int(np.prod([equation.invars[0].aval.shape[axis] for axis in first]))
+        elif equation.primitive.name == "scan":
+            own = additions(inner.jaxpr)
+            total += own + equation.params["length"] if own else 0
+        elif inner is not None:
+            total += additions(getattr(inner, "jaxpr", inner))
+    return total
+
+
+@pytest.mark.parametrize("places", [1, 7, 600])
+def test_rows_of_a_unit_are_not_more_additions_than_are_charged(places):
+    """E is charged for `LEAST_UNITS` units or more; persons may have many times as many rows."""
+    shape = jax.ShapeDtypeStruct((1_000, places, 2), jnp.float64)
+    weights = jax.ShapeDtypeStruct((1_000, places), jnp.float64)
+    traced = jax.make_jaxpr(lambda rows, there: clip_moments(rows, 1.0, there).value)(
+        shape, weights
+    )
+    assert 0 < additions(traced.jaxpr) <= module.LEAST_UNITS
+    assert additions(jax.make_jaxpr(lambda rows: rows.T @ rows)(jnp.ones((600_000, 2))).jaxpr) == (
+        600_000
+    ), "the count sees a long sum"
+
+
+def test_blocks_of_rows_are_the_same_sum(monkeypatch):
+    rng = np.random.default_rng(5)
+    rows, there = rng.normal(size=(40, 9, 3)), (rng.random((40, 9)) < 0.7).astype(float)
+    whole = clip_moments(jnp.asarray(rows), 2.0, jnp.asarray(there)).value
+    monkeypatch.setattr(module, "BLOCK_ROWS", 50)
+    blocks = clip_moments(jnp.asarray(rows), 2.0, jnp.asarray(there)).value
+    np.testing.assert_allclose(blocks, whole, rtol=1e-13)
+    monkeypatch.setattr(module, "MOST_ROWS", 359)
+    with pytest.raises(DataError, match="360 rows"):
+        clip_moments(jnp.asarray(rows), 2.0, jnp.asarray(there))
+
+
+@pytest.mark.parametrize("count", [1_000, 65_536])
+def test_sums_in_any_order_differ_by_no_more_than_is_charged(count):
+    """Terms of alternating size and of one sign, in orders that err the most: ≤ E, and not by far.
+
+    Every order is a float64 sum of the same clipped contributions; E bounds their distance from the
+    exact sum, and 2E that of two of them.
+    """
+    rng = np.random.default_rng(count)
+    clip = 0.7
+    lattice = Lattice(numbers=1, bits=20, units=count)
+    bound = lattice.rounding(clip) / 2.0
+    units = np.where(rng.random(count) < 0.5, clip, clip * rng.random(count) ** 8)
+    worst = 0.0
+    for terms in (units, units * rng.choice([-1.0, 1.0], count), np.full(count, clip / 3)):
+        exact = math.fsum(terms)
+        orders = (terms, np.sort(terms), np.sort(terms)[::-1], rng.permutation(terms))
+        sums = [float(np.add.accumulate(order)[-1]) for order in orders]  # one by one
+        sums += [float(np.sum(order)) for order in orders]  # in pairs
+        sums += [float(jnp.sum(jnp.asarray(order))) for order in orders]
+        sums += [float(jnp.ones(count) @ jnp.asarray(order)) for order in orders]
+        worst = max(worst, *(abs(one - exact) for one in sums))
+    assert 0 < worst <= bound
+    single = abs(float(np.add.accumulate(units.astype(np.float32))[-1]) - math.fsum(units))
+    assert single > bound, "a float32 sum is further away than the bound"

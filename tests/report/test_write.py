@@ -366,6 +366,15 @@ def test_a_party_of_a_live_federation_has_a_report(make_run, result):
                   "only the server's result says it", "Little was <learned>."):  # fmt: skip
         assert words in text
     assert "−1.642" in text
+    assert "ε by attacker" not in text
+    guarantee = {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "replace-one",
+                 "trust": "no trusted server"}  # fmt: skip
+    attackers = [{"attacker": "the server", "sees": "every reply", "epsilon": 1.0}]
+    facts = {"private": True, "statement": "s", "guarantee": guarantee, "attackers": attackers,
+             "not_covered": ["the duration of a run"]}  # fmt: skip
+    text = read(write_report(make_run({**party, "guarantee": facts}))).text
+    for words in ("ε by attacker", "every reply", "the duration of a run"):
+        assert words in text
 
 
 def test_version_and_date_of_the_run_are_shown(make_run, result):

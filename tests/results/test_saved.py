@@ -11,8 +11,10 @@ import tacit
 from tacit.data.schema.layout import INTERCEPT, Feature
 from tacit.errors import ConfigError, DataError
 from tacit.methods import DPSGD
+from tacit.models.glm.normal import NormalRegression
 from tacit.results.compose import model_facts
-from tacit.results.saved import StoredModel, model_settings, read_model
+from tacit.results.saved import StoredModel, model_settings, read_model, write_posterior
+from tacit.results.summary import PartyResult, write_result
 from tacit.schedules import Synchronous
 
 MODELS = {
@@ -27,6 +29,7 @@ MODELS = {
     "network": tacit.models.NeuralNetwork(("a", "b"), hidden=3, output="gaussian"),
     "mean": tacit.models.NormalMean(noise_sd=2.0, prior_mean=1.0),
     "belief": tacit.models.BeliefNetwork(4, hidden=2),
+    "unknown-noise": NormalRegression(("a", "b"), center=0.5, scale=2.0, prior_sd=[1.0, 2.0]),
     "topics": tacit.models.TopicModel(3, words=7, topic_word_prior=0.1),
 }
 
@@ -188,3 +191,25 @@ def test_results_of_version_01_are_refused_in_one_line(fitted, tmp_path):
     with pytest.raises(DataError, match="schema 'tacit/result/1', this version reads") as caught:
         tacit.load(folder)
     assert "\n" not in str(caught.value)
+
+
+def test_what_a_party_of_a_live_federation_received_is_loaded(private, tmp_path):
+    """Its state directory has no rounds; the guarantee and its attackers are there."""
+    facts, public = private._public, tmp_path / "public"
+    public.mkdir()
+    write_posterior(public / "posterior.npz", private.posterior)
+    part = PartyResult(
+        name="study", party="north", run="r1", configuration="abc",
+        privacy=facts.privacy.statement, intervals=facts.intervals, posterior=facts.posterior,
+        coefficients=facts.coefficients, model=facts.model, data=facts.data,
+        guarantee=facts.privacy, converged=None, why="only the server's result says it",
+        learned=facts.learned, cautions=facts.cautions,
+    )  # fmt: skip
+    write_result(public / "result.json", part)
+    again = tacit.load(tmp_path)
+    new = {"x": parties()["north"]["x"][:3]}
+    np.testing.assert_array_equal(again.predict(new), private.predict(new))
+    assert str(again).splitlines()[0].endswith("as party north received it")
+    assert "convergence unknown" in repr(again)
+    assert again.privacy.guarantee == private.privacy.guarantee
+    assert "Attacker" in again.report(tmp_path / "out.html").read_text("utf-8")

@@ -140,10 +140,10 @@ def audit(
     visits = audited.visits()
     share = seconds / (2 * len(visits) + 1)
     findings: list[Finding] = []
-    shown: dict[tuple[str, int], float] = {}
+    shown: dict[tuple[int, int], float] = {}
     for visit in visits:
         findings += _audit_visit(audited, visit, draws, share, tell, shown)
-    findings.append(_whole_run(plan, party, shown))
+    findings.append(_whole_run(plan, party, visits, shown))
     if canaries:
         tell("a run with canaries")
         findings.append(canaries_in_one_run(plan, party, seed))
@@ -161,7 +161,7 @@ def _audit_visit(
     draws: int,
     seconds: float,
     tell: Progress,
-    shown: dict[tuple[str, int], float],
+    shown: dict[tuple[int, int], float],
 ) -> list[Finding]:
     """Findings about one visit; adds the shown share of each release's distance to `shown`."""
     plan = audited.plan
@@ -174,7 +174,7 @@ def _audit_visit(
         tell(f"{stage}: drawing noise")
         for one in _releases(audited, pairs, draws, time.monotonic() + seconds):
             findings.append(one.finding)
-            shown[stage, one.place] = one.share
+            shown[visit, one.place] = one.share
         if plain and pairs and pairs[0].event.sampling is None:
             findings.append(_low_bits(audited, pairs[0]))
     if plain and pairs and not _absent(plan):
@@ -198,23 +198,20 @@ def _releases(
     plan = audited.plan
     assert plan.privacy is not None
     settled, adjacency = plan.settled[audited.party], plan.privacy.adjacency
+    wrong, shares = replace(audited, noise_factor=WRONG_NOISE), settled.shares
     if plan.privacy.aggregation == "server":
-        return [
-            _Shown(pair.place, 0.0, Finding(
-                kind="release", what=f"{pair.stage} {pair.place + 1}",
-                claim=_claim([pair.event], settled.guarantee.delta, adjacency), bound=None,
-                note="the server adds the noise: not measured at a party",
-            ))
-            for pair in pairs
-        ]  # fmt: skip
-    sample = audited.draws(pairs, pairs[0].first, draws, until)
-    wrong = replace(audited, noise_factor=WRONG_NOISE)
-    less = wrong.draws(pairs, pairs[0].first, draws // 2, until)
+        # The whole noise of a sum, which has one release per visit.
+        shares = 1
+        sample = [audited.server_draws(pair, draws) for pair in pairs]
+        less = [wrong.server_draws(pair, draws // 2) for pair in pairs]
+    else:
+        sample = audited.draws(pairs, pairs[0].first, draws, until)
+        less = wrong.draws(pairs, pairs[0].first, draws // 2, until)
     found = []
     for pair, own, halved in zip(pairs, sample, less, strict=True):
         charged = pair.event.sensitivity(adjacency) / pair.event.noise_sd
-        shown = distance_below(pair, own, settled.shares)
-        weak = distance_below(pair, halved, settled.shares)
+        shown = distance_below(pair, own, shares)
+        weak = distance_below(pair, halved, shares)
         part = 0.0 if shown is None else shown / charged
         delta = settled.guarantee.delta
         found.append(
@@ -223,7 +220,7 @@ def _releases(
                 part,
                 Finding(
                     kind="release",
-                    what=f"{pair.stage} {pair.place + 1}",
+                    what=f"{_stage_of(audited, pair)}, release {pair.place + 1}",
                     claim=_claim([pair.event], delta, adjacency),
                     bound=_shown_epsilon([pair.event], part, delta, adjacency),
                     wrong_noise=None
@@ -235,6 +232,13 @@ def _releases(
             )
         )
     return found
+
+
+def _stage_of(audited: AuditedParty, pair: WorstPair) -> str:
+    """The stage, with the visit if the stage is audited at several."""
+    stage_at = audited.plan.method.stage_at
+    visits = [one for one in audited.visits() if stage_at(one).name == pair.stage]
+    return f"{pair.stage} at visit {pair.visit + 1}" if len(visits) > 1 else pair.stage
 
 
 def _absent(plan: Plan) -> bool:
@@ -254,7 +258,7 @@ def _replies(audited: AuditedParty, pair: WorstPair, draws: int, until: float) -
     delta = settled.guarantee.delta
     return Finding(
         kind="reply",
-        what=pair.stage,
+        what=_stage_of(audited, pair),
         claim=_claim(settled.events_at(pair.visit), delta, plan.privacy.adjacency),
         bound=reply_epsilon(first, second, delta),
         note=f"threshold test of {len(first):,} + {len(second):,} replies",
@@ -272,23 +276,32 @@ def _low_bits(audited: AuditedParty, pair: WorstPair) -> Finding:
     )
     return Finding(
         kind="low bits",
-        what=f"{pair.stage} {pair.place + 1}",
+        what=f"{_stage_of(audited, pair)}, release {pair.place + 1}",
         claim=_claim([pair.event], delta, plan.privacy.adjacency),
         bound=bits_epsilon(pair, (first, second), delta),
         note="integers" if getattr(pair.event, "lattice", None) else "floating point",
     )
 
 
-def _whole_run(plan: Plan, party: str, shown: dict[tuple[str, int], float]) -> Finding:
-    """All releases of the run together, as far as they are of an audited kind."""
+def _whole_run(
+    plan: Plan, party: str, visits: Sequence[int], shown: dict[tuple[int, int], float]
+) -> Finding:
+    """All releases of the run together, as far as they are of an audited kind.
+
+    A visit that was not audited is taken to be like the last audited one of its stage before it.
+    """
     assert plan.privacy is not None
     settled, adjacency = plan.settled[party], plan.privacy.adjacency
     events: list[GaussianEvent] = []
     for visit in range(settled.visits):
         stage, place = plan.method.stage_at(visit).name, 0
+        like = max(
+            (one for one in visits if one <= visit and plan.method.stage_at(one).name == stage),
+            default=-1,
+        )
         for event in settled.events_at(visit):
             for _ in range(event.count):
-                part = shown.get((stage, place), shown.get((stage, 0), 0.0))
+                part = shown.get((like, place), shown.get((like, 0), 0.0))
                 single = msgspec.structs.replace(event, count=1)
                 if 0.0 < part < math.inf:
                     events.append(_scaled(single, part))

@@ -57,7 +57,9 @@ def canaries_in_one_run(plan: Plan, party: str, seed: int) -> Finding:
     theta = np.asarray(outcome.posterior.mean)
     ratio = _log_likelihood(plan, theta, other) - _log_likelihood(plan, theta, records)
     scores = np.bincount(codes, ratio, minlength=len(coins))[:count]
-    bound = canaries_epsilon(scores, coins[:count], settled.guarantee.delta)
+    gaussian = all(event.sampling is None for event in settled.all_events)
+    delta = settled.guarantee.delta
+    bound = canaries_epsilon(scores, coins[:count], delta, gaussian=gaussian)
     return Finding(**terms, bound=bound, note=f"{count} canaries, confidence {CONFIDENCE:.0%}")
 
 

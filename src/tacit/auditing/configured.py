@@ -75,7 +75,9 @@ def _planned(config: Config, records: int | None, seed: int) -> tuple[Federation
     """Synthetic federation and plan with secret noise."""
     assert config.private is not None
     secret = msgspec.structs.replace(config.private, insecure_noise_seed=None, ledger=None)
-    config = msgspec.structs.replace(config, privacy=secret)
+    columns = tuple(msgspec.structs.replace(one, draft=False) for one in config.data.columns)
+    data = msgspec.structs.replace(config.data, columns=columns)  # no record confirms a draft here
+    config = msgspec.structs.replace(config, privacy=secret, data=data)
     parties = config.partition.parties
     known = public_records(config.data)
     count = records or min(known or RECORDS_PER_PARTY * parties, RECORDS_PER_PARTY * parties)

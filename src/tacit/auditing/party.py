@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
+from tacit.arrays import Arrays
 from tacit.models import Records
 from tacit.party.compute import Update
 from tacit.plan.calibrate import Settled
-from tacit.plan.plan import Plan
+from tacit.plan.plan import Plan, first_factors
 from tacit.privacy.audit.bounds import CONFIDENCE, projected_distance, threshold_epsilon
 from tacit.privacy.audit.low_bits import low_bits_epsilon
 from tacit.privacy.events import GaussianEvent
 from tacit.server.combine import Shared
+from tacit.server.messages import Reply
+from tacit.server.state import initial_state
+from tacit.server.step import noisy_sum
 from tacit.testing.data_sets import DataSets, first_question, furthest_pair
 from tacit.testing.neighbours import neighbours_of, with_persons
 from tacit.testing.releases import Noted
@@ -111,7 +116,9 @@ class AuditedParty:
     @property
     def settled(self) -> Settled:
         """The party's terms, with the noise scaled by `noise_factor`."""
-        settled = self.plan.settled[self.party]
+        return self._scaled(self.plan.settled[self.party])
+
+    def _scaled(self, settled: Settled) -> Settled:
         if self.noise_factor == 1.0:
             return settled
         answers = tuple(
@@ -125,16 +132,21 @@ class AuditedParty:
         return msgspec.structs.replace(settled, noise_sd=noise_sd, answers=answers)
 
     def visits(self) -> list[int]:
-        """Visits to audit: the first of each kind of release, in order."""
-        settled, seen = self.plan.settled[self.party], {}
-        for visit in range(settled.visits):
-            events = settled.events_at(visit)
-            if events:
-                seen.setdefault((self.plan.method.stage_at(visit).name, events), visit)
+        """Visits to audit: of each stage the first, and the last if it is charged differently."""
+        settled = self.plan.settled[self.party]
         first: dict[str, int] = {}
-        for (stage, _), visit in seen.items():
-            first.setdefault(stage, visit)
-        return sorted(first.values())
+        last: dict[str, int] = {}
+        for visit in range(settled.visits):
+            if settled.events_at(visit):
+                stage = self.plan.method.stage_at(visit).name
+                first.setdefault(stage, visit)
+                last[stage] = visit
+        other = {
+            visit
+            for stage, visit in last.items()
+            if settled.events_at(visit) != settled.events_at(first[stage])
+        }
+        return sorted({*first.values(), *other})
 
     def answer(
         self,
@@ -212,6 +224,25 @@ class AuditedParty:
                     kept.append((cost.exact[pair.place], cost.noised[pair.place]))
         return [Draws(*(np.stack(part) for part in zip(*one, strict=True))) for one in found]
 
+    def server_draws(self, pair: WorstPair, count: int) -> Draws:
+        """Noise that the server adds to the sum of a visit, drawn as in `count` runs."""
+        plan = self.plan
+        plan = replace(plan, settled={name: self._scaled(of) for name, of in plan.settled.items()})
+        shapes = plan.method.integer_shapes(plan.model, plan.family, pair.stage)
+        assert shapes is not None
+        nothing = {name: np.zeros(shape, np.int64) for name, shape in shapes.items()}
+        replies = [Reply("audit", name, 0, nothing, None) for name in plan.parties]
+        state = replace(initial_state(plan.rules, first_factors(plan)), round=pair.visit)
+        found = []
+        for _ in range(count):
+            rules = replace(plan, noise_key=(secrets.randbits(256),)).rules
+            assert rules.lattice is not None
+            step, _ = rules.lattice.scale(self.party, pair.visit)
+            scaled = replace(rules.lattice, read=lambda _, whole, step=step: _times(step, whole))
+            total = noisy_sum(replace(rules, lattice=scaled), state, replies)
+            found.append(np.concatenate([np.ravel(total[name]) for name in sorted(total)]))
+        return Draws(np.zeros((count, len(found[0]))), np.stack(found))
+
     def replies(self, pair: WorstPair, records: Records, draws: int, until: float) -> np.ndarray:
         """Numbers of independent replies, (draws, numbers), with secret noise."""
         found: list[np.ndarray] = []
@@ -274,6 +305,10 @@ def _events(update: Update) -> list[GaussianEvent]:
     cost = jax.tree.map(np.asarray, update.cost.cost)
     places = range(len(np.atleast_1d(cost.clip)))
     return [jax.tree.map(lambda leaf, i=i: np.atleast_1d(leaf)[i], cost).event() for i in places]
+
+
+def _times(step: float, integers: Arrays) -> Arrays:
+    return {name: step * value for name, value in integers.items()}
 
 
 def _flat_reply(update: Update) -> np.ndarray:

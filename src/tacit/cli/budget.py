@@ -8,16 +8,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tacit.errors import PrivacyBudgetError
+from tacit.privacy.ledger.ledger import BudgetCheck
 from tacit.run.ledger import check_room, ledger_path, own_ledger_of_run
 from tacit.run.run import Prepared
 
 
-def require_budget(prepared: Prepared, path: Path, out: Path, ledger: Path | None) -> None:
-    """Raise the budget error that `tacit run` would raise. Charges nothing."""
+def require_budget(
+    prepared: Prepared, path: Path, out: Path, ledger: Path | None
+) -> BudgetCheck | None:
+    """Raise the budget error that `tacit run` would raise, or return what is left. Charges nothing.
+
+    None where a run brings its own ledger.
+    """
     place = ledger_path(prepared.config, out, ledger)
     inside = own_ledger_of_run(prepared.config, place, out)
     with commands_for(path):
-        check_room(prepared.plan, prepared.federation, place, inside=inside)
+        return check_room(prepared.plan, prepared.federation, place, inside=inside)
 
 
 @contextmanager

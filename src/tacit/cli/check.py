@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
 
 from tacit.cli.options import print_json
 from tacit.errors import TacitError
 from tacit.run.config import Config
+
+if TYPE_CHECKING:
+    from tacit.privacy.ledger.ledger import BudgetCheck
 
 Value = TypeVar("Value")
 
@@ -53,14 +58,29 @@ def check_run(
         for check in CONFIG_CHECKS:
             faults.from_call(check, config)
     else:
-        plan, federation = prepared.plan, prepared.federation
+        plan, federation, left = prepared.plan, prepared.federation, None
         found = describe(plan, federation, federation.test, source=config.data.source)
         if not as_json:
             show_check(found)
         if plan.settled:
             from tacit.cli.budget import require_budget
 
-            faults.from_call(require_budget, prepared, path, out, ledger)
+            left = faults.from_call(require_budget, prepared, path, out, ledger)
         if as_json and not faults.found:
-            print_json(found.as_dict())
+            more = {} if left is None else {"budget": msgspec.to_builtins(left)}
+            print_json(found.as_dict() | more)
+        elif left is not None:
+            _show_left(left)
     faults.raise_first()
+
+
+def _show_left(left: BudgetCheck) -> None:
+    from tacit.cli.show.results import console
+
+    limit = left.budget
+    console.print(
+        f"Budget: ε = {left.spent:.4g} spent so far, {left.total:.4g} of {limit.epsilon:.4g} with "
+        f"this run (δ = {limit.delta:g}, per {limit.unit}, {limit.adjacency}; the party with the "
+        "least left).",
+        highlight=False,
+    )

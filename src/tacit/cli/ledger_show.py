@@ -21,13 +21,15 @@ from tacit.privacy.ledger.verify import Row
 from tacit.support.type_info import prepare
 
 MOST_NAMES = 3
+USUAL_DELTA = 1e-5
+"""δ at which spending is shown where no budget names one."""
 
 
 def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
     """Totals per data set and run; `everything`: all entries with full ids."""
     with Ledger(path) as ledger:
-        spent = [ledger.spent(dataset) for dataset in ledger.datasets()]
         entries = ledger.entries()
+        spent = [_without_budget(ledger, dataset, entries) for dataset in ledger.datasets()]
     names = party_names(entries)
     if as_json:
         _print_json(path, spent, entries, names)
@@ -39,8 +41,8 @@ def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
         return
     planned = not everything and any(row.epsilon != row.planned for row in spent)
     _show_spent(spent, names, whole=everything, planned=planned)
-    budgets = {row.dataset: row.budget for row in spent}
-    runs = _run_rows(entries, names, budgets)
+    terms = {row.dataset: row.budget or _terms(entries, row.dataset) for row in spent}
+    runs = _run_rows(entries, names, terms)
     if runs:
         columns = ["run", "first charge", "parties", "charges", "unanswered", "ε of this run"]
         show_table("Runs", columns, runs)
@@ -60,6 +62,53 @@ def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
             f"{len(entries)} entries; all entries with full ids: tacit ledger show --all",
             highlight=False,
         )
+
+
+class Unlimited(Spent, frozen=True, kw_only=True):
+    """Spending without a budget, in the terms of the charges and at δ = `USUAL_DELTA`."""
+
+    delta: float
+    adjacency: str
+    unit: str
+
+
+def _without_budget(ledger: Ledger, dataset: DatasetId, entries: Sequence[Row]) -> Spent:
+    """What was spent on a data set; in the terms of its charges where it has no budget."""
+    found, terms = ledger.spent(dataset), _terms(entries, str(dataset))
+    if found.budget is not None or terms is None:
+        return found
+    epsilon = None
+    with suppress(TacitError):  # charges for several units or adjacencies
+        epsilon = ledger.price(
+            dataset, (), unit=terms.unit, adjacency=terms.adjacency, delta=terms.delta
+        )
+    return Unlimited(
+        dataset=found.dataset,
+        epsilon=epsilon,
+        budget=None,
+        remaining=None,
+        charges=found.charges,
+        releases=found.releases,
+        family=found.family,
+        planned=epsilon,
+        shared=found.shared,
+        delta=terms.delta,
+        adjacency=terms.adjacency,
+        unit=terms.unit,
+    )
+
+
+def _terms(entries: Sequence[Row], dataset: str) -> Budget | None:
+    """Unit and adjacency of the last charge to a data set, which have no δ of their own."""
+    for row in reversed(entries):
+        if row.kind == "charge" and row.dataset == dataset:
+            return Budget(
+                epsilon=1.0,
+                delta=USUAL_DELTA,
+                unit=row.unit,  # pyright: ignore[reportArgumentType]
+                adjacency=row.adjacency,  # pyright: ignore[reportArgumentType]
+            )
+    return None
 
 
 def party_names(entries: Sequence[Row]) -> dict[str, str]:
@@ -108,6 +157,10 @@ def _spent_row(row: Spent, names: dict[str, str], *, whole: bool) -> list[Any]:
     identity = row.dataset if whole else _short(row.dataset)
     first = [names.get(row.dataset, ""), identity]
     limit = row.budget
+    if isinstance(row, Unlimited):
+        bound = "no bound" if row.epsilon is None else f"{row.epsilon:.4g}"
+        return [*first, bound, bound, "none", "", f"{row.delta:g}", row.adjacency, row.unit,
+                row.releases]  # fmt: skip
     if limit is None or row.epsilon is None or row.planned is None or row.remaining is None:
         return [*first, "", "", "none", "", "", "", "", row.releases]
     return [

@@ -11,8 +11,9 @@ import numpy as np
 from tacit.data.config import CORPORA, DataConfig, PartitionConfig, faults_together
 from tacit.data.partition import Rows, balanced, held_out_rows, skew
 from tacit.data.persons import balanced_persons, by_appearance, held_out_persons, refuse_shared
-from tacit.data.prepare import Column, as_kept, encode, with_pooled_scale
+from tacit.data.prepare import Column, as_kept, encode, with_pooled_scale, without_intercept
 from tacit.data.readers.catalogue import read_table
+from tacit.data.records import len_records
 from tacit.data.rows import ReadRows, read_rows
 from tacit.data.schema.checks import unbounded_columns
 from tacit.data.schema.layout import Layout, layout_of
@@ -20,6 +21,7 @@ from tacit.data.schema.outcome import outcome_bounds, outcome_levels
 from tacit.data.schema.table import PARTY, SourceSchema, Table
 from tacit.data.source_rows import SourceRows, table_rows, with_unused
 from tacit.errors import ConfigError, DataError
+from tacit.support.argument_names import python_names
 from tacit.support.notebook import notebook_html
 from tacit.support.tables import raise_all
 
@@ -53,7 +55,7 @@ class Federation:
     names
         Names of the columns of x.
     outcome
-        Name of the outcome.
+        Name of the outcome; "" if there is none.
     output
         Kind of outcome: "bernoulli", "gaussian", "categorical" or "other".
     scaling
@@ -92,6 +94,8 @@ class Federation:
     levels: tuple[str, ...] = ()
     """Levels of a categorical outcome, in the order of y; otherwise empty."""
 
+    clipped: dict[str, int] = field(default_factory=dict, repr=False)
+    """Number of values that were clipped to the bounds, by column: as private as the records."""
     test_parties: tuple[str, ...] = field(default=(), repr=False)
     """The party of each held-out record, where records belong to parties by nature."""
 
@@ -145,16 +149,17 @@ class Federation:
         from tacit.data.formula import parse_formula
         from tacit.data.study import federation_from
 
-        return federation_from(
-            data,
-            parse_formula(formula),
-            party=party,
-            schema=schema,
-            person=person,
-            held_out=held_out,
-            private=not infer,
-            seed=seed,
-        )
+        with python_names():
+            return federation_from(
+                data,
+                parse_formula(formula),
+                party=party,
+                schema=schema,
+                person=person,
+                held_out=held_out,
+                private=not infer,
+                seed=seed,
+            )
 
     def _repr_html_(self) -> str:
         """Public facts for notebooks: no record, and no number of records."""
@@ -165,7 +170,7 @@ class Federation:
             f"Federation of {len(self.parties)} parties",
             [
                 ("parties", shown + (f" and {more} more" if more > 0 else "")),
-                ("outcome", f"{self.outcome} ({self.output})"),
+                ("outcome", f"{self.outcome} ({self.output})" if self.outcome else "none"),
                 (
                     f"{len(self.names)} columns of x",
                     columns + ("…" * (len(self.names) > MOST_NAMES)),
@@ -216,7 +221,7 @@ def federation_of_table(
     if schema.positive is not None and (y == y[0]).all():
         raise DataError(
             f'column "{schema.outcome}": all {len(y)} training records have y = {y[0]:g}; one class'
-            f' is not enough: check positive = "{schema.positive}" and the file'
+            f' is not enough: check the records, and that y = 1 is "{schema.positive}"'
         )
     if read.groups is not None:
         rows, notes = {name: part[~held[part]] for name, part in read.groups.items()}, ()
@@ -264,7 +269,7 @@ def split(records: Records, *, held_out: float = 0.2, seed: int = 0) -> tuple[Re
     if "person" in records:
         held = held_out_persons(by_appearance(records["person"]), held_out, rng)
     else:
-        held = held_out_rows(len(records["y"]), held_out, rng)
+        held = held_out_rows(len_records(records), held_out, rng)
     return _take(records, np.flatnonzero(~held)), _take(records, np.flatnonzero(held))
 
 
@@ -339,12 +344,15 @@ def assemble(
         x, names = encode(features, len(read.y))
         layout = layout_of(column.config for column in features)
         records = {"x": x, "y": read.y}
+    if not read.schema.outcome:
+        assert layout is not None
+        records, names, layout = {"x": without_intercept(x)}, names[1:], layout[1:]
     for column in kept:
         records[column.config.name] = as_kept(column)
     if data.held_out > 0 and not held.any():
         notes = (*notes, f"data.held_out = {data.held_out} rounds to no record: there is no test")
     parties = {name: _take(records, part) for name, part in rows.items()}
-    raw: Records = {"target " + read.schema.outcome: read.y}
+    raw: Records = {"target " + read.schema.outcome: read.y} if read.schema.outcome else {}
     for column in (*features, *kept):
         raw[column.config.name] = np.where(column.missing, np.nan, column.values)
     if read.persons is not None:
@@ -369,6 +377,7 @@ def assemble(
         y_bounds=outcome_bounds(read.schema),
         levels=outcome_levels(read.schema),
         test_parties=_labels(read.groups, held),
+        clipped=read.clipped,
     )
 
 
@@ -399,7 +408,9 @@ def _prepared_schema(schema: SourceSchema, columns: Sequence[Column]) -> SourceS
     return replace(schema, columns=known)
 
 
-def _output(schema: SourceSchema) -> Literal["bernoulli", "gaussian", "categorical"]:
+def _output(schema: SourceSchema) -> Literal["bernoulli", "gaussian", "categorical", "other"]:
+    if not schema.outcome:
+        return "other"
     if schema.positive is not None:
         return "bernoulli"
     return "categorical" if outcome_levels(schema) else "gaussian"

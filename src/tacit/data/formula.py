@@ -2,16 +2,19 @@
 
 A formula names columns; their bounds and levels come from the public schema, never from the
 formula. Supported are sums of columns, `C(column)` for a category, `C(column, "reference")` for
-one with that reference level, `died["yes"]` for the level that is y = 1, names in backticks and `.`
-for all other declared columns. Anything else that R or patsy accept is refused by name.
+one with that reference level, interactions `a:b` and `a*b`, stateless transformations such as
+`log(a)` and `I(a**2)`, `died["yes"]` for the level that is y = 1, names in backticks and `.` for
+all other declared columns. Anything else that R or patsy accept is refused by name.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from tacit.data.expressions import parse_expression
 from tacit.errors import ConfigError
 
 EXAMPLE = '"died ~ age + C(sex)"'
@@ -25,13 +28,12 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
-_PRODUCT = "interactions are not supported yet: add the product as a column and declare its bounds"
+MOST_FACTORS = 4
+"""Factors of a*b*…, whose interactions all become terms."""
 _INSTEAD = {
-    ":": _PRODUCT,
-    "*": _PRODUCT,
     "/": "nested terms are not supported: add a separate column and declare it",
-    "**": "powers of terms are not supported: add a separate column and declare it",
-    "^": "powers of terms are not supported: add a separate column and declare it",
+    "**": "powers of terms are not supported: write I(column**2)",
+    "^": "powers of terms are not supported: write I(column**2)",
     "%": "%in% is not supported: add a separate column and declare it",
 }
 _GROUPS = (
@@ -41,18 +43,32 @@ _GROUPS = (
 
 
 class Term(NamedTuple):
-    """One column of a formula."""
+    """One column of a formula, a transformation of columns, or an interaction."""
 
     column: str
     categorical: bool = False
     """True if it was written C(column)."""
     reference: str | None = None
+    expression: str | None = None
+    """What it is computed from, e.g. "log(age)"; `column` is then its name."""
+    factors: tuple[Term, ...] = ()
+    """Of an interaction."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The columns of the records that it is made of."""
+        if self.factors:
+            return tuple(dict.fromkeys(name for one in self.factors for name in one.sources))
+        if self.expression is not None:
+            return parse_expression(self.expression).columns
+        return (self.column,)
 
 
 class Formula(NamedTuple):
     """An outcome and its terms."""
 
     outcome: str
+    """Empty for "~ age + weight", a model of the columns themselves."""
     terms: tuple[Term, ...]
     positive: str | None = None
     """The level that is y = 1, if it was written: died["yes"] ~ age."""
@@ -126,11 +142,13 @@ class _Parser:
             if term == ".":
                 others = True
             elif isinstance(term, Term):
-                if term.column == outcome:
+                found = self.product(term)
+                if any(outcome in one.sources for one in found):
                     raise self.fault(f"{outcome} is the outcome and a term; leave the term out")
-                if term.column in [one.column for one in terms]:
-                    raise self.fault(f"{term.column} occurs twice; name it once")
-                terms.append(term)
+                known = [one.column for one in terms]
+                if len(found) == 1 and found[0].column in known:
+                    raise self.fault(f"{found[0].column} occurs twice; name it once")
+                terms += [one for one in found if one.column not in known]
             if self.now.kind == "end":
                 break
             self.separator()
@@ -138,8 +156,8 @@ class _Parser:
 
     def outcome(self) -> tuple[str, str | None]:
         """Outcome and, if it is written, the level that is y = 1."""
-        if self.now.text == "~":
-            raise self.fault(f"the outcome before ~ is missing; write e.g. {EXAMPLE}")
+        if self.take("~"):  # a model of the columns themselves
+            return "", None
         if self.now.kind not in ("name", "quoted"):
             raise self.fault(f"the outcome must be a column, not {self.now.text!r}")
         name, positive = self.now.text, None
@@ -176,6 +194,35 @@ class _Parser:
             raise self.fault("write a name with a dot in backticks, `a.b`")
         raise self.fault(f"{sign!r} is not expected here; join columns with +")
 
+    def product(self, first: Term) -> list[Term]:
+        """A term with what `:` and `*` join to it; a*b stands for a + b + a:b."""
+        groups = [[first]]
+        while self.now.text in (":", "*") and self.now.kind == "sign":
+            crossed = self.take("*")
+            if not crossed:
+                self.take(":")
+            factor = self.term()
+            if not isinstance(factor, Term):
+                raise self.fault(f"{factor!r} cannot be part of an interaction; name a column")
+            if crossed:
+                groups.append([factor])
+            else:
+                groups[-1].append(factor)
+        if len(groups) > MOST_FACTORS:
+            raise self.fault(f"{len(groups)} factors joined by *; at most {MOST_FACTORS}")
+        sets = itertools.chain.from_iterable(
+            itertools.combinations(groups, size) for size in range(1, len(groups) + 1)
+        )
+        return [self.interaction([one for group in chosen for one in group]) for chosen in sets]
+
+    def interaction(self, factors: list[Term]) -> Term:
+        distinct = list({one.column: one for one in factors}.values())
+        if len(distinct) < len(factors):
+            raise self.fault(f"{factors[0].column} interacts with itself; write I(column**2)")
+        if len(distinct) == 1:
+            return distinct[0]
+        return Term(":".join(one.column for one in distinct), factors=tuple(distinct))
+
     def term(self) -> Term | str:
         """A column, "." or "1"."""
         token = self.now
@@ -203,18 +250,18 @@ class _Parser:
             )
             raise self.fault(f"{what}; write e.g. {EXAMPLE}")
         self.place += 1
+        if token.kind == "name" and token.text in ("np", "numpy") and self.take("."):
+            token = self.now._replace(at=token.at)
+            self.place += 1
         if token.kind == "name" and self.take("("):
-            return self.call(token.text)
+            return self.call(token)
         if not token.text.strip():
             raise self.fault("`` names no column")
         return Term(token.text)
 
-    def call(self, function: str) -> Term:
-        if function != "C":
-            raise self.fault(
-                f"{function}(…) is not supported, only C(column): add the transformed column to "
-                "the records and declare its bounds"
-            )
+    def call(self, token: _Token) -> Term:
+        if token.text != "C":
+            return self.transformed(token)
         if self.now.kind not in ("name", "quoted"):
             raise self.fault(f"C(…) needs a column, not {self.now.text!r}")
         column, reference = self.now.text, None
@@ -226,6 +273,23 @@ class _Parser:
                 f"C({column} … is not closed; write C({column}) or C({column}, 'level')"
             )
         return Term(column, True, reference)
+
+    def transformed(self, token: _Token) -> Term:
+        """log(column), I(…): the text up to the closing bracket."""
+        depth = 1
+        while depth and self.now.kind != "end":
+            depth += {"(": 1, ")": -1}.get(self.now.text if self.now.kind == "sign" else "", 0)
+            self.place += 1
+        end = self.tokens[self.place - 1]
+        text = self.text[token.at : end.at + len(end.text)]
+        if depth:
+            raise self.fault(f"{text} is not closed; write e.g. log(age)")
+        text = re.sub(r"\b(?:np|numpy)\s*\.\s*", "", text)
+        try:
+            parse_expression(text)
+        except ConfigError as error:
+            raise self.fault(str(error)) from None
+        return Term(re.sub(r"\s+", "", text), expression=text)
 
     def reference(self) -> str:
         """'level', reference='level' or Treatment('level')."""

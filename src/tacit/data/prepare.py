@@ -6,7 +6,8 @@ are split in between, so that pooled statistics, if requested, come from trainin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -17,6 +18,10 @@ from tacit.data.config import ColumnConfig
 from tacit.errors import DataError
 
 LEVELS_SHOWN = 50
+
+
+class OutsideBoundsWarning(UserWarning):
+    """Values outside the declared bounds were clipped to them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +56,10 @@ def read_column(series: pl.Series, config: ColumnConfig, *, pooled: bool) -> Col
     else:
         column = _read_categorical(series, config, pooled=pooled)
     if config.missing == "refuse" and column.missing.any():
+        choices = '"drop" or "level"' if config.levels else '"drop" or "indicator"'
         raise DataError(
             f'column "{config.name}", data row {_first(column.missing)}: the value is missing;'
-            ' declare what it becomes, missing = "drop", "level" (categories) or "indicator"'
-            f" (numbers): columns.{config.name}.missing, or Schema(missing={{…}}) in Python"
+            f" declare what it becomes in the schema, columns.{config.name}.missing = {choices}"
         )
     return column
 
@@ -169,6 +174,31 @@ def _within_bounds(values: np.ndarray, missing: np.ndarray, config: ColumnConfig
     )
 
 
+def count_outside(columns: Iterable[Column]) -> dict[str, int]:
+    """Number of values that were clipped to the bounds, by column."""
+    return {column.config.name: column.outside for column in columns if column.outside}
+
+
+def warn_outside(
+    clipped: Mapping[str, int], columns: Iterable[ColumnConfig], where: str, *, stacklevel: int
+) -> None:
+    """Warn about clipped values; the numbers are exact, for those who may see the records."""
+    if not clipped:
+        return
+    known = {config.name: config for config in columns}
+    each = ", ".join(
+        f"{count} value{'' if count == 1 else 's'} of {name} to [{known[name].low:g}, "
+        f"{known[name].high:g}]"
+        for name, count in clipped.items()
+    )
+    warnings.warn(
+        f"{where} outside the declared bounds were clipped: {each}; correct the values, or widen "
+        "the bounds if they are plausible",
+        OutsideBoundsWarning,
+        stacklevel=stacklevel + 1,
+    )
+
+
 def with_pooled_scale(column: Column, train: np.ndarray) -> Column:
     """Centre and scale from all parties' training rows. Not private."""
     if column.config.kind == "categorical":
@@ -220,14 +250,20 @@ def encode(columns: Sequence[Column], rows: int) -> tuple[np.ndarray, tuple[str,
         else:
             codes = np.where(column.missing, len(config.levels), column.values)
             place = np.arange(len(config.levels) + 1)
-            shown = np.ones(rows, dtype=bool)
+            # A missing value has a column only as a level; other rows with one are left out later.
+            shown = ~column.missing if config.missing != "level" else np.ones(rows, dtype=bool)
             if config.reference is not None:
                 left_out = config.levels.index(config.reference)
                 place[left_out:] -= 1
-                shown = codes != left_out
+                shown &= codes != left_out
             x[np.flatnonzero(shown), at + place[codes[shown]]] = 1.0
         at += len(column_names(config))
     return x, tuple(names)
+
+
+def without_intercept(x: np.ndarray) -> np.ndarray:
+    """The design matrix of a model without an outcome: the columns alone."""
+    return np.ascontiguousarray(x[:, 1:])
 
 
 def as_kept(column: Column) -> np.ndarray:

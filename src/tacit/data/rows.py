@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
 
 from tacit.data.balance import balance_rng, surplus, surplus_note
 from tacit.data.config import DataConfig, PartitionConfig
+from tacit.data.derived import raw_names, with_derived
 from tacit.data.partition import Rows, by_label
 from tacit.data.persons import read_persons
-from tacit.data.prepare import Column, as_text, read_column
+from tacit.data.prepare import Column, as_text, count_outside, read_column
 from tacit.data.schema.outcome import read_outcome
 from tacit.data.schema.table import PARTY, SourceSchema, Table, listed
 from tacit.errors import ConfigError, DataError
@@ -38,6 +39,8 @@ class ReadRows:
     """Row of the table that each row was read from."""
     true_values: dict[str, float] | None = None
     notes: tuple[str, ...] = ()
+    clipped: dict[str, int] = field(default_factory=dict)
+    """Number of values that were clipped to the bounds, by column."""
 
 
 def read_rows(table: Table, data: DataConfig, partition: PartitionConfig, *, seed: int) -> ReadRows:
@@ -45,13 +48,13 @@ def read_rows(table: Table, data: DataConfig, partition: PartitionConfig, *, see
     try:
         return _read_rows(table, data, partition, seed=seed)
     except DataError as error:
-        raise _located(error, table) from error
+        raise located(error, table) from error
 
 
-def _located(error: DataError, table: Table) -> DataError:
-    """The error with its row counted in the table of its party, where there are several tables."""
+def located(error: DataError, table: Table) -> DataError:
+    """An error with its row counted in the table of its party, where there are several tables."""
     found = re.search(r"data row (\d+)", str(error))
-    if found is None or not table.parties:
+    if found is None or len(table.parties) < 2:
         return error
     row = int(found[1]) - 1
     party = table.frame[PARTY][row]
@@ -72,8 +75,10 @@ def _read_rows(
     _refuse_unknown(table, data, label, wanted)
     wanted.update(name for name in (*data.keep, label) if name and schema.declared(name))
     outcome = read_outcome(table)
+    frame = with_derived(table.frame, schema.columns, wanted)
+    wanted.update(raw_names(schema.columns, wanted))
     columns = {
-        config.name: read_column(table.frame[config.name], config, pooled=data.scaling == "pooled")
+        config.name: read_column(frame[config.name], config, pooled=data.scaling == "pooled")
         for config in schema.columns
         if config.name in wanted and config.name != schema.outcome
     }
@@ -91,6 +96,7 @@ def _read_rows(
         places=np.flatnonzero(there),
         true_values=table.true_values,
         notes=(*table.notes, *notes, *columns_notes),
+        clipped=count_outside((outcome, *columns.values())),
     )
 
 
@@ -103,6 +109,8 @@ def _remaining(
     for column in (outcome, *columns.values()):
         if column.config.missing == "drop" and column.missing.any():
             gone |= column.missing
+            if column.config.derived:  # its sources say so
+                continue
             notes.append(
                 f'column "{column.config.name}": rows dropped because of missing values:'
                 f" {column.missing.sum()}"
@@ -131,13 +139,17 @@ def check_keep(schema: SourceSchema, data: DataConfig) -> None:
 def _refuse_unknown(table: Table, data: DataConfig, label: str | None, wanted: set[str]) -> None:
     """Refuse a column that the configuration uses but the data lacks."""
     reasons = {
-        "[columns] or outcome names it": [*sorted(wanted), *data.keep, table.schema.outcome],
+        "[columns] or outcome names it": [
+            *sorted(wanted),
+            *data.keep,
+            *([table.schema.outcome] if table.schema.outcome else []),
+        ],
         "data.party names it": [label] if label else [],
         "data.person names it": [data.person] if data.person else [],
     }
     there = set(table.frame.columns)
     for why, names in reasons.items():
-        for name in names:
+        for name in raw_names(table.schema.columns, names):
             if name not in there:
                 raise DataError(
                     f'column "{name}" is not in the data ({why}); the columns are'

@@ -16,11 +16,13 @@ import numpy as np
 import polars as pl
 
 from tacit.data.config import TABULAR, ColumnConfig, DataConfig, PartitionConfig
+from tacit.data.derived import columns_of, with_derived
 from tacit.data.federation import Federation, federation_of_table
 from tacit.data.formula import Formula, Term
 from tacit.data.frames import FRAMES, RawFrame, is_frame, raw_frame
-from tacit.data.prepare import as_text
+from tacit.data.prepare import as_text, warn_outside
 from tacit.data.readers.files import found_paths, is_pattern, party_names, table_of_parties
+from tacit.data.rows import located
 from tacit.data.schema.schema import Schema
 from tacit.data.schema.table import SourceSchema, Table, listed
 from tacit.errors import ConfigError, DataError
@@ -28,6 +30,8 @@ from tacit.support.validation import near_word
 
 MAX_LEVELS = 50
 """A text column with more different values needs C(column)."""
+WHERE_CALLED = 7
+"""Frames between a warning about records and the line that called `tacit.fit`."""
 ONE_PARTY = "records"
 """Name of the party of a single table without a party column."""
 
@@ -129,15 +133,22 @@ def federation_from(
     declared = {} if schema is None else {column.name: column for column in schema.columns}
     every = list(declared) if private else list(dict.fromkeys([*declared, *first.names]))
     terms = formula.columns([name for name in every if name not in (party, person)])
-    names = [term.column for term in terms]
+    names = list(dict.fromkeys(name for term in terms for name in term.sources))
     _check_roles(formula, names, party, person, first)
-    wanted = [*names, formula.outcome, *(one for one in (party, person) if one is not None)]
+    outcomes = [formula.outcome] if formula.outcome else []
+    wanted = [*names, *outcomes, *(one for one in (party, person) if one is not None)]
     whole = _table_of(frames, wanted, formula.outcome, private=private)
     read = _Reader(declared, private, whole.frame, formula.outcome)
-    columns = [read.feature(term) for term in terms]
-    outcome, positive = read.outcome(formula, numeric=numeric, counts=counts)
+    positive = None
+    try:
+        columns = columns_of(terms, read.feature, read.scaled)
+        if formula.outcome:
+            outcome, positive = read.outcome(formula, numeric=numeric, counts=counts)
+            columns = [*columns, outcome]
+    except DataError as error:
+        raise located(error, whole) if len(frames) > 1 else error from None
     config = FrameConfig(
-        columns=(*columns, outcome), outcome=formula.outcome, positive=positive, party=party,
+        columns=tuple(columns), outcome=formula.outcome, positive=positive, party=party,
         person=person, held_out=float(held_out), scaling="public",
     )  # fmt: skip
     return _federation(config, whole, read, single=len(frames) == 1, seed=seed)
@@ -170,6 +181,7 @@ def _federation(
     source = SourceSchema(columns=config.columns, outcome=config.outcome, positive=config.positive)
     table = Table(frame=whole.frame, schema=source, parties=parties, notes=tuple(read.notes))
     found = federation_of_table(table, config, PartitionConfig(), seed)
+    warn_outside(found.clipped, config.columns, "values", stacklevel=WHERE_CALLED)
     # Levels that were read from records are no more public than bounds that were.
     unbounded = tuple(dict.fromkeys((*found.unbounded, *read.inferred)))
     return replace(found, scaling="pooled" if read.inferred else "public", unbounded=unbounded)
@@ -185,13 +197,14 @@ def _check_roles(
             continue
         if not isinstance(name, str):
             raise ConfigError(f"{role} = {name!r}; give the name of a column")
-        if name == formula.outcome:
+        if name == formula.outcome and name:
             raise ConfigError(f"{role} = {name!r} is the outcome too; name another column")
         if name in names:
             raise ConfigError(
                 f"{role} = {name!r} is a term of the formula too; leave it out of one of them"
             )
-    for name in (*names, formula.outcome, *(one for one in roles.values() if one is not None)):
+    outcomes = (formula.outcome,) if formula.outcome else ()
+    for name in (*names, *outcomes, *(one for one in roles.values() if one is not None)):
         if name not in first.names:
             near = near_word(name, first.names)
             advice = f'did you mean "{near}"?' if near else f"its columns: {listed(first.names)}"
@@ -211,6 +224,7 @@ class _Reader:
         self.declared, self.private, self.frame = declared, private, frame
         self.outcome_name = outcome
         self.notes: list[str] = []
+        self.known: dict[str, ColumnConfig] = {}
         self.inferred: list[str] = []
         """Columns of which something was read from records."""
 
@@ -237,6 +251,7 @@ class _Reader:
                 f"write {name}"
             )
         config = msgspec.structs.replace(config, feature=True)
+        self.known[name] = config
         if not config.levels:
             return config
         reference = term.reference or config.reference or config.levels[0]
@@ -246,10 +261,21 @@ class _Reader:
             )
         return msgspec.structs.replace(config, reference=reference)
 
+    def scaled(self, config: ColumnConfig) -> ColumnConfig:
+        """A transformation of columns without bounds, with a centre and scale of its values."""
+        frame = with_derived(self.frame, [*self.known.values(), config], [config.name])
+        center, scale = _location_scale(frame[config.name], config)
+        self.note(config.name, f"centre {center:.6g} and scale {scale:.6g} come")
+        found = msgspec.structs.replace(config, center=center, scale=scale)
+        self.known[config.name] = found
+        return found
+
     def read(self, config: ColumnConfig, *, categorical: bool) -> ColumnConfig:
         """A column that is not declared, from the records."""
         series = self.frame[config.name]
         if categorical or not _is_number(series, config):
+            if not categorical:
+                _refuse_mixed(series, config, f"write C({config.name}) if it is a category")
             levels = _levels(series, config)
             if len(levels) > MAX_LEVELS and not categorical:
                 raise DataError(
@@ -282,7 +308,7 @@ class _Reader:
         if series.dtype == pl.Boolean and not known and not numeric:
             config = _with_levels(config, ("false", "true"))
         elif numeric is False and not config.levels and _is_number(series, config):
-            config = _with_levels(config, ("0", "1"))
+            config = self.yes_no(config, series, formula.positive)
         elif not known and self.private and not counts:
             raise ConfigError(
                 f'outcome "{name}" is not declared; with privacy its kind must be public: add '
@@ -290,7 +316,7 @@ class _Reader:
                 f'bounds={{"{name}": (low, high)}} for a number'
             )
         elif not known and numeric is not True:
-            config = self.read_outcome(config, series)
+            config = self.read_outcome(config, series, formula.positive)
         if numeric and config.levels:
             raise ConfigError(
                 f"outcome {name!r} has the levels {listed(config.levels)}, but this family needs a "
@@ -302,13 +328,17 @@ class _Reader:
             raise ConfigError(f"{name}[{formula.positive!r}]: {name} is a number, without levels")
         return self.numeric_outcome(config, series, counts=counts), None
 
-    def read_outcome(self, config: ColumnConfig, series: pl.Series) -> ColumnConfig:
+    def read_outcome(
+        self, config: ColumnConfig, series: pl.Series, positive: str | None
+    ) -> ColumnConfig:
         """An outcome that is not declared: two values are yes/no, texts are levels."""
         if _is_number(series, config):
-            if not _numbers(series, config) <= {0.0, 1.0}:
+            if len(_numbers(series, config)) > 2:
                 return config
+            found = self.yes_no(config, series, positive)
             self.note(config.name, "that it is yes/no comes")
-            return _with_levels(config, ("0", "1"))
+            return found
+        _refuse_mixed(series, config, "declare its levels in the schema if it is a category")
         levels = _levels(series, config)
         if len(levels) > MAX_LEVELS:
             raise DataError(
@@ -317,6 +347,28 @@ class _Reader:
             )
         self.note(config.name, "its levels come")
         return _with_levels(config, levels)
+
+    def yes_no(self, config: ColumnConfig, series: pl.Series, positive: str | None) -> ColumnConfig:
+        """The levels of an outcome of numbers: 0 and 1, or two others if one is named as y = 1."""
+        if self.private or _numbers(series, config) <= {0.0, 1.0}:
+            return _with_levels(config, ("0", "1"))
+        levels = list(_levels(series, config))
+        if len(levels) == 2 and positive is not None:
+            return _with_levels(config, tuple(levels))
+        name, shown = config.name, listed(levels[:5]) + (", …" if len(levels) > 5 else "")
+        if len(levels) > 2:
+            raise DataError(
+                f'outcome "{name}" is a number with {len(levels)} different values ({shown}), but '
+                'this family needs yes or no; choose another, e.g. family="linear"'
+            )
+        if len(levels) == 1:
+            raise DataError(
+                f'outcome "{name}" is {shown} in all records; nothing can be learned from it'
+            )
+        raise DataError(
+            f'outcome "{name}" has two values, {levels[0]} and {levels[1]}; say which is y = 1: '
+            f'{name}["{levels[1]}"] ~ … for yes or no, or family="linear" for a number'
+        )
 
     def levels_of_outcome(
         self, config: ColumnConfig, formula: Formula
@@ -392,6 +444,23 @@ def _is_number(series: pl.Series, config: ColumnConfig) -> bool:
         return False
     present = _present(series, config)
     return present.cast(pl.Float64, strict=False).null_count() == 0
+
+
+def _refuse_mixed(series: pl.Series, config: ColumnConfig, category: str) -> None:
+    """Refuse text of which most cells are numbers, with the first that is not."""
+    if series.dtype != pl.String:
+        return
+    text = as_text(series)
+    text = text.set(text.is_in(config.missing_values), None)
+    numbers = text.cast(pl.Float64, strict=False)
+    unparsed = (numbers.is_null() & text.is_not_null()).to_numpy()
+    if 2 * unparsed.sum() >= text.len() - text.null_count():
+        return
+    row = int(np.argmax(unparsed))
+    raise DataError(
+        f'column "{config.name}", data row {row + 1}: "{text[row]}" is not a number, as most values'
+        f" are; correct it, leave the cell empty (and declare missing), or {category}"
+    )
 
 
 def _numbers(series: pl.Series, config: ColumnConfig) -> set[float]:

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tacit.arrays import whole_blocks
 from tacit.data.records import len_records
 from tacit.engines.padding import batch_size, bucket_lengths
 from tacit.errors import DataError
 from tacit.expfam import Natural
-from tacit.methods import Arranged, GradientVI, NaturalVI
+from tacit.methods import Arranged, GradientVI, NaturalVI, PrivateMethod
 from tacit.models import Records
 from tacit.models.prior import PRIOR_PARTY, PriorAsLikelihood, prior_records
 from tacit.party import compute as party_side
@@ -60,6 +61,8 @@ class PartyBatches:
         sizes = {name: one.weights.shape[method.variable_axis] for name, one in arranged.items()}
         if batch_parties:
             lengths = bucket_lengths(list(sizes.values()), MAX_LENGTHS, cheap_rows=CHEAP_ROWS)
+            if isinstance(method, PrivateMethod) and method.hides_lengths:
+                lengths = sorted(set(map(whole_blocks, lengths)))
         else:
             lengths = sorted({party_side.padded_rows(size) for size in sizes.values()})
         for below, length in zip([0, *lengths], lengths, strict=False):

@@ -7,12 +7,12 @@ import secrets
 import shlex
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tacit.data import Federation
-from tacit.errors import ConfigError, PrivacyBudgetError
+from tacit.errors import ConfigError, PrivacyBudgetError, TacitError
 from tacit.party.charge import Charging
 from tacit.party.datasets import identify_arrays, identify_parties
 from tacit.plan.plan import Plan
@@ -22,6 +22,8 @@ from tacit.privacy.settings import RUN_DIRECTORY
 from tacit.results.summary import LedgerFacts
 
 NO_LEDGER = "none"
+PREFIX = "fit-"
+"""Start of the ids of fits in a ledger."""
 
 
 class RunningTotalWarning(UserWarning):
@@ -57,7 +59,7 @@ def fit_ledger(
         )
         charging = Charging(
             ledger,
-            f"fit-{secrets.token_hex(12)}",
+            f"{PREFIX}{secrets.token_hex(12)}",
             datasets,
             plan.settled,
             plan.privacy.unit,
@@ -111,6 +113,25 @@ def _totals(charging: Charging, path: Path) -> LedgerFacts:
         before=max(before.values()),
         delta=charging.settled[most].guarantee.delta,
     )
+
+
+def known_total(run: str | None, delta: float) -> LedgerFacts | None:
+    """What the user's ledger says about the records of a fit that was charged to it.
+
+    A saved fit has no total: it depends on what the ledger knows about the same records.
+    """
+    path = own_ledger()
+    if run is None or not run.startswith(PREFIX) or not path.exists():
+        return None
+    with suppress(TacitError), Ledger(path) as ledger:
+        charges = {charge.dataset: charge for charge in ledger.charges(run)}
+        totals = [
+            ledger.price(one, (), unit=charge.unit, adjacency=charge.adjacency, delta=delta)
+            for one, charge in charges.items()
+        ]
+        if totals:
+            return LedgerFacts(path=str(path), run=run, epsilon_spent=max(totals), delta=delta)
+    return None
 
 
 def _warn(facts: LedgerFacts) -> None:

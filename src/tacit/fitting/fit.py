@@ -15,7 +15,7 @@ from tacit.data.schema.layout import Layout
 from tacit.data.schema.schema import Schema
 from tacit.engines.execute import Observer, Outcome, carry_out
 from tacit.errors import ConfigError
-from tacit.fitting.charged import fit_ledger
+from tacit.fitting.charged import fit_ledger, known_total
 from tacit.fitting.progress import Progress
 from tacit.fitting.result import Fit
 from tacit.fitting.study import Family, read_study
@@ -54,6 +54,7 @@ from tacit.results.statements import NOT_DECLARED
 from tacit.results.summary import LedgerFacts, Result, declared_columns
 from tacit.results.verdict import Caution, warn
 from tacit.server.schedule import Schedule
+from tacit.support.argument_names import python_names
 
 PREDICTIVE_DRAWS = 100
 
@@ -92,9 +93,8 @@ def fit(
 ) -> Fit:
     """Fit a model to the records of several parties, in this process.
 
-    A private fit is charged to a ledger, which adds up what all fits and runs spent on the same
-    records; a fit that would exceed their budget is refused before anything is computed. Arguments
-    or records that cannot be used raise a `tacit.TacitError` that says what to change.
+    A private fit is charged to a ledger of all that was spent on the same records, and is refused
+    if it would exceed their budget. Unusable arguments or records raise a `tacit.TacitError`.
 
     Parameters
     ----------
@@ -186,7 +186,8 @@ def load(path: str | Path, *, model: Model | None = None) -> Fit:
     Parameters
     ----------
     path
-        A run directory, its public part, or a folder that `Fit.save` wrote.
+        A run directory, its public part, the state directory of a live server or party, or a
+        folder that `Fit.save` wrote.
     model
         The model that was fitted, for models that cannot be stored (NumPyro functions). Without it
         such a fit has its posterior and summary, but cannot predict.
@@ -196,8 +197,13 @@ def load(path: str | Path, *, model: Model | None = None) -> Fit:
     Fit
         The fit, without metrics or history that are not public.
     """
-    result, posterior, history = read_saved(Path(path), model)
-    return Fit(posterior, history, _schema_of(result), result, result)
+    public, posterior, history = read_saved(Path(path), model)
+    result, guarantee = public, public.privacy.guarantee
+    if guarantee is not None and public.privacy.ledger is None:
+        total = known_total(public.run, guarantee.delta)
+        facts = msgspec.structs.replace(public.privacy, ledger=total)
+        result = msgspec.structs.replace(public, privacy=facts)
+    return Fit(posterior, history, _schema_of(public), result, public)
 
 
 def _prepared(
@@ -215,11 +221,12 @@ def _prepared(
     seed: int,
 ) -> _Prepared:
     """Check the arguments of `fit`, read its records and make the plan."""
-    study = read_study(
-        model, data, private=isinstance(privacy, Privacy), party=party, schema=schema,
-        family=family, person=person, test=test, seed=as_seed(seed),
-    )  # fmt: skip
-    return _prepare(*study, privacy, posterior, method, schedule, seed)
+    with python_names():
+        study = read_study(
+            model, data, private=isinstance(privacy, Privacy), party=party, schema=schema,
+            family=family, person=person, test=test, seed=as_seed(seed),
+        )  # fmt: skip
+        return _prepare(*study, privacy, posterior, method, schedule, seed)
 
 
 def _run(
@@ -342,6 +349,7 @@ def _fit_of(prepared: _Prepared, outcome: Outcome, charged: LedgerFacts | None) 
         outcome.clipped,
         name="fit",
         engine="in-process",
+        run=None if charged is None else charged.run,
         metrics=metrics,
         party_metrics=by_party,
         calibration={} if bins is None else {"held_out": bins},

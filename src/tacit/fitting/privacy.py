@@ -38,9 +38,9 @@ class FitPrivacy:
     def __str__(self) -> str:
         if self.total_epsilon is None or self.guarantee is None:
             return self.statement
+        total = f"ε = {self.total_epsilon:.4g} at δ = {self.guarantee.delta:g}"
         return (
-            f"{self.statement} All fits on these records so far: ε = {self.total_epsilon:.4g} at δ "
-            f"= {self.guarantee.delta:g} (ledger: {self.ledger})."
+            f"{self.statement} All fits on these records so far: {total} (ledger: {self.ledger})."
         )
 
     def _repr_html_(self) -> str:

@@ -11,21 +11,31 @@ import msgspec
 
 from tacit.data.federation import Federation
 from tacit.data.frames import like_frame
+from tacit.data.prepare import warn_outside
 from tacit.data.records import pooled
 from tacit.data.schema.schema import Schema
 from tacit.errors import ConfigError
 from tacit.fitting.privacy import FitPrivacy
 from tacit.models import Records
 from tacit.models.capabilities import TopicTables
+from tacit.models.glm.normal import LOG_NOISE
 from tacit.models.lda.table import TopicTable
-from tacit.results.coefficients import Per, as_ratios, coefficients, ratio_name
-from tacit.results.new_records import Kind, predicted, read_new
+from tacit.results.coefficients import Per, as_ratios, coefficients, ratio_name, unit_map
+from tacit.results.new_records import Kind, outcome_unit, predicted, read_new
 from tacit.results.posterior import INTERVAL, Posterior
-from tacit.results.raw_records import prepared_records, schema_of
+from tacit.results.raw_records import Prepared, prepared_records, schema_of
 from tacit.results.saved import write_saved
 from tacit.results.shown import Shown, shown_rows, site_rows, site_summary
 from tacit.results.summary import Coefficient, Result, Round, declared_columns
-from tacit.results.text import as_coefficient, table_lines, table_rows, texts, title
+from tacit.results.text import (
+    as_coefficient,
+    plain_table,
+    table_lines,
+    table_rows,
+    texts,
+    title,
+)
+from tacit.support.argument_names import python_names
 from tacit.support.notebook import notebook_html
 from tacit.support.storage import writing
 from tacit.support.type_info import prepare
@@ -34,6 +44,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 
+MOST_NOTES = 6
+"""Notes about the preparation of records that `print` shows."""
 MOST_ROWS = 60
 """Rows of a table in a notebook."""
 SPLITS = {"training": "Training", "held_out": "Held-out"}
@@ -60,6 +72,12 @@ class Fit:
     def converged(self) -> bool:
         """Whether the posterior is the one that model and records imply; `why` gives the reason."""
         return bool(self._result.converged)
+
+    @property
+    def _verdict(self) -> str:
+        if self._result.converged is None:
+            return "convergence unknown"
+        return "converged" if self.converged else "NOT CONVERGED"
 
     @property
     def why(self) -> str:
@@ -89,6 +107,14 @@ class Fit:
     def cautions(self) -> list[str]:
         """Known reasons not to rely on these numbers as they stand."""
         return [one.text for one in self._result.cautions]
+
+    @property
+    def notes(self) -> list[str]:
+        """What preparing the records did: rows dropped, values clipped, scales read from records.
+
+        The numbers are exact and not covered by a guarantee; a saved private fit has none.
+        """
+        return self._result.data.notes
 
     @property
     def clipped(self) -> float | None:
@@ -122,7 +148,7 @@ class Fit:
         return (
             f"Fit({self.posterior!r}, {len(self._result.parties)} parties, "
             f"{self._result.rounds} rounds, "
-            f"{'converged' if self.converged else 'NOT CONVERGED'}, "
+            f"{self._verdict}, "
             f"{'not private' if privacy.guarantee is None else privacy.guarantee}"
             f"{'' if self.clipped is None else f', {self.clipped:.0%} of units clipped'})"
             + "".join(f"\nWarning: {text}" for text in self.cautions)
@@ -163,7 +189,9 @@ class Fit:
             its index, others a polars frame. A record with a missing value that the
             schema drops has none (NaN).
         """
-        new = read_new(self.posterior, self._result.data, records)
+        with python_names():
+            new = read_new(self.posterior, self._result.data, records)
+        self._warn_outside(new.prepared)
         found = predicted(new, kind, level=level, draws=draws, seed=seed)
         return like_frame(found, records) if kind == "interval" else found
 
@@ -265,16 +293,20 @@ class Fit:
         lines = [title(self._public)]
         if self.posterior.model.listed:
             lines += table_lines(table_rows(self._result))
+        for one in self._result.tables:
+            lines += [one.title, *plain_table(one.columns, one.rows)]
         note = self._result.intervals.warning
         lines += [] if note is None else [f"warning: {note}"]
         rounds, prior = self._result.rounds, self._result.model.prior
         return "\n".join(
             [
                 *lines,
+                *self._interaction_lines(),
                 *self._metric_lines(),
+                *self._note_lines(),
                 str(self.privacy),
                 *([] if prior is None else [f"Prior: {prior}."]),
-                f"{rounds} round{'' if rounds == 1 else 's'}.",
+                *([f"{rounds} round{'' if rounds == 1 else 's'}."] if rounds else []),
                 *self._remarks(),
             ]
         )
@@ -287,6 +319,25 @@ class Fit:
         if self._result.clipped is not None:
             lines.append(f"Clipping: {self._result.clipped.statement}")
         return [*lines, f"Converged: {self.why}."] if self.converged else lines
+
+    def _interaction_lines(self) -> list[str]:
+        """Where the main effects of columns that interact are."""
+        known = {one.name: one for one in declared_columns(self._result.data) or ()}
+        factors = dict.fromkeys(name for one in known.values() for name in one.product)
+        centres = [
+            f"{name} = {known[name].affine[0]:.4g}"  # pyright: ignore[reportOptionalSubscript]
+            for name in factors
+            if name in known and not known[name].levels and known[name].affine is not None
+        ]
+        if not centres:
+            return []
+        return [f"Interactions: other effects are those at {', '.join(centres)}."]
+
+    def _note_lines(self) -> list[str]:
+        shown, more = self.notes[:MOST_NOTES], len(self.notes) - MOST_NOTES
+        remark = " (exact, not covered by the guarantee)" if self.privacy.private else ""
+        lines = [f"Data{remark}: {text}" for text in shown]
+        return [*lines, f"Data: {more} more notes in fit.notes"] if more > 0 else lines
 
     def _metric_lines(self) -> list[str]:
         lines = []
@@ -319,7 +370,8 @@ class Fit:
             raise ConfigError(f"model {self.posterior.model.kind!r} has no coefficients to plot")
         from tacit.results.figures import plot_coefficients
 
-        names, mean, sd, low, high, real = zip(*self._rows(), strict=True)
+        rows = [row for row in self._rows() if row.name != LOG_NOISE]
+        names, mean, sd, low, high, real = zip(*rows, strict=True)
         warning = self._result.intervals.warning
         return plot_coefficients(
             names, mean, sd,
@@ -336,7 +388,7 @@ class Fit:
             rows=[(row.term, *texts(row), row.unit or "") for row in rows],
             remarks=[
                 *([f"The first {MOST_ROWS} rows."] if len(rows) == MOST_ROWS else []),
-                f"{'Converged' if self.converged else 'NOT CONVERGED'}: {self.why}.",
+                f"{self._verdict.replace('c', 'C', 1)}: {self.why}.",
                 public.privacy.statement,
                 *([public.intervals.warning] if public.intervals.warning else []),
             ],
@@ -345,6 +397,10 @@ class Fit:
 
     def to_arviz(self, data: Any = None, *, draws: int = 1000, seed: int = 0) -> Any:
         """Draws of the posterior as ArviZ reads them; needs `pip install tacit[arviz]`.
+
+        Coefficients of a regression are the variable `beta`, in the units of `summary()` and with
+        its terms (and `noise_sd`, where it is unknown); `fit.posterior.to_arviz()` has the
+        parameters of the scaled columns.
 
         Parameters
         ----------
@@ -362,7 +418,15 @@ class Fit:
         arviz.InferenceData or xarray.DataTree
             As `Posterior.to_arviz` gives it.
         """
-        return self.posterior.to_arviz(draws, seed=seed, records=self._records(data))
+        from tacit.results.arviz_groups import OwnUnits, arviz_of
+
+        facts, records = self._result.data, self._records(data)
+        found = unit_map(self.posterior.model, declared_columns(facts), facts.outcome)
+        units = None
+        if found is not None:
+            terms = tuple(term.text for term in found.terms)
+            units = OwnUnits(terms, found.values, *outcome_unit(self.posterior.model, facts))
+        return arviz_of(self.posterior, draws, seed=seed, records=records, units=units)
 
     def _records(self, data: Any) -> Records | None:
         """Records with outcomes, as the model reads them."""
@@ -377,7 +441,14 @@ class Fit:
                 "a dictionary of arrays with the columns of the training records"
             )
         keep = tuple(self._result.data.keep)
-        return prepared_records(schema, data, "data", keep=keep, outcome=True).records
+        with python_names():
+            found = prepared_records(schema, data, "data", keep=keep, outcome=True)
+        self._warn_outside(found, stacklevel=4)
+        return found.records
+
+    def _warn_outside(self, prepared: Prepared, *, stacklevel: int = 3) -> None:
+        columns = declared_columns(self._result.data) or ()
+        warn_outside(prepared.clipped, columns, "values", stacklevel=stacklevel)
 
     def report(self, path: str | Path) -> Path:
         """Write the report, one HTML file, from the public part of this fit.

@@ -11,11 +11,12 @@ import msgspec
 import numpy as np
 
 from tacit.data import Federation
-from tacit.data.formula import parse_formula
+from tacit.data.formula import Formula, parse_formula
 from tacit.data.frames import is_table
+from tacit.data.prepare import warn_outside
 from tacit.data.records import pooled
 from tacit.data.schema.schema import Schema
-from tacit.data.study import federation_from, open_parties
+from tacit.data.study import WHERE_CALLED, federation_from, open_parties
 from tacit.errors import ConfigError, DataError
 from tacit.models import Model, ModelSchema, Records
 from tacit.models.base import OUTCOMES
@@ -123,6 +124,7 @@ def _of_formula(
             "prepared; give the data frame, or a model such as tacit.models.LogisticRegression"
         )
     settings = _settings(family)
+    _check_outcome(settings, formula)
     serves = None if isinstance(settings, AutoModel) else model_class(settings.kind).serves
     numeric = None
     if serves is not None:
@@ -148,9 +150,26 @@ def _of_formula(
     )
     if test is not None and not isinstance(test, int | float):
         assert federation.schema is not None
-        held = prepared_records(federation.schema, test, "test", outcome=True).records
-        federation = replace(federation, test=held)
-    return Study(_built(settings, family, federation, private), federation, None)
+        held = prepared_records(federation.schema, test, "test", outcome=True)
+        columns = federation.schema.columns
+        warn_outside(held.clipped, columns, "values of test", stacklevel=WHERE_CALLED - 2)
+        federation = replace(federation, test=held.records)
+    return Study(_built(settings, federation, private), federation, None)
+
+
+def _check_outcome(settings: ModelSettings, formula: Formula) -> None:
+    """Refuse a formula whose outcome the family does not have, or one that lacks it."""
+    if settings.needs_outcome == bool(formula.outcome):
+        return
+    if formula.outcome:
+        raise ConfigError(
+            f"family = {settings.kind!r} has no outcome, but the formula has {formula.outcome!r}; "
+            'write it as "~ age + weight"'
+        )
+    raise ConfigError(
+        f"family = {settings.kind!r} needs an outcome before ~; without one use family='mixture' "
+        "or another model of the columns themselves"
+    )
 
 
 def _settings(family: Family) -> ModelSettings:
@@ -171,7 +190,7 @@ def _settings(family: Family) -> ModelSettings:
     return settings
 
 
-def _built(settings: ModelSettings, family: Family, federation: Federation, private: bool) -> Model:
+def _built(settings: ModelSettings, federation: Federation, private: bool) -> Model:
     """The model of a family for a federation's columns."""
     if isinstance(settings, AutoModel):
         kind = DEFAULT_KINDS[federation.output]
@@ -183,42 +202,36 @@ def _built(settings: ModelSettings, family: Family, federation: Federation, priv
             f"{OUTCOMES[federation.output]}; use family = {DEFAULT_KINDS[federation.output]!r}"
         )
     if isinstance(settings, LinearSettings):
-        declared = isinstance(family, Mapping) and "noise_sd" in family
-        settings = _with_noise(settings, federation, private, declared=declared)
+        if settings.noise_sd is not None:
+            noise_sd = settings.noise_sd / _outcome_scale(federation)
+            settings = msgspec.structs.replace(settings, noise_sd=noise_sd)
+        elif not private:
+            _refuse_exact(federation)
     return build(model_class(kind), settings, ModelSchema.of(federation))
 
 
-def _with_noise(
-    settings: LinearSettings, federation: Federation, private: bool, *, declared: bool
-) -> LinearSettings:
-    """The noise of a linear regression in the unit of y: declared, or without privacy estimated."""
+def _outcome_scale(federation: Federation) -> float:
     assert federation.schema is not None
     outcome = federation.schema.declared(federation.outcome)
-    scale = 1.0 if outcome is None or outcome.scale is None else outcome.scale
-    if declared:
-        return msgspec.structs.replace(settings, noise_sd=settings.noise_sd / scale)
-    if private:
-        raise ConfigError(
-            f"linear regression of {federation.outcome!r} with privacy needs a public standard "
-            "deviation of the outcome around its mean: family={'kind': 'linear', 'noise_sd': …}, "
-            "in the outcome's unit"
-        )
+    return 1.0 if outcome is None or outcome.scale is None else outcome.scale
+
+
+def _refuse_exact(federation: Federation) -> None:
+    """Refuse records from which no noise can be inferred."""
     whole = pooled(federation.parties)
     x, y = whole["x"], whole["y"]
     rest = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
     free = len(y) - np.linalg.matrix_rank(x)
     if free < 1:
         raise DataError(
-            f"{len(y)} records are too few to estimate the noise of a regression with {x.shape[1]} "
+            f"{len(y)} records are too few to infer the noise of a regression with {x.shape[1]} "
             "coefficients; use fewer columns, or family={'kind': 'linear', 'noise_sd': …}"
         )
-    found = float(np.sqrt(rest @ rest / free))
-    if not found > 1e-9:
+    if not float(np.sqrt(rest @ rest / free)) > 1e-9:
         raise DataError(
             f"outcome {federation.outcome!r} is an exact function of the columns; a regression "
             "needs noise"
         )
-    return msgspec.structs.replace(settings, noise_sd=found)
 
 
 def _arrays(data: Any, party: str | None, columns: tuple[str, ...]) -> dict[str, Records]:

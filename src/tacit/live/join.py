@@ -38,6 +38,7 @@ from tacit.privacy.ledger.paths import LEDGER_NAME, own_ledger
 from tacit.results.compose import (
     model_facts,
     posterior_table,
+    privacy_facts,
     public_facts,
     stored_coefficients,
     verdict_facts,
@@ -463,6 +464,7 @@ def _result(
         coefficients=stored_coefficients(posterior, data, verdict["learned"]),
         model=model_facts(ready.plan.model),
         data=data,
+        guarantee=attempts.attempt("privacy", lambda: privacy_facts(ready.plan), otherwise=None),
         **verdict,
     )
     local = PartyEvaluation(

@@ -23,7 +23,7 @@ from tacit.live.state_dir import InUseError, held
 from tacit.methods import PrivateMethod
 from tacit.methods.reply_bounds import BrokenBound, Exchange, broken_bound
 from tacit.methods.reply_bounds_private import broken_sum_bound
-from tacit.models import LinearPredictor
+from tacit.models.capabilities import Coefficients
 from tacit.models.prior import PRIOR_PARTY, prior_records
 from tacit.party.agent import conclude
 from tacit.party.compute import SinglePartyComputer
@@ -190,7 +190,7 @@ def _result(setup: ServerSetup, plan: Plan, live: LiveRun, wall_s: float) -> Res
         state,
         live.history,
         run_verdict(plan, state, live.history),
-        plan.model.layout if isinstance(plan.model, LinearPredictor) else None,
+        plan.model.layout if isinstance(plan.model, Coefficients) else None,
         name=federation.name,
         engine="live",
         run=live.run,

@@ -26,6 +26,9 @@ from tacit.privacy.sampling import (
 from tacit.support.compiler import jax, jnp
 
 SamplingName = Literal["poisson", "without-replacement"]
+ANY_UNITS = 0
+"""Stands for any number of units: the events by which the noise of all parties is calibrated."""
+_FINE = 2**30
 Clipped = Callable[[Records, Array], Bounded]
 
 
@@ -85,11 +88,18 @@ class Batches:
             )
 
     def accounted(self, units: int) -> Sampling | None:
-        """Sampling of a batch of `units` units, as part of an event."""
+        """Sampling of a batch of `units` units, as part of an event.
+
+        A batch without replacement has ⌊rate·units⌋ of them, so that its share depends on the party
+        and is at most `rate`. For `ANY_UNITS` it is the next fraction above `rate`: noise that is
+        calibrated by it is enough for every party, and public like `rate`.
+        """
         if self.rate == 1:
             return None
         if self.sampling == "poisson":
             return Poisson(rate=self.rate)
+        if units == ANY_UNITS:
+            return WithoutReplacement(batch=math.ceil(self.rate * _FINE), total=_FINE)
         return WithoutReplacement(batch=self.size(units), total=units)
 
     def size(self, units: int) -> int:

@@ -179,6 +179,11 @@ class PrivateMethod(LocalMethod, abc.ABC):
         return self._run.pure
 
     @property
+    def hides_lengths(self) -> bool:
+        """True if the numbers of records that decide array shapes are secret."""
+        return (self.unit, self.adjacency) != ("record", "replace-one")
+
+    @property
     def parties(self) -> int:
         """Number of parties of the run."""
         return self._run.parties
@@ -210,6 +215,10 @@ class PrivateMethod(LocalMethod, abc.ABC):
         clip_now = self.clip_end**progress
         noise_now = clip_now * self.noise_end**progress
         return self.release(clip=clip * clip_now, noise_sd=noise_sd * noise_now, units=units)
+
+    def summands(self, units: int) -> int:
+        """Number of contributions to a sum of a party with `units` units."""
+        return units
 
     def contributions(
         self, model: Model, family: Family, key: Array, task: Task, tally: Tally

@@ -20,6 +20,7 @@ import numpy as np
 from tacit.arrays import Arrays
 from tacit.expfam import Dirichlets, Family, Gaussian, MeanFieldGaussian
 from tacit.methods.base import LocalMethod
+from tacit.methods.conjugate.method import PrivateConjugateStages
 from tacit.methods.dpsgd.adaptive import MAX_LOG_SCALE, SCALE, WEIGHT, WITHIN, tally_clip
 from tacit.methods.dpsgd.method import DPSGD
 from tacit.methods.hybrid import Hybrid
@@ -36,14 +37,10 @@ from tacit.methods.whitening import MOMENT, Whitened
 from tacit.models import Model
 from tacit.models.capabilities import Scores
 from tacit.models.statistics import whole
-from tacit.privacy.events import GaussianEvent, LaplaceEvent, WithoutReplacement
+from tacit.privacy.events import GaussianEvent, LaplaceEvent
 from tacit.pvi import power
 
 TAIL_EXPONENT = 28.0
-ACCOUNTANT_MARGIN = 2.0
-"""Noise that an accountant may require, relative to the analytic bound."""
-MIN_NOISE_SHARE = 1e-6
-"""Share of the nominal noise that a party adds at least."""
 ROUNDING = 1e-4
 """Relative error of contributions rounded to float32 and noise rounded to a lattice."""
 
@@ -66,46 +63,30 @@ def broken_private_bound(
 def _broken_by(
     model: Model, family: Family, method: PrivateMethod, exchange: Exchange
 ) -> BrokenBound | None:
-    event, exact = _event(exchange), True
-    if isinstance(event.sampling, WithoutReplacement):
-        # The noise depends on the party's exact number of units, which is not public.
-        event, exact = _with_most_noise(exchange, event), False
+    event = _event(exchange)
     if isinstance(method, PrivateScoring):
         return _broken_scoring(model, method, exchange, event)
     if isinstance(method, PrivateScores):
         return _broken_scores(model, method, exchange, event)
+    if isinstance(method, PrivateConjugateStages):
+        stage = method.stage_at(exchange.visit).name
+        lost = event.clip * float(np.linalg.norm(exchange.slack(stage)))
+        released = [exchange.released[stage] * event.clip]
+        return _compared("statistics", released, lost, exchange, event, exchange.records)
     if isinstance(method, PrivateStatistics):
         return _broken_statistics(model, family, method, exchange, event)
     if isinstance(method, PrivateUpdate):
         return _broken_update(method, exchange, event)
     if isinstance(method, DPSGD) and isinstance(family, MeanFieldGaussian):
-        if exact and method.steps == 1 and method._prior_share == 1.0:
+        if method.steps == 1 and method._prior_share == 1.0:
             return _broken_gradient(model, family, method, exchange, event)
         numbers = 2 * model.dimension + 1
         noise = longest(event, exchange.settled.shares, 0.0, numbers)
         most = exchange.records * event.clip + noise
-        noise_sd = _event(exchange).noise_sd * (1.0 if exact else MIN_NOISE_SHARE)
         return broken_steps(
-            Steps(model, family, method, exchange, event.clip, most, noise, noise_sd)
+            Steps(model, family, method, exchange, event.clip, most, noise, event.noise_sd)
         )
     return None
-
-
-def _with_most_noise(exchange: Exchange, event: GaussianEvent) -> GaussianEvent:
-    """The event with the largest noise that the same guarantee needs for any number of units.
-
-    Without amplification by sampling T sums of sensitivity 2C and noise of sd zC are
-    2T/z²-zCDP, which is (ε, δ) for ρ = (√(ε + log 1/δ) − √(log 1/δ))² (Bun and Steinke 2016); an
-    accountant needs no more than that, up to its own error, and less with sampling.
-    """
-    settled = exchange.settled
-    guarantee = settled.guarantee
-    tail = math.log(1.0 / guarantee.delta)
-    rho = (math.sqrt(guarantee.epsilon + tail) - math.sqrt(tail)) ** 2
-    enough = ACCOUNTANT_MARGIN * math.sqrt(2.0 * settled.releases / rho)
-    events = [one for answer in settled.answers for one in answer]
-    least = min(one.noise_multiplier for one in events)
-    return msgspec.structs.replace(event, noise_sd=event.noise_sd * max(1.0, enough / least))
 
 
 def _event(exchange: Exchange) -> GaussianEvent:

@@ -220,6 +220,10 @@ class Whitened(PrivateMethod):
     def starts_at_prior(self, model: Model) -> bool:
         return self.bound_inner.starts_at_prior(model)
 
+    def summands(self, units: int) -> int:
+        """Of either release, the more."""
+        return max(units, self.bound_inner.summands(units))
+
     def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
         return self.bound_inner.release(clip=clip, noise_sd=noise_sd, units=units)
 
@@ -242,7 +246,9 @@ class Whitened(PrivateMethod):
 
     def _square(self, event: GaussianEvent) -> float:
         """Approximate μ² of an event."""
-        rate = 1.0 if event.sampling is None else event.sampling.rate
+        # Not the event's own rate, which may depend on a party's number of units: the step of the
+        # first release must follow from what is public.
+        rate = 1.0 if event.sampling is None else self.inner.sampling_rate
         return event.count * (rate * event.sensitivity(self.adjacency) / event.noise_sd) ** 2
 
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:

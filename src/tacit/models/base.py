@@ -8,9 +8,9 @@ one number per record, as minibatches, padding and per-record clipping require.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -60,6 +60,19 @@ def no_records() -> Records:
     return {}
 
 
+class Description(NamedTuple):
+    """A table that describes a posterior in the user's terms, such as its clusters."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    """Cells as text; the first one names the row."""
+
+
+ColumnUnits = Mapping[str, tuple[float, float]]
+"""(centre, scale) of columns that were rescaled: v = centre + scale·x."""
+
+
 @dataclass(frozen=True)
 class ModelSchema:
     """Public facts about the records that a model is built for; contains no record.
@@ -85,6 +98,8 @@ class ModelSchema:
     layout: Layout | None = None
     y_bounds: tuple[float, float] | None = None
     levels: tuple[str, ...] = ()
+    y_scaled: bool = False
+    """True if a numeric outcome is divided by a scale of the schema."""
     seed: int = 0
     """For a model that starts at random (`Model.seeded`)."""
     example: Callable[[], Records] = field(default=no_records, compare=False, repr=False)
@@ -98,6 +113,9 @@ class ModelSchema:
             largest = max(federation.parties.values(), key=len_records)
             return {key: value[:8] for key, value in largest.items()}
 
+        outcome = None
+        if federation.schema is not None:
+            outcome = federation.schema.declared(federation.outcome)
         return cls(
             names=federation.names,
             output=federation.output,
@@ -105,6 +123,7 @@ class ModelSchema:
             layout=federation.layout,
             y_bounds=federation.y_bounds,
             levels=federation.levels,
+            y_scaled=outcome is not None and outcome.scale is not None,
             seed=seed,
             example=example,
         )
@@ -153,6 +172,8 @@ class Model(abc.ABC):
     """
     listed: ClassVar[bool] = True
     """False if single coordinates have no meaning; results then do not list them."""
+    uncalibrated: ClassVar[str | None] = None
+    """What is known to be wrong with intervals of this model, in one sentence."""
     user_program: ClassVar[bool] = False
     """True if the likelihood is user code that may fail on records; it is tested before a run."""
 
@@ -313,6 +334,11 @@ class Model(abc.ABC):
         """Model-specific tables of a result, such as topics; `names` are the column names."""
         del natural, names
         return {}
+
+    def described(self, natural: Natural, units: ColumnUnits) -> list[Description]:
+        """Tables of a result in the user's terms; `units` are those of rescaled columns."""
+        del natural, units
+        return []
 
     def measured(self, natural: Natural, records: Records, seed: int) -> dict[str, float] | None:
         """Held-out metrics of a model that predicts no y; None for other models."""

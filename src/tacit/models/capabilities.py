@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from tacit.models.base import Records
 if TYPE_CHECKING:
     from tacit.models.lda.table import TopicTable
     from tacit.models.outcomes import OutcomeLaw
+    from tacit.models.predictive import Mixture
     from tacit.models.scores import ScoreLikelihood
 
 
@@ -207,6 +208,38 @@ class LearnsScale(Protocol):
     @property
     def scale_unit(self) -> float | None:
         """A large difference in a predictor, or None where the prior is declared."""
+        ...
+
+
+@runtime_checkable
+class Coefficients(Protocol):
+    """A regression: the first parameters are coefficients of the columns of `layout`.
+
+    With `levels` there is one set for each; parameters after them belong to no column.
+    """
+
+    layout: Layout
+    levels: tuple[str, ...]
+    names: tuple[str, ...]
+    ratio: ClassVar[str | None]
+    """What exp(coefficient) is, where that has a name: "odds ratio", "rate ratio"."""
+
+
+@runtime_checkable
+class NumPyResponses(Protocol):
+    """E[y | x, θ] for many θ at once, in NumPy."""
+
+    def responses(self, thetas: np.ndarray, records: Records) -> np.ndarray:
+        """One row per draw of θ."""
+        ...
+
+
+@runtime_checkable
+class MixturePredictive(Protocol):
+    """A predictive distribution that is a mixture of normals."""
+
+    def mixture(self, family: Family, natural: Natural, x: Array) -> Mixture:
+        """Components of each record."""
         ...
 
 

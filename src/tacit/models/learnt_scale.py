@@ -39,11 +39,15 @@ CONSTANT = -1
 """`column` of the constant."""
 
 
-def column_numbers(layout: Layout, outputs: int = 1) -> np.ndarray:
-    """The column that each coefficient belongs to, levels of a category together; −1: constant."""
+def column_numbers(layout: Layout, outputs: int = 1, further: int = 0) -> np.ndarray:
+    """The column that each coefficient belongs to, levels of a category together; −1: constant.
+
+    So have `further` parameters, which belong to no column.
+    """
     sources = list(dict.fromkeys(one.source for one in layout if one.kind != "intercept"))
     column = [CONSTANT if f.kind == "intercept" else sources.index(f.source) for f in layout]
-    return np.tile(np.array(column, dtype=np.int64), outputs)
+    numbers = [*column * outputs, *[CONSTANT] * further]
+    return np.array(numbers, dtype=np.int64)
 
 
 class PriorTerm(NamedTuple):
@@ -188,9 +192,22 @@ def scale_transform(
 
 
 def learnt_scale_prior(
-    mean: np.ndarray, layout: Layout, information: np.ndarray, unit: float
+    mean: np.ndarray,
+    layout: Layout,
+    information: np.ndarray,
+    unit: float,
+    sd: np.ndarray | None = None,
 ) -> LearntScalePrior:
-    """The prior in the units of columns with this information matrix Σ w xxᵀ."""
-    outputs = len(mean) // len(layout)
+    """The prior in the units of columns with this information matrix Σ w xxᵀ.
+
+    Parameters that belong to no column follow the coefficients and have the scale `sd`.
+    """
+    outputs, further = divmod(len(mean), len(layout))
     transform = scale_transform(layout, *units_of_columns(layout, information), outputs)
-    return LearntScalePrior(mean, transform, column_numbers(layout, outputs), unit)
+    if further:
+        assert sd is not None, "parameters without a column have a declared scale"
+        whole = np.zeros((len(mean), len(mean)))
+        whole[:-further, :-further] = transform
+        whole[-further:, -further:] = np.diag(CONSTANT_SCALE * unit / sd[-further:])
+        transform = whole
+    return LearntScalePrior(mean, transform, column_numbers(layout, outputs, further), unit)

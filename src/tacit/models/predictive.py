@@ -48,6 +48,34 @@ class Prediction(NamedTuple):
     """Standard deviation of y given x, including noise; None unless the output is Gaussian."""
 
 
+class Mixture(NamedTuple):
+    """A mixture of normals for each record, all with the same weights."""
+
+    means: np.ndarray
+    """Shape (n, components)."""
+    sds: np.ndarray
+    weights: np.ndarray
+
+    def prediction(self, y: np.ndarray) -> Prediction:
+        """Moments, and log densities at y."""
+        mean = self.means @ self.weights
+        variance = (np.square(self.sds) + np.square(self.means - mean[:, None])) @ self.weights
+        logs = -0.5 * np.square((y[:, None] - self.means) / self.sds) - np.log(self.sds)
+        return Prediction(mean, _log_average(logs, self.weights) - 0.5 * LOG_2PI, np.sqrt(variance))
+
+    def quantile(self, level: float) -> np.ndarray:
+        """The value below which a new outcome is with that probability, by bisection."""
+        from scipy.special import ndtr, ndtri
+
+        each = self.means + ndtri(level) * self.sds
+        low, high = each.min(axis=1), each.max(axis=1)
+        for _ in range(60):
+            middle = 0.5 * (low + high)
+            below = ndtr((middle[:, None] - self.means) / self.sds) @ self.weights < level
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        return 0.5 * (low + high)
+
+
 def count_records(records: Records) -> int:
     """Length of the leading axis that all arrays of `records` share."""
     lengths = {name: len(array) for name, array in records.items()}

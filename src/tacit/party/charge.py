@@ -20,7 +20,7 @@ from tacit.plan.calibrate import Settled
 from tacit.privacy.events import Adjacency, GaussianEvent
 from tacit.privacy.guarantee import Unit
 from tacit.privacy.ledger.fingerprint import DatasetId
-from tacit.privacy.ledger.ledger import Ledger, ReleaseRequest
+from tacit.privacy.ledger.ledger import BudgetCheck, Ledger, ReleaseRequest
 from tacit.privacy.ledger.ledger import Reply as Kept
 from tacit.privacy.settings import Privacy
 from tacit.server.messages import Reply, Request, decode_reply, encode_reply
@@ -69,8 +69,11 @@ class Charging:
             run=self.run,
         )
 
-    def require_budget(self) -> None:
-        """Refuse the whole run if it would exceed a budget. Charges nothing."""
+    def require_budget(self) -> BudgetCheck | None:
+        """Refuse the whole run if it would exceed a budget. Charges nothing.
+
+        Returns the check of the budget with the least left, if there is one.
+        """
         checks = self.ledger.check_many(
             self.requested,
             unit=self.unit,
@@ -89,6 +92,7 @@ class Charging:
                     "budget: tacit ledger budget CONFIG.toml --ledger "
                     f"{shlex.quote(str(self.ledger.path))} --epsilon … --delta … --reason … --raise"
                 )
+        return max(checks.values(), key=lambda check: check.used, default=None)
 
     def require_planned_visit(self, request: Request) -> None:
         """Refuse a request that the plan does not contain, whatever visit number it claims."""

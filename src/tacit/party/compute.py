@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tacit.arrays import Arrays, Natural, namespace
+from tacit.arrays import Arrays, Natural, namespace, whole_blocks
 from tacit.errors import DataError
 from tacit.expfam import Family
 from tacit.methods import Arranged, LocalMethod, Task, Terms
@@ -432,14 +432,16 @@ def _lengthened(matrix: Any, rows: int) -> Any:
 def padded_rows(count: int) -> int:
     """Padded number of rows of one party: the next of 32·2^(k/2), independent of other parties.
 
-    >>> [padded_rows(n) for n in (1, 32, 33, 46, 47, 1000)]
-    [32, 32, 46, 46, 64, 1024]
+    Rounded up to whole blocks (`whole_blocks`).
+
+    >>> [padded_rows(n) for n in (1, 32, 33, 65, 97, 1000)]
+    [32, 32, 64, 96, 128, 1024]
     """
     rows, half_octaves = MIN_PADDED_ROWS, 0
-    while rows < count:
+    while whole_blocks(rows) < count:
         half_octaves += 1
         rows = math.ceil(MIN_PADDED_ROWS * 2 ** (half_octaves / 2))
-    return rows
+    return whole_blocks(rows)
 
 
 @functools.cache

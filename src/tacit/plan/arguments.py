@@ -16,7 +16,8 @@ import numpy as np
 from tacit.data import Federation
 from tacit.errors import ConfigError, DataError
 from tacit.methods import METHODS, LocalMethod
-from tacit.models import LinearPredictor, Model, Records
+from tacit.models import Model, Records
+from tacit.models.capabilities import Coefficients
 from tacit.server.schedule import SCHEDULES, Schedule
 
 RECORDS = "a dictionary of arrays such as {'x': (n, columns), 'y': (n,)}"
@@ -183,7 +184,7 @@ def check_declared(model: Model, parties: dict[str, Records]) -> tuple[str, ...]
     A `Federation` clips to the declared bounds when it prepares the records. Plain arrays are
     compared with the bounds and never changed.
     """
-    if not isinstance(model, LinearPredictor):
+    if not isinstance(model, Coefficients):
         return tuple(next(iter(parties.values()), {})) if model.listed else ()
     for name, records in parties.items():
         x = np.asarray(records["x"]) if "x" in records else np.zeros((0, len(model.layout)))
@@ -207,7 +208,7 @@ def check_declared(model: Model, parties: dict[str, Records]) -> tuple[str, ...]
 
 
 def _check_fits(model: type[Model], federation: Federation) -> None:
-    if not model.listed:
+    if not model.listed and model.Settings.needs_outcome:
         raise ConfigError(
             f"model = {model.__name__} is a class; pass an instance, e.g. "
             f"{model.__name__}(10, words={len(federation.names)})"

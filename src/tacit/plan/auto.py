@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from tacit.errors import ConfigError
 from tacit.methods.base import LocalMethod
+from tacit.methods.conjugate.method import ConjugateStages, PrivateConjugateStages
 from tacit.methods.dpsgd.method import DPSGD
 from tacit.methods.exact import Exact
 from tacit.methods.gradient import GradientVI
@@ -19,6 +20,7 @@ from tacit.methods.scoring.stages import LEAST_ROUNDS
 from tacit.methods.statistics.method import ExpectedStatistics, PrivateStatistics
 from tacit.models import ConjugateGaussian, Model
 from tacit.models.capabilities import GaussianSites, Scores, SimulatesOutcomes
+from tacit.models.conjugate import ConjugateExponential
 from tacit.privacy.settings import Privacy
 from tacit.server.schedule import Schedule, Synchronous
 
@@ -111,6 +113,9 @@ def choose_method(
     steady: bool = True,
 ) -> tuple[LocalMethod, str]:
     """The method chosen by "auto", and the reason in one line."""
+    if isinstance(model, ConjugateExponential):
+        answers = ConjugateStages() if privacy is None else PrivateConjugateStages()
+        return answers, f"model {model.kind!r} has statistics in stages"
     if model.ties_at_prior:
         answers = ExpectedStatistics() if privacy is None else PrivateStatistics()
         return answers, f"model {model.kind!r} has latent variables: expected statistics"

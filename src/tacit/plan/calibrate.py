@@ -14,6 +14,7 @@ from typing import ClassVar, NamedTuple, Protocol
 import msgspec
 
 from tacit.errors import ConfigError
+from tacit.methods.batches import ANY_UNITS
 from tacit.privacy.accounting import calibrate, epsilon
 from tacit.privacy.events import (
     HIDDEN_UNITS,
@@ -63,6 +64,10 @@ class Releasing(Protocol):
         """Events released by the reply to a visit, for a party with `units` units."""
         ...
 
+    def summands(self, units: int) -> int:
+        """Number of contributions to a sum of a party with `units` units."""
+        ...
+
 
 class PartyShape(NamedTuple):
     """Number of visits and units of a party."""
@@ -80,6 +85,8 @@ class LatticeShape(NamedTuple):
     """Bound on the contributions to one party's sum."""
     parties: int = 1
     """Parties whose noise is added up before anyone sees it."""
+    most_units: int = HIDDEN_UNITS
+    """Contributions that a party may have: `units`, or fewer if each adds up several parts."""
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,9 +146,9 @@ def settle(
     """
     shares = 1 if privacy.aggregation == "plain" else shares
     units = max(total_units, LEAST_UNITS) if total_units else HIDDEN_UNITS
-    units = math.ceil(units * math.sqrt(summed_parts))
     together = shares if privacy.aggregation in ("secure", "trusted") else 1
-    lattice = LatticeShape(numbers, units, together)
+    counted = math.ceil(units * math.sqrt(summed_parts))
+    lattice = LatticeShape(numbers, counted, together, most_units=units)
     _check(privacy, method, shapes, shares)
     clips = {name: _clip(privacy, method, name) for name in shapes}
     known: dict[tuple, float] = {}
@@ -161,7 +168,8 @@ def settle(
     costs: dict[tuple, float] = {}
     settled = {}
     for name, shape in shapes.items():
-        _check_ring(name, every[name], shape.units, lattice, terms=len(shapes))
+        summands = method.summands(shape.units)
+        _check_ring(name, every[name], summands, lattice, terms=len(shapes))
         cost = _cost(privacy, name, every[name], shape.visits, costs)
         if not math.isfinite(cost):
             raise ConfigError(
@@ -254,11 +262,11 @@ def _check_ring(
     A sum of shared noise has up to `terms` terms.
     """
     terms = terms if lattice.parties > 1 else 1
-    if units > lattice.units:
+    if units > lattice.most_units:
         raise ConfigError(
-            f"party {party!r} has {units} units; the rounding of its sums is bounded for at most "
-            f"{lattice.units}: declare the total number under privacy.adjacency = 'replace-one', "
-            "or divide the party"
+            f"party {party!r} adds up {units} contributions; rounding is bounded for at most "
+            f"{lattice.most_units}: declare the total number under privacy.adjacency = "
+            "'replace-one', or divide the party"
         )
     for event in (event for answer in answers for event in answer):
         assert event.lattice is not None
@@ -298,15 +306,27 @@ def _multiplier(
     lattice: LatticeShape,
     known: dict[tuple, float],
 ) -> float:
-    """z for one party; calibrated once for parties with equal settings."""
+    """z for one party; calibrated once for parties with equal settings.
+
+    It does not depend on the party's number of units, so that the step of its releases follows from
+    the agreed plan.
+    """
     target, given, delta = privacy.of(party)
     if given is not None:
         return given
 
-    def events(noise: float) -> tuple[GaussianEvent, ...]:
-        return _together(_answers(method, shape, lattice, clip=1.0, noise_sd=noise), shape.visits)
+    def events(noise: float, units: int = ANY_UNITS) -> tuple[GaussianEvent, ...]:
+        sized = shape._replace(units=units)
+        return _together(_answers(method, sized, lattice, clip=1.0, noise_sd=noise), shape.visits)
 
     assert target is not None
+    for own, most in zip(events(1.0, shape.units), events(1.0), strict=True):
+        if own.sampling is not None and most.sampling and own.sampling.rate > most.sampling.rate:
+            raise ConfigError(
+                f"party {party!r} has {shape.units} units; a batch of one is more than the share "
+                f"of {most.sampling.rate:.4g} that the noise is calibrated for: raise "
+                "method.sampling_rate, or use sampling = 'poisson'"
+            )
     key = (target, delta, events(1.0))
     if key not in known:
         known[key] = calibrate(

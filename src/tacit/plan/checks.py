@@ -17,11 +17,8 @@ from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, make_family
 from tacit.methods import METHODS, Exact, LocalMethod, PrivateMethod
 from tacit.methods.base import MAX_FULL_COVARIANCE, RunFacts
-from tacit.models import (
-    LinearPredictor,
-    Model,
-    Records,
-)
+from tacit.models import Model, Records
+from tacit.models.capabilities import Coefficients
 from tacit.models.prior import PRIOR_PARTY
 from tacit.plan.calibrate import PartyShape, Settled
 from tacit.privacy.secure_sums import Thresholds
@@ -125,7 +122,7 @@ def resolved_schedule(
 ) -> Schedule:
     """The schedule with defaults for unset rounds, damping and tolerance."""
     if schedule.rounds_unset:
-        schedule = replace(schedule, rounds=method.usual_rounds)
+        schedule = replace(schedule, rounds=method.rounds_for(model))
     if isinstance(method, PrivateMethod):
         method.check_schedule(schedule, parties)
     if schedule.parties_per_round is not None and schedule.parties_per_round > parties:
@@ -418,7 +415,7 @@ def _check_readable(model: Model, records: Records) -> None:
     example = {key: np.asarray(column[:1]) for key, column in records.items()}
     theta = np.zeros(model.dimension)
     try:
-        if isinstance(model, LinearPredictor):  # works on NumPy arrays without compiling
+        if isinstance(model, Coefficients):  # works on NumPy arrays without compiling
             shape = np.shape(model.log_likelihood(theta, example))
         else:
             shape = jax.eval_shape(model.log_likelihood, theta, example).shape

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -310,8 +311,7 @@ def make_plan(
         check_continued(method, model)
     check_eager(method, model)
     noisy = isinstance(method, PrivateMethod) and not method.wants_full
-    everyone = schedule.parties_per_round is None and steady
-    most = method.most_full(everyone=everyone)
+    most = method.most_full(everyone=schedule.parties_per_round is None and steady)
     chosen_family = choose_family(family, model, private=noisy, most_full=most)
     units = units_of(method, privacy, parties, live)
     method = settled_method(method, privacy, units, live)
@@ -327,18 +327,33 @@ def make_plan(
     )  # fmt: skip
     if privacy is None:
         return plan
-    assert isinstance(method, PrivateMethod)
-    settled = _settled(plan, method, privacy, units, trust)
-    try:
-        method.check_settled(model, settled)
-    except ConfigError as refused:
-        if not why:
-            raise
-        other = make_plan(
+
+    def instead() -> Plan:
+        return make_plan(
             model, parties, family=family, method=DPSGD(), schedule=given, seed=seed,
             batch_parties=batch_parties, privacy=privacy, trust=trust, live=live, earlier=earlier,
         )  # fmt: skip
-        return replace(other, why=f"not {method.kind}: {refused}; {LACKS}")
+
+    return _private_plan(plan, privacy, units, trust, instead)
+
+
+def _private_plan(
+    plan: Plan,
+    privacy: Privacy,
+    units: dict[str, int],
+    trust: str | None,
+    instead: Callable[[], Plan],
+) -> Plan:
+    """The plan with noise and guarantee; `instead` if "auto" chose a method that cannot have it."""
+    method = plan.method
+    assert isinstance(method, PrivateMethod)
+    settled = _settled(plan, method, privacy, units, trust)
+    try:
+        method.check_settled(plan.model, settled)
+    except ConfigError as refused:
+        if not plan.why:
+            raise
+        return replace(instead(), why=f"not {method.kind}: {refused}; {LACKS}")
     return replace(plan, privacy=privacy, settled=settled)
 
 

@@ -16,7 +16,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from tacit.arrays import computed_once, kept_rows
-from tacit.privacy.events import CLIP_MARGIN, Adjacency
+from tacit.errors import DataError
+from tacit.privacy.events import CLIP_MARGIN, LEAST_UNITS, Adjacency
 from tacit.support.compiler import jax, jnp
 
 Array = Any
@@ -26,6 +27,10 @@ LARGEST_NORM = 1e15
 """A unit with a larger norm contributes nothing: close to overflow, norms are not reliable."""
 MIN_SQUARED_NORM = 1e-200
 """A squared norm below this has lost too many digits to define a direction."""
+BLOCK_ROWS = LEAST_UNITS // 2
+"""Rows whose products are added up at a time: see `_squares_summed`."""
+MOST_ROWS = BLOCK_ROWS * (LEAST_UNITS // 2 - 1)
+"""Rows of all units of a party together, at most."""
 
 
 class Bounded:
@@ -130,6 +135,7 @@ def clip_sum(
     weighted_sum: Callable[[Array], Tree],
     *,
     least: Array | None = None,
+    acute: bool = False,
     tally: Tally | None = None,
     norm: Norm = "l2",
 ) -> Bounded:
@@ -143,6 +149,8 @@ def clip_sum(
 
     If contributions are nonnegative, `least` is a lower bound on each unit's smallest coordinate.
     The sum is then marked `nonnegative`, and a unit with `least` < 0 (or NaN) contributes nothing.
+    `acute` says that no two possible contributions have a negative inner product, which is for the
+    caller to prove; the sum is marked likewise.
     """
     if norms.dtype != jnp.float64:
         raise TypeError(
@@ -151,7 +159,8 @@ def clip_sum(
         )
     kept = mask if least is None else (mask != 0) & (least >= 0)  # False for NaN
     summed = weighted_sum(clip_weights(norms, clip, kept))
-    bounded = _make(summed, clip, nonnegative=least is not None, norm=norm)
+    alike = acute or least is not None
+    bounded = _make(summed, clip, nonnegative=alike, norm=norm)
     return bounded if tally is None else _tallied(bounded, norms, kept, tally)
 
 
@@ -204,8 +213,34 @@ def clip_moments(
         scale = jnp.where(scale > 0, longer, 0.0)
     each = jnp.broadcast_to(scale.reshape(-1, *(1,) * (there.ndim - 1)), there.shape).reshape(-1)
     kept = kept_rows(each, flat) * jnp.sqrt(each)[:, None]
-    bounded = _make(pack_symmetric(kept.T @ kept), clip, nonnegative=True)
+    bounded = _make(pack_symmetric(_squares_summed(kept)), clip, nonnegative=True)
     return bounded if tally is None else _tallied(bounded, norms, units, tally)
+
+
+def _squares_summed(rows: Array) -> Array:
+    """Σ rᵢrᵢᵀ by blocks, so that no number is rounded more than `LEAST_UNITS` times.
+
+    The bound E on the rounding of a sum is made of the units' norms, which the clip bounds, and of
+    the number of additions that a term takes part in. Units may have any number of rows, so that
+    the rows of one long sum could outnumber the units that E is charged for. Each term here is in
+    at most `BLOCK_ROWS` additions of its block and one per block.
+    """
+    count, width = rows.shape
+    if count > MOST_ROWS:
+        raise DataError(
+            f"a party has {count} rows with its padding; the rounding of their second moment is "
+            f"bounded for at most {MOST_ROWS}: divide the party"
+        )
+    blocks = count // BLOCK_ROWS
+    if not blocks:
+        return rows.T @ rows
+
+    def add(total: Array, block: Array) -> tuple[Array, None]:
+        return total + block.T @ block, None
+
+    whole = rows[: blocks * BLOCK_ROWS].reshape(blocks, BLOCK_ROWS, width)
+    last = rows[blocks * BLOCK_ROWS :]
+    return jax.lax.scan(add, last.T @ last, whole)[0]
 
 
 def pack_symmetric(matrix: Array) -> Array:

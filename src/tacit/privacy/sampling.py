@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from tacit.arrays import whole_blocks
 from tacit.privacy.bounded import Array, Bounded, add_disjoint
 from tacit.privacy.mechanisms import Drawn
 from tacit.support.compiler import jax, jnp
@@ -34,10 +35,13 @@ def poisson_mask(key: Array, present: Array, rate: Array) -> Array:
 
 
 def chunk_length(rate: float, units: int) -> int:
-    """Chunk length that nearly always holds a whole Poisson batch: mean plus 4 sd."""
+    """Chunk length that nearly always holds a whole Poisson batch: mean plus 4 sd.
+
+    Whole blocks of rows, or all units: a record's numbers must not depend on its place in a chunk.
+    """
     mean = rate * units
     length = math.ceil(mean + 4.0 * math.sqrt(mean * (1.0 - rate)) + 1.0)
-    return max(1, min(units, 8 * math.ceil(length / 8)))
+    return max(1, min(units, whole_blocks(length)))
 
 
 def poisson_sum(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import tacit
+from tacit.models.glm.normal import LOG_NOISE
 from tacit.privacy.settings import RUN_DIRECTORY
 from tacit.report.figures import as_svg
 from tacit.report.load import PartyRun, Run
@@ -34,7 +35,12 @@ from tacit.report.parts import (
     percent,
     several,
 )
-from tacit.report.privacy import privacy_badge, privacy_parts, privacy_statement
+from tacit.report.privacy import (
+    guarantee_parts,
+    privacy_badge,
+    privacy_parts,
+    privacy_statement,
+)
 from tacit.results.coefficients import as_ratios
 from tacit.results.explained import explained
 from tacit.results.figures import plot_calibration, plot_convergence, plot_negative_elbo
@@ -77,6 +83,7 @@ def page_of(run: Run) -> Page:
         ("privacy", "Privacy", privacy_parts(result)),
         ("coefficients", "Coefficients", coefficient_parts(result)),
         ("topics", "Topics", topic_parts(result)),
+        ("tables", "What was found", model_table_parts(result)),
         ("performance", "Held-out performance", performance_parts(result)),
         ("parties", "Parties", party_parts(result)),
         ("convergence", "Convergence", convergence_parts(run)),
@@ -109,7 +116,15 @@ def party_page(run: PartyRun) -> Page:
         "tacit ledger show. Metrics on its held-out records are in private/evaluation.json."
     )
     sections = [
-        ("privacy", "Privacy", [Paragraph(result.privacy), *([Paragraph(ledger)] * private)]),
+        (
+            "privacy",
+            "Privacy",
+            [
+                Paragraph(result.privacy),
+                *guarantee_parts(result.guarantee),
+                *([Paragraph(ledger)] * private),
+            ],
+        ),
         ("coefficients", "Coefficients", coefficient_parts(result)),
         ("run", "The run", [facts("The run", rows)]),
     ]
@@ -253,7 +268,7 @@ def _digits(value: float | None, sd: float) -> str:
 def _signed(result: Result | PartyResult, rows: Sequence[Coefficient]) -> list[bool]:
     """Whether each quantity can have either sign."""
     sites = result.sites if isinstance(result, Result) and not result.coefficients else {}
-    return [sites[row.name].real if row.name in sites else True for row in rows]
+    return [sites[row.name].real if row.name in sites else row.name != LOG_NOISE for row in rows]
 
 
 def _true_value(result: Result | PartyResult, row: Coefficient) -> float | None:
@@ -278,7 +293,7 @@ def _bars(result: Result | PartyResult, rows: Sequence[Coefficient]) -> list[Bar
             mean, sd = scaled[row.name]
             held = result.true_values.get(row.name) if isinstance(result, Result) else None
             place = (mean - 1.96 * sd, mean, mean + 1.96 * sd, held)
-            ends.append(None if row.name == "intercept" else place)
+            ends.append(None if row.name in ("intercept", LOG_NOISE) else place)
         else:
             ends.append((row.low, row.mean, row.high, truth))
     values = [v for one in ends if one is not None for v in one if v is not None]
@@ -393,6 +408,16 @@ def topic_parts(result: Result) -> list[Any]:
         return []
     head = ["Topic", "Share of all words", "Top words"]
     return [Table(f"All {len(rows)} topics", head, rows, numbers=False)]
+
+
+def model_table_parts(result: Result) -> list[Any]:
+    """Clusters of a mixture or components of a factor model."""
+    warning = result.intervals.warning
+    parts: list[Any] = [Paragraph(warning)] if result.tables and warning else []
+    for one in result.tables:
+        rows = [TableRow(row[0], tuple(row[1:])) for row in one.rows]
+        parts.append(Table(one.title, one.columns, rows, numbers=False))
+    return parts
 
 
 def party_parts(result: Result) -> list[Any]:

@@ -62,8 +62,12 @@ def privacy_statement(result: Result) -> Statement:
 
 def privacy_parts(result: Result) -> list[Any]:
     """ε, δ, unit, adjacency, trust, attackers, costs and what is not covered."""
-    privacy = result.privacy
-    if privacy.guarantee is None:
+    return guarantee_parts(result.privacy)
+
+
+def guarantee_parts(privacy: PrivacyFacts | None) -> list[Any]:
+    """As `privacy_parts`; nothing without a guarantee."""
+    if privacy is None or privacy.guarantee is None:
         return []
     if not privacy.private:
         known = (

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -11,7 +13,11 @@ from tacit.data.records import len_records
 from tacit.errors import ConfigError, DataError
 from tacit.models import Model, Records
 from tacit.models.capabilities import SimulatesOutcomes
+from tacit.models.glm.normal import LOG_NOISE
 from tacit.models.outcomes import OutcomeLaw
+
+if TYPE_CHECKING:
+    from tacit.results.posterior import Posterior
 
 RECORD = "record"
 JOINT = "outcome"
@@ -28,6 +34,71 @@ def arviz_tree(groups: dict[str, dict[str, np.ndarray]], **named: Any) -> Any:
     if "posterior" in inspect.signature(arviz.from_dict).parameters:
         return arviz.from_dict(**groups, **named)
     return arviz.from_dict(groups, **named)
+
+
+class OwnUnits(NamedTuple):
+    """A posterior in the user's units: coefficients of the columns, and the outcome's scale."""
+
+    terms: tuple[str, ...]
+    coefficients: Callable[[np.ndarray], np.ndarray]
+    """Draws of θ as draws of the terms."""
+    center: float = 0.0
+    scale: float = 1.0
+
+
+def arviz_of(
+    posterior: Posterior,
+    count: int,
+    *,
+    seed: int,
+    records: Records | None,
+    units: OwnUnits | None = None,
+) -> Any:
+    """Draws of a posterior as ArviZ reads them, with densities and outcomes of records.
+
+    Parameters
+    ----------
+    posterior
+        The posterior.
+    count, seed
+        Number and seed of the draws.
+    records
+        Prepared records with their outcomes, or None.
+    units
+        The user's units: the variable `beta` then takes the place of `theta`.
+    """
+    theta = posterior.sample(count, seed=seed)
+    if units is None:
+        values = {"theta": theta}
+        dims, coords = {"theta": ["name"]}, {"name": list(posterior.names)}
+    else:
+        values = {"beta": units.coefficients(theta)}
+        dims, coords = {"beta": ["term"]}, {"term": list(units.terms)}
+        if LOG_NOISE in posterior.names:
+            values["noise_sd"] = units.scale * np.exp(theta[:, -1])
+    values |= posterior.draws(count, seed=seed)
+    groups = {"posterior": {name: value[None] for name, value in values.items()}}
+    if records is not None:
+        found = record_groups(posterior.model, theta, records, seed)
+        groups |= found if units is None else _in_units(found, units)
+    return arviz_tree(groups, coords=coords, dims=dims | record_dims(groups))
+
+
+def _in_units(
+    groups: dict[str, dict[str, np.ndarray]], units: OwnUnits
+) -> dict[str, dict[str, np.ndarray]]:
+    """Outcomes, and densities of them, in the outcome's own unit."""
+    if (units.center, units.scale) == (0.0, 1.0):
+        return groups
+    return {
+        group: {
+            name: value - math.log(units.scale)
+            if group == "log_likelihood"
+            else units.center + units.scale * value
+            for name, value in values.items()
+        }
+        for group, values in groups.items()
+    }
 
 
 def record_groups(

@@ -25,7 +25,7 @@ MOST_ROWS = 12
 TERMS = (
     "parties", "units", "ε", "δ", "clip", "noise sd", "noise / clip", "releases", "signal to noise",
 )  # fmt: skip
-NOTHING_SPENT = "No budget has been spent."
+NOTHING_SPENT = "This check spends no budget."
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,8 @@ def describe(
     if federation is not None:
         name = f"{source}, " if source else ""
         rows.insert(0, ("data", f"{name}prepared by {federation.scaling} schema"))
-        rows.append(("outcome", f"{federation.outcome} ({federation.output})"))
+        if federation.outcome:
+            rows.append(("outcome", f"{federation.outcome} ({federation.output})"))
         warnings += [one.text for one in missing_caution(indicated_columns(federation.layout))]
         notes += federation.notes
     rows += [*plan_rows(plan), ("privacy", statement(plan))]

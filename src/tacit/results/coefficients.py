@@ -27,13 +27,17 @@ from tacit.data.schema.columns import ColumnConfig
 from tacit.data.schema.layout import layout_of
 from tacit.errors import ConfigError
 from tacit.expfam import Gaussian
-from tacit.models import LinearPredictor, Model
+from tacit.models import Model
+from tacit.models.capabilities import Coefficients
+from tacit.models.glm.normal import LOG_NOISE
 from tacit.results.posterior import INTERVAL, Posterior
 from tacit.results.summary import Coefficient
 from tacit.support.blas import one_blas_thread
 from tacit.support.validation import choose_from
 
 INTERCEPT = "intercept"
+NOISE = "noise sd"
+"""Row of the standard deviation of the outcome around its mean, where it is unknown."""
 Per = Mapping[str, float | str]
 """Difference of a column that an effect is for, by column: 10, or "10 years"."""
 
@@ -86,12 +90,12 @@ def unit_map(
     UnitMap or None
         None for a model without linear predictors, such as a neural network.
     """
-    if not isinstance(model, LinearPredictor):
+    if not isinstance(model, Coefficients):
         return None
     features = [one for one in columns or () if one.feature and one.name != outcome]
     if columns is None or layout_of(features) != model.layout:
         width = len(model.layout)
-        names = model.names if not model.levels else tuple(_columns_of(model))
+        names = model.names[:width] if not model.levels else tuple(_columns_of(model))
         block = np.eye(width)
         terms = [Term(name, name, name) for name in names]
         _refuse_unknown(per, names)
@@ -110,7 +114,7 @@ def unit_map(
     return _for_levels(model, terms, block, offset)
 
 
-def _columns_of(model: LinearPredictor) -> list[str]:
+def _columns_of(model: Coefficients) -> list[str]:
     """Names of the columns of x of a model with several predictors."""
     prefix = f"{model.levels[0]}: "
     return [name.removeprefix(prefix) for name in model.names[: len(model.layout)]]
@@ -158,11 +162,12 @@ def _terms(config: ColumnConfig) -> list[Term]:
 
 
 def _for_levels(
-    model: LinearPredictor, terms: Sequence[Term], block: np.ndarray, offset: np.ndarray
+    model: Coefficients, terms: Sequence[Term], block: np.ndarray, offset: np.ndarray
 ) -> UnitMap:
     """The map of all predictors; those of levels against that of the first level."""
     if not model.levels:
-        return UnitMap(tuple(terms), block, offset)
+        further = np.zeros((len(terms), len(model.names) - len(terms)))  # of no column
+        return UnitMap(tuple(terms), np.hstack([block, further]), offset)
     first, *others = model.levels
     width = len(terms)
     matrix = np.zeros((len(others) * width, len(model.levels) * width))
@@ -253,8 +258,9 @@ def coefficients(
         mean, variance = family.free_project(family.free(posterior.natural), found.matrix)
     mean, sd = np.asarray(mean) + found.offset, np.sqrt(np.asarray(variance))
     share = None if learned is None else _learned(posterior.sd, sd, found.matrix, learned)
-    reach = NormalDist().inv_cdf(0.5 + level / 2) * sd
-    return [
+    width = NormalDist().inv_cdf(0.5 + level / 2)
+    reach = width * sd
+    rows = [
         Coefficient(
             term=term.text,
             name=term.name,
@@ -266,6 +272,33 @@ def coefficients(
             learned=None if share is None else float(share[i]),
         )
         for i, term in enumerate(found.terms)
+    ]
+    unit = _outcome_scale(columns, outcome)
+    known = None if learned is None else learned[-1]
+    return [*rows, *(_noise(posterior, unit, width, known) if LOG_NOISE in posterior.names else ())]
+
+
+def _outcome_scale(columns: Sequence[ColumnConfig] | None, outcome: str | None) -> float:
+    target = next((one for one in columns or () if one.name == outcome), None)
+    return 1.0 if target is None or target.scale is None else target.scale
+
+
+def _noise(
+    posterior: Posterior, unit: float, width: float, learned: float | None
+) -> list[Coefficient]:
+    """The noise of a linear regression in the outcome's unit: log-normal."""
+    middle, sd = float(posterior.mean[-1]) + math.log(unit), float(posterior.sd[-1])
+    mean = _exp(middle + 0.5 * sd**2)
+    return [
+        Coefficient(
+            term=NOISE,
+            name=LOG_NOISE,
+            mean=mean,
+            sd=mean * math.sqrt(math.expm1(min(sd**2, 700.0))),
+            low=_exp(middle - width * sd),
+            high=_exp(middle + width * sd),
+            learned=learned,
+        )
     ]
 
 
@@ -280,7 +313,7 @@ def _learned(
 
 def ratio_name(model: Model) -> str | None:
     """What exp(coefficient) is: "odds ratio", "rate ratio", or None if it has no name."""
-    return model.ratio if isinstance(model, LinearPredictor) else None
+    return model.ratio if isinstance(model, Coefficients) else None
 
 
 def as_ratios(rows: Iterable[Coefficient]) -> list[Coefficient]:

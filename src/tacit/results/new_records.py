@@ -12,6 +12,7 @@ import polars as pl
 from tacit.data.frames import raw_frame
 from tacit.errors import ConfigError, DataError
 from tacit.models import GeneralisedLinear, Model
+from tacit.models.capabilities import MixturePredictive, NumPyResponses
 from tacit.models.predictive import draw_parameters, project
 from tacit.results.posterior import INTERVAL, Posterior
 from tacit.results.predict import predict
@@ -52,7 +53,7 @@ def read_new(posterior: Posterior, data: DataFacts, records: Any) -> NewRecords:
     model = posterior.model
     if not posterior.family.is_proper(posterior.natural):
         raise ConfigError("the posterior is not a proper distribution and cannot predict")
-    center, scale = _unit_of_outcome(model, data)
+    center, scale = outcome_unit(model, data)
     named = _words(model, data)
     schema = schema_of(data)
     by_name = schema is None and model.record_columns is not None
@@ -104,7 +105,7 @@ def _with_outcome(model: Model, prepared: Prepared) -> Prepared:
     return prepared._replace(records=prepared.records | {"y": zeros})
 
 
-def _unit_of_outcome(model: Model, data: DataFacts) -> tuple[float, float]:
+def outcome_unit(model: Model, data: DataFacts) -> tuple[float, float]:
     """(center, scale) of a numeric outcome that was rescaled."""
     columns = declared_columns(data) or ()
     config = next((one for one in columns if one.name == data.outcome), None)
@@ -185,7 +186,7 @@ def _draws(new: NewRecords, level: float, draws: int, seed: int) -> np.ndarray:
 
 def _theta(new: NewRecords, draws: int, seed: int) -> np.ndarray:
     q = new.posterior
-    if isinstance(q.model, GeneralisedLinear):  # without a compiler
+    if isinstance(q.model, NumPyResponses):  # without a compiler
         return draw_parameters(q.family, q.natural, draws, seed)
     return q.sample(draws, seed=seed)
 
@@ -194,8 +195,8 @@ def _responses(new: NewRecords, draws: int, seed: int) -> np.ndarray:
     """E[y | x, θ] for each draw of θ, shape (draws, n) or (draws, n, levels)."""
     model, records = new.posterior.model, new.prepared.records
     theta = _theta(new, draws, seed)
-    if isinstance(model, GeneralisedLinear):
-        return np.asarray(model.inverse_link(theta @ np.asarray(records["x"], np.float64).T))
+    if isinstance(model, NumPyResponses):
+        return model.responses(theta, records)
     import jax
 
     one = jax.jit(lambda draw: model.response(draw, records))
@@ -234,6 +235,10 @@ def _ends(new: NewRecords, level: float, seed: int) -> tuple[np.ndarray, np.ndar
         sd = np.sqrt(variance)
         low, high = (model.inverse_link(mean + sign * reach * sd) for sign in (-1.0, 1.0))
         return np.minimum(low, high), np.maximum(low, high)
+    if isinstance(model, MixturePredictive):
+        found = model.mixture(q.family, q.natural, records["x"])
+        low, high = (found.quantile(0.5 + sign * level / 2) for sign in (-1.0, 1.0))
+        return new.center + new.scale * low, new.center + new.scale * high
     if model.output == "gaussian" and model.record_columns is None:
         found = predict(model, q.family, q.natural, records, draws=INTERVAL_DRAWS, seed=seed)
         if found.sd is not None:

@@ -141,15 +141,9 @@ class Posterior:
         arviz.InferenceData or xarray.DataTree
             The former up to ArviZ 0.2x, the latter from ArviZ 1.0 on, with a group `posterior`.
         """
-        from tacit.results.arviz_groups import arviz_tree, record_dims, record_groups
+        from tacit.results.arviz_groups import arviz_of
 
-        theta = self.sample(count, seed=seed)
-        values = {"theta": theta, **self.draws(count, seed=seed)}
-        groups = {"posterior": {name: value[None] for name, value in values.items()}}
-        if records is not None:
-            groups |= record_groups(self.model, theta, records, seed)
-        dims = {"theta": ["name"], **record_dims(groups)}
-        return arviz_tree(groups, coords={"name": list(self.names)}, dims=dims)
+        return arviz_of(self, count, seed=seed, records=records)
 
 
 def posterior_of(plan: Plan, natural: Natural, public: Arrays | None = None) -> Posterior:

@@ -9,8 +9,16 @@ import numpy as np
 import polars as pl
 
 from tacit.data.config import ColumnConfig
+from tacit.data.derived import raw_names, with_derived
 from tacit.data.frames import RawFrame, raw_frame
-from tacit.data.prepare import Column, as_kept, encode, read_column
+from tacit.data.prepare import (
+    Column,
+    as_kept,
+    count_outside,
+    encode,
+    read_column,
+    without_intercept,
+)
 from tacit.data.schema.outcome import read_outcome
 from tacit.data.schema.table import SourceSchema, Table
 from tacit.errors import ConfigError, DataError
@@ -62,9 +70,13 @@ def prepared_records(
     opened = frame if isinstance(frame, RawFrame) else raw_frame(frame, where)
     configs = [*schema.features, *(schema.declared(name) for name in keep)]
     known = [config for config in configs if config is not None]
-    wanted = [config.name for config in known] + ([schema.outcome] if outcome else [])
+    names = [config.name for config in known]
+    raw = raw_names(schema.columns, names)
+    wanted = [*raw, *([schema.outcome] if outcome and schema.outcome else [])]
+    measured = outcome  # incomplete records are left out
     _refuse_absent(opened, wanted)
-    table = opened.select(wanted)
+    table = with_derived(opened.select(wanted), schema.columns, names)
+    known += [one for one in schema.columns if one.name in raw and one.name not in names]
     if not opened.rows:
         raise DataError(f"{where} has no rows; give at least one record")
     columns = {config.name: _read(table[config.name], config) for config in known}
@@ -76,17 +88,20 @@ def prepared_records(
     if schema.design:
         read = [columns[config.name] for config in schema.features]
         records["x"] = encode(read, opened.rows)[0]
+    clipped = count_outside(columns.values())
+    if not schema.outcome:
+        records["x"], outcome = without_intercept(records["x"]), False
     if outcome:
         found = read_outcome(Table(frame=table, schema=schema))
+        clipped |= count_outside([found])
         records["y"] = found.values.astype(np.float64)
         if found.config.missing == "drop":
             complete &= ~found.missing
     for name in keep:
         if name in columns:
             records[name] = as_kept(columns[name])
-    if outcome and not complete.all():  # records to measure with: incomplete ones are left out
+    if measured and not complete.all():
         records = {name: values[complete] for name, values in records.items()}
-    clipped = {name: column.outside for name, column in columns.items() if column.outside}
     return Prepared(records, complete, clipped)
 
 
@@ -101,7 +116,7 @@ def _refuse_absent(frame: RawFrame, wanted: list[str]) -> None:
 
 def _read(series: pl.Series, config: ColumnConfig) -> Column:
     """One column; a missing value that would be dropped is marked instead."""
-    if config.kind == "numeric" and config.affine is None:
+    if config.kind == "numeric" and config.feature and config.affine is None:
         raise ConfigError(
             f'the fit has no scale of column "{config.name}"; fit again with this version of tacit'
         )

@@ -107,7 +107,9 @@ def nuts_reference(
     learnt = None
     if learnt_scales and isinstance(model, LearnsScale) and model.scale_unit is not None:
         x = np.asarray(records["x"], np.float64)
-        learnt = learnt_scale_prior(model.prior_mean, model.layout, x.T @ x, model.scale_unit)
+        learnt = learnt_scale_prior(
+            model.prior_mean, model.layout, x.T @ x, model.scale_unit, model.prior_sd
+        )
 
     def potential(theta: Array) -> Array:
         if learnt is not None:

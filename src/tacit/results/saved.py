@@ -25,10 +25,13 @@ from tacit.models import Model, Records
 from tacit.models.registry import model_class
 from tacit.results.posterior import Posterior
 from tacit.results.summary import (
+    AT_PARTY,
     PARTY_SCHEMA,
     DataFacts,
     ModelFacts,
     PartyResult,
+    PartyRow,
+    PrivacyFacts,
     Result,
     decode,
     public_of,
@@ -192,9 +195,11 @@ def read_predictor(path: Path) -> Predictor:
 def read_saved(
     path: Path, model: Model | None = None
 ) -> tuple[Result, Posterior, list[dict[str, Any]]]:
-    """Result, posterior and rounds of a saved fit or of a run directory's public part."""
+    """Result, posterior and rounds of a saved fit, a run's public part or a state directory."""
     folder = public_of(path)
-    result = read_result(folder)
+    found = decode(read_text(folder / RESULT), dict[str, Any], folder / RESULT).get("schema")
+    at_party = found == PARTY_SCHEMA
+    result = _of_party(folder) if at_party else read_result(folder)
     names = tuple(result.posterior.names)
     model = read_model(result.model, names) if model is None else model
     if names and model.names != names:
@@ -204,7 +209,8 @@ def read_saved(
         )
     natural = _read_natural(folder / POSTERIOR)
     family = _family(model, result.posterior.family, result.model.dimension, natural)
-    return result, Posterior(model, family, natural), _rounds(folder)
+    rounds = [] if at_party else _rounds(folder)  # a party has not seen them
+    return result, Posterior(model, family, natural), rounds
 
 
 def _family(model: Model, kind: str, dimension: int, natural: Natural) -> Family:
@@ -234,6 +240,43 @@ def _read_natural(path: Path) -> Natural:
     if not all(np.all(np.isfinite(value)) for value in natural.values()):
         raise DataError(f"{path}: a natural parameter is not finite; run again")
     return natural
+
+
+def _of_party(folder: Path) -> Result:
+    """The result that a party of a live federation received, in the form of a run's."""
+    part = read_part(folder / RESULT, PartyResult)
+    if part.model is None or part.data is None:
+        raise DataError(
+            f"{folder / RESULT} was written by an earlier version and has no model; use the "
+            "server's state directory"
+        )
+    private = part.privacy.startswith("Differential privacy")
+    return Result(
+        name=part.name,
+        seed=0,
+        engine=AT_PARTY,
+        run=part.run,
+        configuration=part.configuration,
+        model=part.model,
+        method="",
+        schedule="",
+        rounds=0,
+        finished=None,
+        exchanges=0,
+        refused=0,
+        posterior=part.posterior,
+        intervals=part.intervals,
+        coefficients=part.coefficients,
+        metrics={"training": None, "held_out": None},
+        parties=[PartyRow(name=part.party)],
+        data=part.data,
+        privacy=part.guarantee or PrivacyFacts(private=private, statement=part.privacy),
+        converged=part.converged,
+        why=part.why,
+        learned=part.learned,
+        cautions=part.cautions,
+        clipped=part.clipped,
+    )
 
 
 def _rounds(folder: Path) -> list[dict[str, Any]]:

@@ -69,6 +69,9 @@ def prior_statement(plan: Plan) -> str | None:
         return "the posterior of an earlier run on other records"
     if not isinstance(model, LearnsScale):
         return None
+    further = len(model.prior_mean) % len(model.layout)  # the noise of a linear regression
+    width = len(model.prior_mean) - further
+    noise = "; the noise sd has a wide prior around half the outcome's scale" if further else ""
     if method.learns_scale(model):
         source = "records" if plan.privacy is None else "releases"
         unit = 1.0 if model.scale_unit is None else model.scale_unit
@@ -76,17 +79,17 @@ def prior_statement(plan: Plan) -> str | None:
         return (
             f"scales learnt from the {source}{kept}: each coefficient, per sd of a number or per "
             "level of a category, is Student-t around its prior mean with a common scale, which is "
-            f"half-normal({unit:g}) and integrated out; declare prior_sd for a fixed prior"
+            f"half-normal({unit:g}) and integrated out; declare prior_sd for a fixed prior{noise}"
         )
-    means, sds = np.unique(model.prior_mean), np.unique(model.prior_sd)
+    means, sds = np.unique(model.prior_mean[:width]), np.unique(model.prior_sd[:width])
     words = "normal with its own declared mean and sd"
     if len(means) == len(sds) == 1:
         words = f"N({means[0]:g}, {sds[0]:g}²)"
     if model.scale_unit is None:
-        return f"{words} for each coefficient, as declared"
+        return f"{words} for each coefficient, as declared{noise}"
     return (
         f"{words} for each coefficient: method {method.kind!r} does not learn its scale here; "
-        "declare prior_sd to choose it"
+        f"declare prior_sd to choose it{noise}"
     )
 
 
@@ -103,8 +106,9 @@ def clipping_statement(clipped: Clipped) -> str:
 def interval_note(plan: Plan) -> str | None:
     """Reason why the intervals of a run are too narrow, or None."""
     if plan.guarantee is None:
-        return None
+        return plan.model.uncalibrated
     assert isinstance(plan.method, PrivateMethod)
     if not plan.method.knows_noise(plan.family):
-        return TOO_NARROW
+        own = plan.model.uncalibrated
+        return TOO_NARROW if own is None else f"{own} {TOO_NARROW}"
     return None

@@ -21,6 +21,8 @@ from tacit.support.type_info import prepare
 
 SCHEMA = "tacit/result/2"
 PARTY_SCHEMA = "tacit/party-result/2"
+AT_PARTY = "party"
+"""`engine` of a result that a party of a live federation received."""
 AGAIN = "run it again with `tacit run`, or give the directory of a finished run"
 
 T = TypeVar("T")
@@ -102,6 +104,14 @@ class Topic(Part, frozen=True, kw_only=True):
     share: float
     words: list[str]
     chances: list[float]
+
+
+class ModelTable(Part, frozen=True, kw_only=True):
+    """A table of a model's own, such as its clusters; cells are text."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
 
 
 class CautionNote(Part, frozen=True, kw_only=True):
@@ -264,6 +274,8 @@ class Result(
     """Coefficients of a regression in the units of its columns; `posterior` has those of x."""
     sites: dict[str, Site] = {}
     topics: list[Topic] = []
+    tables: list[ModelTable] = []
+    """Clusters of a mixture, components of a factor model, in the units of the columns."""
     true_values: dict[str, float] = {}
     metrics: dict[str, Metrics | None]
     """By "training" and "held_out"."""
@@ -304,6 +316,8 @@ class PartyResult(
     coefficients: list[Coefficient] = []
     model: ModelFacts | None = None
     data: DataFacts | None = None
+    guarantee: PrivacyFacts | None = None
+    """What the federation guarantees, against whom, and what is not covered."""
 
 
 class PartyEvaluation(Part, frozen=True, kw_only=True, omit_defaults=True):

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from tacit.results.shown import Shown, result_rows, to_precision
-from tacit.results.summary import Coefficient, PartyResult, Result
+from tacit.results.summary import AT_PARTY, Coefficient, PartyResult, Result
 
 TITLES = {
     "logistic": "Logistic regression",
     "softmax": "Softmax regression",
     "linear": "Linear regression",
+    "linear-unknown-noise": "Linear regression",
     "poisson": "Poisson regression",
     "normal-mean": "Mean of a normal",
     "neural-network": "Neural network",
     "numpyro": "NumPyro model",
     "topics": "Topic model",
+    "belief-network": "Belief network",
+    "factors": "Factor model",
+    "mixture": "Gaussian mixture",
 }
 UNDERSTOOD = ("1", "true", "yes")
 """Levels that are y = 1 without being named in the title."""
@@ -24,10 +28,12 @@ def title(result: Result) -> str:
     """Model, outcome, parties and, where it is public, the number of records."""
     kind = result.model.kind
     text = TITLES.get(kind, kind.replace("-", " ").capitalize())
-    if result.data.outcome is not None:
+    if result.data.outcome:
         text += f" of {result.data.outcome}"
         if (result.data.positive or "1").lower() not in UNDERSTOOD:
             text += f" = {result.data.positive}"
+    if result.engine == AT_PARTY:
+        return f"{text} · as party {result.parties[0].name} received it"
     count = len(result.parties)
     text += f" · {count} {'party' if count == 1 else 'parties'}"
     records = [row.records for row in result.parties]
@@ -71,3 +77,13 @@ def table_lines(rows: list[Coefficient]) -> list[str]:
         shown = "  ".join(text.rjust(width) for text, width in zip(numbers, widths, strict=True))
         lines.append(f"{row.term:<{name_width}}  {shown}  {row.unit or ''}".rstrip())
     return lines
+
+
+def plain_table(columns: list[str], rows: list[list[str]]) -> list[str]:
+    """A table of text cells as aligned lines."""
+    cells = [columns, *rows]
+    widths = [max(len(row[place]) for row in cells) for place in range(len(columns))]
+    return [
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]

@@ -27,6 +27,8 @@ from tacit.support.validation import near_word
 
 MOST_LEVELS = 20
 """Texts with more different values are left out of a draft."""
+MOST_PARTIES = 1000
+"""Names of more parties than these are not listed."""
 MARK = "CONFIRM"
 POSITIVE = ("yes", "y", "true", "1", "ja", "oui", "si", "sí", "positive", "case", "dead", "died")
 """Levels that are put last, as y = 1."""
@@ -111,8 +113,11 @@ def draft_study(
     target, model = _outcome(outcome, _stacked(frames, outcome), ask)
     if not rows:
         raise DataError(f"{first.where} has no column that could explain {outcome}; add some")
-    text = _text(path, outcome, party, rows, target, model, left_out, epsilon, len(frames))
-    confirm = tuple(row.name for row in (*rows, target) if row.draft)
+    parties = [] if party is None else _parties(party, _stacked(frames, party))
+    text = _text(
+        path, outcome, party, rows, [target, *parties], model, left_out, epsilon, len(frames)
+    )
+    confirm = tuple(row.name for row in (*rows, target, *parties) if row.draft)
     return Draft(text, confirm, left_out)
 
 
@@ -150,9 +155,10 @@ def _column(name: str, series: pl.Series, ask: Ask | None) -> _Row | str:
     whole = bool((numbers == numbers.round()).all())
     if whole and different == len(numbers) > MOST_LEVELS:
         return "another whole number in every record, as an identifier has"
-    if set(numbers.unique().to_list()) <= {0.0, 1.0}:
-        remark = f"{MARK}: every value is 0 or 1"
-        return _Row(name, {"levels": ["0", "1"], **missing}, _with_gaps(remark, gaps))
+    if set(numbers.unique().to_list()) <= {0.0, 1.0} or different == 2:
+        levels = ["0", "1"] if different < 2 else sorted(values.unique().to_list(), key=float)
+        remark = f"{MARK}: every value is {levels[0]} or {levels[1]}"
+        return _Row(name, {"levels": levels, **missing}, _with_gaps(remark, gaps))
     return _number(name, numbers, missing, gaps, ask)
 
 
@@ -215,11 +221,16 @@ def _outcome(name: str, series: pl.Series, ask: Ask | None) -> tuple[_Row, list[
         raise DataError(f'outcome "{name}" has no values; name another column')
     missing = {"missing": "drop"} if text.null_count() else {}
     numbers = values.cast(pl.Float64, strict=False)
-    levels = sorted(values.unique().to_list(), key=lambda one: (one.lower() in POSITIVE, one))
+    levels = values.unique().to_list()
+    if numbers.null_count():
+        levels = sorted(levels, key=lambda one: (one.lower() in POSITIVE, one))
+    else:
+        levels = sorted(levels, key=float)
     yes_no = set(numbers.drop_nulls().unique().to_list()) <= {0.0, 1.0}
+    two = len(levels) == 2
     if series.dtype == pl.Boolean:
         return _Row(name, {"levels": ["false", "true"], **missing}, draft=False), []
-    if numbers.null_count() or yes_no:
+    if numbers.null_count() or yes_no or two:
         if len(levels) > MOST_LEVELS:
             raise DataError(
                 f'outcome "{name}" has {len(levels)} different texts; it must be a number or one of'
@@ -247,12 +258,21 @@ def _outcome(name: str, series: pl.Series, ask: Ask | None) -> tuple[_Row, list[
     return row, model
 
 
+def _parties(name: str, series: pl.Series) -> list[_Row]:
+    """The party column's line: names of the parties, which all of them know."""
+    found = sorted(as_text(series).drop_nulls().unique().to_list())
+    if len(found) > MOST_PARTIES:
+        return []
+    remark = f"{MARK}: names of the parties, read from the records"
+    return [_Row(name, {"levels": found, "feature": False}, remark)]
+
+
 def _text(
     path: str,
     outcome: str,
     party: str | None,
     rows: list[_Row],
-    target: _Row,
+    targets: list[_Row],
     model: list[str],
     left_out: dict[str, str],
     epsilon: float | None,
@@ -278,7 +298,7 @@ def _text(
         "",
         '[columns]   # unit = "year" names the unit of a number in results',
         *(row.line() for row in rows),
-        target.line(),
+        *(row.line() for row in targets),
         *(f"# left out: {_key(name)} ({why})" for name, why in left_out.items()),
         "",
         *model,

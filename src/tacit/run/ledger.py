@@ -19,7 +19,7 @@ from tacit.errors import ConfigError, PrivacyBudgetError
 from tacit.party.charge import Charging
 from tacit.party.datasets import identify_parties
 from tacit.plan.plan import Plan
-from tacit.privacy.ledger.ledger import Budget, Ledger
+from tacit.privacy.ledger.ledger import Budget, BudgetCheck, Ledger
 from tacit.privacy.ledger.paths import LEDGER_NAME, own_ledger
 from tacit.privacy.settings import RUN_DIRECTORY
 from tacit.results.summary import LedgerFacts
@@ -81,14 +81,21 @@ def own_ledger_of_run(config: Config, path: Path, out: Path) -> bool:
     return within
 
 
-def check_room(plan: Plan, federation: Federation, path: Path, *, inside: bool) -> None:
-    """Refuse a run that would exceed a budget, before anything is created or charged."""
+def check_room(
+    plan: Plan, federation: Federation, path: Path, *, inside: bool
+) -> BudgetCheck | None:
+    """Refuse a run that would exceed a budget, before anything is created or charged.
+
+    Returns the check of the budget with the least left, if there is one.
+    """
     if inside:
-        return
+        return None
+    assert plan.guarantee is not None
+    needed = plan.guarantee.epsilon
     if not path.exists():
         raise PrivacyBudgetError(
             f"the ledger {path} does not exist: no privacy budget is set for these records, so "
-            f"nothing may be released; set one: {_budget_command(plan, path)}; to "
+            f"nothing may be released; set one: {_budget_command(plan, path, needed)}; to "
             "simulate without a guarantee set privacy.insecure_noise_seed"
         )
     with Ledger(path) as ledger:
@@ -96,23 +103,33 @@ def check_room(plan: Plan, federation: Federation, path: Path, *, inside: bool) 
         charging = _charging(plan, federation, ledger, "check")
         without = [p for p, data in charging.datasets.items() if ledger.budget(data) is None]
         try:
-            charging.require_budget()
+            return charging.require_budget()
         except PrivacyBudgetError as error:
             if not without:
                 raise
             _, similar, hint = str(error).partition("; it has the schema of ")
             more = f" and {len(without) - 1} more" if len(without) > 1 else ""
+            before, needed = _before_and_with(charging)
+            said = f" ({before:.4g} was spent before)" if before > 0.0 else ""
             raise PrivacyBudgetError(
                 f"no privacy budget is set in {path} for the records of party {without[0]!r}"
-                f"{more}, so nothing may be released; set one: "
-                f"{_budget_command(plan, path)}{similar}{hint}"
+                f"{more}, so nothing may be released; this run needs ε = {needed:.4g}{said}: set "
+                f"one: {_budget_command(plan, path, needed)}{similar}{hint}"
             ) from None
 
 
-def _budget_command(plan: Plan, path: Path) -> str:
+def _before_and_with(charging: Charging) -> tuple[float, float]:
+    """Largest ε of the parties' earlier charges, and of these and the run together."""
+    try:
+        return max(charging.prices(before=True).values()), max(charging.prices().values())
+    except PrivacyBudgetError:  # earlier charges in terms that do not cover this run's
+        own = max(one.guarantee.epsilon for one in charging.settled.values())
+        return 0.0, own
+
+
+def _budget_command(plan: Plan, path: Path, needed: float) -> str:
     """Command that sets the budget needed by this plan."""
     assert plan.guarantee is not None
-    needed = plan.guarantee.epsilon
     unit = 10.0 ** (math.floor(math.log10(needed)) - 2)  # unit of the third significant digit
     return (
         f"tacit ledger budget CONFIG.toml --ledger {shlex.quote(str(path))} --epsilon "

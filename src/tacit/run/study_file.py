@@ -6,13 +6,18 @@ together with the source of the records.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tacit.data.formula import parse_formula
+import msgspec
+
+from tacit.data.formula import Term, parse_formula
+from tacit.data.schema.columns import ColumnConfig
 from tacit.data.schema.schema import column_rows
 from tacit.errors import ConfigError
-from tacit.support.tables import short
+from tacit.models.registry import MODEL_SETTINGS
+from tacit.support.table_reader import find_faults
+from tacit.support.tables import plain, short
 from tacit.support.validation import near_word
 
 TOP = ("outcome", "positive", "columns")
@@ -48,6 +53,8 @@ def lowered(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
             )
         if key in result:
             data[key] = result.pop(key)
+    if "formula" not in data and _without_outcome(result.get("model")):
+        data.setdefault("outcome", "")
     if "source" not in data:
         if {"path", "target", "formula", *TOP}.isdisjoint(data):
             unsaid = NO_DATA if set(data) <= {"held_out"} else NO_SOURCE
@@ -61,6 +68,14 @@ def lowered(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     if "formula" in data:
         faults += _resolve_formula(data)
     return result | {"data": data}, faults
+
+
+def _without_outcome(model: Any) -> bool:
+    """True for a [model] table of a kind that has no outcome."""
+    kind = model.get("kind") if isinstance(model, dict) else None
+    if not isinstance(kind, str) or kind not in MODEL_SETTINGS:
+        return False
+    return not MODEL_SETTINGS[kind].needs_outcome
 
 
 def _formula_keys(result: dict[str, Any]) -> list[str]:
@@ -95,6 +110,8 @@ def _resolve_formula(data: dict[str, Any]) -> list[str]:
     terms = formula.columns([row["name"] for row in rows if row.get("feature", True)])
     faults, used = [], []
     for term in terms:
+        if term.factors or term.expression:
+            continue
         row = declared.get(term.column)
         if row is None:
             near = near_word(term.column, declared)
@@ -111,6 +128,8 @@ def _resolve_formula(data: dict[str, Any]) -> list[str]:
         if levels and isinstance(levels, list):
             row["reference"] = term.reference or row.get("reference") or levels[0]
         used.append(row)
+    if not faults:
+        faults = _derived_rows(terms, declared, used)
     names = [term.column for term in terms]
     if data.get("party") in names:
         faults.append(f'data.party = "{data["party"]}" is a term of the formula too; leave it out')
@@ -129,20 +148,49 @@ def _resolve_formula(data: dict[str, Any]) -> list[str]:
     return faults
 
 
-def raised(plain: Mapping[str, Any]) -> dict[str, Any]:
+def _derived_rows(terms: Sequence[Term], declared: Mapping[str, Any], used: list[Any]) -> list[str]:
+    """Add rows of transformations and interactions to `used`; returns faults."""
+    if not any(term.factors or term.expression for term in terms):
+        return []
+    from tacit.data.derived import columns_of
+
+    def plain_column(term: Term) -> ColumnConfig:
+        row = declared.get(term.column)
+        if row is None:
+            near = near_word(term.column, declared)
+            advice = f'did you mean "{near}"?' if near else "declare it there"
+            raise ConfigError(f'formula names "{term.column}", which [columns] lacks; {advice}')
+        config = find_faults(row, ColumnConfig, f"columns.{term.column}")[0]
+        if config is None or not config.levels:
+            return config or ColumnConfig(name=term.column)
+        reference = term.reference or config.reference or config.levels[0]
+        return msgspec.structs.replace(config, reference=reference)
+
+    def no_scale(config: ColumnConfig) -> ColumnConfig:
+        raise ConfigError(f"formula has {config.name}; declare low and high of its columns")
+
+    try:
+        made = columns_of(terms, plain_column, no_scale)
+    except ConfigError as error:
+        return [str(error)]
+    used += [plain(one) for one in made if one.derived]
+    return []
+
+
+def raised(whole: Mapping[str, Any]) -> dict[str, Any]:
     """The inverse of `lowered`, for a configuration as a plain dictionary."""
-    data = dict(plain["data"])
+    data = dict(whole["data"])
     top = {key: data.pop(key) for key in TOP if key in data}
     if "columns" in top:
         rows = [dict(row) for row in top["columns"]]
         top["columns"] = {row.pop("name"): row for row in rows}
     if data.get("source") == "file":
         del data["source"]
-    simple = {key: value for key, value in plain.items() if not isinstance(value, dict)}
+    simple = {key: value for key, value in whole.items() if not isinstance(value, dict)}
     return (
         simple
         | top
-        | {key: value for key, value in plain.items() if key not in simple}
+        | {key: value for key, value in whole.items() if key not in simple}
         | {"data": data}
     )
 

@@ -263,7 +263,7 @@ def _apply(
         noisy = _of_one_stage(rules, state, noisy)
     if rules.combine is not None and noisy:
         if summed is None:
-            total = _noisy_sum(rules, state, noisy)
+            total = noisy_sum(rules, state, noisy)
         else:
             total = _read_sum(rules, state, noisy, summed)
         before, answers = q, RoundSum(total, len(noisy), state.round + 1)
@@ -305,7 +305,7 @@ def _apply(
     ), ()
 
 
-def _noisy_sum(rules: Rules, state: ServerState, replies: list[Reply]) -> Arrays:
+def noisy_sum(rules: Rules, state: ServerState, replies: list[Reply]) -> Arrays:
     """The sum of a round's releases; integers are added up as such, whatever their order."""
     if not is_integer(replies[0].released):
         return product(replies[0].released, (reply.released for reply in replies[1:]))

@@ -34,14 +34,13 @@ from tacit.models import LogisticRegression as LogisticModel
 from tacit.models import Model
 from tacit.models import PoissonRegression as PoissonModel
 from tacit.models import SoftmaxRegression as SoftmaxModel
+from tacit.models.glm.normal import NormalRegression as NormalModel
 from tacit.privacy.settings import Privacy
 from tacit.results.predict import predict
 
 PrivacyArgument = Literal["none"] | Privacy | None
 Pair = tuple[float, float]
 ONE_PARTY = "all"
-LEAST_NOISE = 1e-3
-"""Smallest estimate of the noise, as a share of the sd of y: an exact fit has no residuals."""
 
 
 class InputError(DataError, ValueError):
@@ -132,7 +131,8 @@ class _Regression(BaseEstimator):
             seed=_seed(self.random_state),
         )
         self.privacy_ = self.fit_.privacy
-        weights = self.fit_.posterior.mean.reshape(-1, 1 + len(names))
+        mean, width = self.fit_.posterior.mean, 1 + len(names)
+        weights = mean[: len(mean) - len(mean) % width].reshape(-1, width)
         self.coef_ = weights[:, 1:] / self._scale
         self.intercept_ = weights[:, 0] - self.coef_ @ self._center
 
@@ -342,7 +342,7 @@ class _Numeric(RegressorMixin, _Regression):
 
 
 class LinearRegression(_Numeric):
-    """Bayesian linear regression of one or several parties, with known noise.
+    """Bayesian linear regression of one or several parties.
 
     Parameters
     ----------
@@ -354,9 +354,8 @@ class LinearRegression(_Numeric):
         Public (low, high) of y; values outside are clipped. Required with privacy; by default y is
         scaled by its mean and standard deviation.
     noise_sd
-        Standard deviation of y given X, in the unit of y. Required with privacy; by default the
-        residual standard deviation of least squares, whose uncertainty the intervals do not
-        contain.
+        Standard deviation of y given X, in the unit of y, if it is known; by default it is
+        inferred with the coefficients.
     prior_sd
         Prior standard deviation of the intercept and of each coefficient, with X and y scaled.
     random_state
@@ -385,10 +384,10 @@ class LinearRegression(_Numeric):
         self.noise_sd = noise_sd
 
     def _outcome(self, y: np.ndarray) -> ColumnConfig:
-        if self._private and (self.outcome_bounds is None or self.noise_sd is None):
+        if self._private and self.outcome_bounds is None:
             raise ConfigError(
-                "outcome_bounds or noise_sd is missing; with privacy they are public facts: give "
-                "outcome_bounds=(low, high) and noise_sd=…, in the unit of y"
+                "outcome_bounds is missing; with privacy they are public facts: give "
+                "outcome_bounds=(low, high), in the unit of y"
             )
         if self.outcome_bounds is None:
             spread = float(np.std(y))
@@ -400,15 +399,14 @@ class LinearRegression(_Numeric):
             feature=False,
         )  # fmt: skip
 
-    def _fit(self, X: Any, y: np.ndarray, groups: Any, outcome: ColumnConfig) -> None:
-        given = self.noise_sd
-        self._noise = _residual_sd(X, y) if given is None else given / self._y_scale
-        super()._fit(X, y, groups, outcome)
-
     def _model(self, names: tuple[str, ...], layout: Any, federation: Federation) -> Model:
+        if self.noise_sd is None:
+            return NormalModel(
+                names, prior_sd=self.prior_sd, layout=layout, bounds=federation.y_bounds
+            )
         return LinearModel(
             names,
-            noise_sd=self._noise,
+            noise_sd=self.noise_sd / self._y_scale,
             prior_sd=self.prior_sd,
             layout=layout,
             bounds=federation.y_bounds,
@@ -531,17 +529,6 @@ def _in_unit(outcome: ColumnConfig) -> Pair | None:
     center = 0.0 if outcome.center is None else outcome.center
     scale = 1.0 if outcome.scale is None else outcome.scale
     return (outcome.low - center) / scale, (outcome.high - center) / scale
-
-
-def _residual_sd(X: np.ndarray, y: np.ndarray) -> float:
-    """Residual standard deviation of least squares; that of y where X explains everything."""
-    count, columns = X.shape
-    free = count - columns - 1
-    if free <= 0:
-        return max(float(np.std(y)), LEAST_NOISE)
-    design = np.column_stack([np.ones(count), X])
-    weights, *_ = np.linalg.lstsq(design, y, rcond=None)
-    return max(math.sqrt(float(np.sum(np.square(y - design @ weights))) / free), LEAST_NOISE)
 
 
 def _seed(random_state: Any) -> int:

@@ -129,3 +129,15 @@ def test_a_computed_bound_that_is_not_a_number_admits_nothing(monkeypatch):
     assert delta([event], 1.7, ADDED) == 1.0
     monkeypatch.setattr(rdp, "epsilon", lambda *_: nan)
     assert epsilon([event], 1.7e-6, ADDED, accountant="rdp") == math.inf
+
+
+def test_the_price_that_the_documentation_names():
+    """docs/ledger.md: two runs of 1,000 sampled steps, against one of 2,000."""
+    steps = [GaussianEvent(clip=1.0, noise_sd=1.1, count=2_000, sampling=Poisson(rate=0.01))]
+
+    def admits(budget):
+        return filtered_epsilon(steps, 1e-5, ADDED, budget=budget, epsilon=epsilon) <= budget
+
+    assert not admits(2.92)
+    assert admits(2.93)
+    assert epsilon(steps, 1e-5, ADDED) == pytest.approx(2.16, abs=0.005)

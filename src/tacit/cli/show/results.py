@@ -159,7 +159,9 @@ def show_result(result: Result) -> None:
         show_table(f"{result.name}: topics", ["topic", "share", "top words"], rows)
     elif result.posterior.names:
         show_coefficients(result)
-    if warning is not None and (result.sites or result.posterior.names):
+    for one in result.tables:
+        show_table(f"{result.name}: {one.title}", one.columns, one.rows)
+    if warning is not None and (result.sites or result.posterior.names or result.tables):
         console.print(f"warning: {warning}", highlight=False)
     show_metrics(result.metrics, local=result.privacy.private)
     show_party_metrics(result)

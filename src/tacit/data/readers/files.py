@@ -9,6 +9,7 @@ import polars as pl
 from polars.exceptions import PolarsError
 
 from tacit.data.config import SUFFIXES, DataConfig
+from tacit.data.derived import raw_names
 from tacit.data.prepare import as_text
 from tacit.data.schema.table import PARTY, SourceSchema, Table, listed
 from tacit.errors import DataError
@@ -49,7 +50,8 @@ def table_of_parties(frames: Mapping[str, pl.DataFrame], schema: SourceSchema) -
 
 def _same_columns(frames: Mapping[str, pl.DataFrame], schema: SourceSchema) -> list[pl.DataFrame]:
     """The columns that all tables have, as text where types differ; declared ones must be there."""
-    wanted = {column.name for column in schema.features} | {schema.outcome}
+    wanted = {*raw_names(schema.columns, (one.name for one in schema.features)), schema.outcome}
+    wanted.discard("")  # no outcome
     for name, frame in frames.items():
         for column in wanted - {*frame.columns}:
             raise DataError(

@@ -56,6 +56,11 @@ class ColumnConfig(Table, frozen=True, kw_only=True):
     """Handling of numbers outside low and high."""
     feature: bool = True
     """False: the column is not a feature, but other keys may use it."""
+    expression: str | None = None
+    """A number that is computed from other columns of the same record, e.g. "log(age)"."""
+    product: tuple[str, ...] = ()
+    """An interaction: the columns whose product it is, numbers less their centre, and levels as
+    "sex[m]"."""
     draft: bool = False
     """True: its facts were suggested by records (`tacit init`) and not confirmed; a private run
     refuses it."""
@@ -113,6 +118,11 @@ class ColumnConfig(Table, frozen=True, kw_only=True):
                 yield self.fault("levels", f"'{level}' occurs twice; list it once")
             if level in self.missing_values:
                 yield self.fault("levels", f"'{level}' is also one of missing_values")
+
+    @property
+    def derived(self) -> bool:
+        """True if it is computed from other columns."""
+        return self.expression is not None or bool(self.product)
 
     @property
     def affine(self) -> tuple[float, float] | None:

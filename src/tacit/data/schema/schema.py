@@ -8,6 +8,7 @@ from typing import Any
 
 from tacit.data.schema.columns import ColumnConfig, Missing
 from tacit.errors import ConfigError
+from tacit.support.argument_names import python_names
 from tacit.support.table_reader import find_faults, read_toml_file
 from tacit.support.tables import raise_all, short
 
@@ -70,7 +71,8 @@ class Schema:
             rows.setdefault(name, {})["missing"] = policy
         for name, unit in _items("units", units):
             rows.setdefault(name, {})["unit"] = unit
-        self.columns = read_columns(rows)
+        with python_names():
+            self.columns = read_columns(rows)
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Schema:

@@ -187,6 +187,7 @@ class WireServer:
             self._tell_log(log)
             done = sums.advance(asked, self.settings.deadline_s)
             if done is None:
+                self._say_who_is_late(set(asked) - set(sums.arrived), sums.waited_s)
                 return
             self.journal.write(
                 "secure sum", step=done, slot=sums.open, parties=list(sums.arrived) or None
@@ -201,6 +202,16 @@ class WireServer:
                     return
                 self._tell_log(live.take_sum(total, terms, time.time()))
                 sums.finish()
+
+    def _say_who_is_late(self, missing: set[str], waited_s: float) -> None:
+        """Log once per round that a sum waits for parties beyond the deadline."""
+        assert self.live.sums is not None
+        deadline = self.settings.deadline_s
+        late = deadline is not None and waited_s > deadline and not self.live.sums.closed
+        if late and missing and not self._waits_for_quorum:
+            quorum = self.live.rules.quorum
+            self.journal.write("waiting", late=sorted(missing), quorum=quorum, deadline_s=deadline)
+        self._waits_for_quorum = bool(late and missing)
 
     def _may_start(self) -> bool:
         start, joined = self.settings.start, len(self.live.members)

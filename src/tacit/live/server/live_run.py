@@ -206,8 +206,9 @@ class LiveRun(ServerRun):
         asked = super().requests()
         if self.sums is None:
             return asked
-        arrived = self.sums.arrived
-        return {party: one for party, one in asked.items() if party not in arrived}
+        # A late party is not asked in vain: it would be charged for a reply that is refused.
+        over = self.parties if self.sums.closed else self.sums.arrived
+        return {party: one for party, one in asked.items() if party not in over}
 
     def ask_for_sum(self, now: float) -> tuple[list[str], Log]:
         """Open the slot of the round; the parties whose updates are waited for, and a log."""

@@ -144,10 +144,11 @@ class ServerSums:
             )
         self.open = number
 
-    def missing(self, party: str) -> bool:
-        """True if this party's masked update is still waited for."""
+    @property
+    def closed(self) -> bool:
+        """True if the survivors of the open slot are fixed: no further update is taken."""
         slot = self._slot
-        return slot is not None and slot.survivors is None and party not in slot.masked
+        return slot is not None and slot.survivors is not None
 
     @property
     def arrived(self) -> tuple[str, ...]:

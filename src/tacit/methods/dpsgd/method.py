@@ -282,14 +282,9 @@ class DPSGD(PrivateMethod):
 
     def integer_shapes(
         self, model: Model, family: Family, stage: str
-    ) -> dict[str, tuple[int, ...]] | None:
-        """The sums of every step; floats where the noise depends on a party's number of records.
-
-        Without replacement it does, so that a server could not derive the step of the lattice.
-        """
+    ) -> dict[str, tuple[int, ...]]:
+        """The sums of every step."""
         del stage
-        if self.sampling == "without-replacement" and self.sampling_rate < 1:
-            return None
         steps, d = self.steps, family.dimension
         shapes: dict[str, tuple[int, ...]] = {"location": (steps, d)}
         precision = self._precision(model)
@@ -329,16 +324,8 @@ class DPSGD(PrivateMethod):
 
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
         assert isinstance(family, MeanFieldGaussian)
-        natural, costs, released, sound = self._answer(model, family, key, task)
-        if self.integer_shapes(model, family, task.stage) is not None:
-            return Answer(None, None, costs, None, released, sound)
-        if self.adaptive is None:
-            return Answer(natural, None, costs, sound=sound)
-        weight = self._tally_weight(task.terms.clips[0])
-        step = task.terms.noise_sds[0] * jnp.ldexp(1.0, -task.terms.lattice.bits)
-        within = step * released[WITHIN] / (weight * self.sampling_rate)
-        within = task.damping * jnp.mean(within)
-        return Answer(natural, None, costs, released={WITHIN: within}, sound=sound)
+        costs, released, sound = self._answer(model, family, key, task)
+        return Answer(None, None, costs, None, released, sound)
 
     def contributions(
         self, model: Model, family: Family, key: Array, task: Task, tally: Tally
@@ -371,31 +358,28 @@ class DPSGD(PrivateMethod):
 
     def _answer(
         self, model: Model, family: MeanFieldGaussian, key: Array, task: Task
-    ) -> tuple[Natural, Cost, dict[str, Array], Array]:
-        """The local posterior, its cost, the integers of every step, and whether all are finite."""
+    ) -> tuple[Cost, dict[str, Array], Array]:
+        """The cost, the integers of every step, and whether all sums were finite."""
         scale, path = self._clip_scale(task), self._path(model, family, task)
 
         def step(
-            carry: tuple[Local, Local], inputs: tuple[Array, Array, tuple[Array, Array]]
-        ) -> tuple[tuple[Local, Local], Any]:
-            (local, total), (number, public, secret) = carry, inputs
+            local: Local, inputs: tuple[Array, Array, tuple[Array, Array]]
+        ) -> tuple[Local, Any]:
+            number, public, secret = inputs
             place = self._place(model, path, local, number)
             release = self._released(model, family, place.free, public, secret, task, scale)
             maps = self._maps(model, place.free, scale)
             value = self._value(family, place, maps, _named(release.value))
             local = self._moved(model, local, value, place, number, path)
-            late = number >= path.first + (self.steps - path.last)
-            total = jax.tree.map(lambda old, new: jnp.where(late, old + new, old), total, local)
-            return (local, total), (release.cost, _named(release.integers), release.sound)
+            return local, (release.cost, _named(release.integers), release.sound)
 
         inputs = (
             path.first + jnp.arange(self.steps),
             jax.random.split(key, self.steps),
             (jax.random.split(task.secret, self.steps), task.noise),
         )
-        nothing = jax.tree.map(jnp.zeros_like, path.start)
-        (_, total), (costs, integers, sound) = jax.lax.scan(step, (path.start, nothing), inputs)
-        return self._ended(path, total), costs, integers, jnp.all(sound)
+        _, (costs, integers, sound) = jax.lax.scan(step, path.start, inputs)
+        return costs, integers, jnp.all(sound)
 
     def _path(self, model: Model, family: MeanFieldGaussian, task: Task) -> Path:
         """What stays the same over the steps of an answer."""

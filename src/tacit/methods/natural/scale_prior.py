@@ -53,7 +53,7 @@ class ScaleFacts(NamedTuple):
         if not isinstance(model, LearnsScale) or model.scale_unit is None:
             return None
         mean = np.asarray(model.prior_mean, np.float64)
-        column = column_numbers(model.layout, len(mean) // len(model.layout))
+        column = column_numbers(model.layout, *divmod(len(mean), len(model.layout)))
         return cls(mean, column, model.scale_unit, model)
 
     def with_units(self, public: Arrays, hessian: np.ndarray) -> np.ndarray:
@@ -62,7 +62,8 @@ class ScaleFacts(NamedTuple):
         size = len(layout)
         inverse = solve_lower(public["root"][0], np.eye(len(self.mean)))
         information = (-inverse.T @ hessian[0] @ inverse)[:size, :size]
-        return learnt_scale_prior(self.mean, layout, information, self.unit).transform
+        sd = np.asarray(self.model.prior_sd, np.float64)
+        return learnt_scale_prior(self.mean, layout, information, self.unit, sd).transform
 
     def prior(self, transform: np.ndarray) -> LearntScalePrior:
         """The density in these units."""

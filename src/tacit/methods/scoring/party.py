@@ -33,6 +33,8 @@ WIDEST = 3.0
 
 
 LARGEST_ASKED = 1e30
+ROUNDING = 2.0**-44
+"""See `score_sum`."""
 
 
 class Counted(NamedTuple):
@@ -166,26 +168,34 @@ def score_sum(
 
     With K levels `point` has K rows of weights and the sum is Σ w ψ ⊗ z, one row per level.
 
-    z = (I − WᵀW) y with y = scale∘(x − centre) and W = `bend` is written down for every record, and
-    its norm is that of the numbers which are added up. A norm in closed form, or a projection of
-    the sum, would leave rounding errors of the size of y in a sum of much shorter z, and both
-    centre and W are a server's. A record whose score is not finite, or whose x is beyond
-    `LARGEST_NORM`, adds nothing, and no record adds anything if the server asks with numbers beyond
-    `LARGEST_ASKED`: whether a party answers must not depend on what either does to one record.
+    z = y − Wᵀa with y = scale∘(x − centre), a = Wy and W = `bend` is written down for every record,
+    and its norm is that of the numbers which are added up. A norm in closed form, or a projection
+    of the sum, would leave rounding errors of the size of y in a sum of much shorter z, and both
+    centre and W are a server's. a is computed once; the compiler may compute z from it twice, for
+    norm and sum, with other roundings. `ROUNDING` times ‖z‖ + Σ |a_r|‖W_r‖ ≥ ‖y‖, added to the
+    norm, covers them: each is at most 2⁻⁵³ of that, and there are fewer than 200.
+
+    A record whose score is not finite, or whose x or z is beyond `LARGEST_NORM`, adds nothing, and
+    no record adds anything if the server asks with numbers beyond `LARGEST_ASKED`: whether a party
+    answers must not depend on what either does to one record.
     """
     x, y, outputs = jnp.asarray(records["x"]), records["y"], likelihood.outputs
     asked = jnp.concatenate([jnp.ravel(one) for one in (centre, scale, bend, point, reach)])
-    sound = jnp.all(jnp.abs(asked) <= LARGEST_ASKED)
-    mask = jnp.where(sound & (jnp.max(jnp.abs(x), axis=1) <= LARGEST_NORM), mask, 0.0)
     eta = x @ point.reshape(outputs, -1).T
     eta = eta if likelihood.levels else eta[:, 0]
-    plain = scale * (x - centre)
-    z = computed_once(plain - (plain @ bend.T) @ bend)
-    length = row_norms([z])
     residual = likelihood.residual(y, eta, reach)
     # A y outside of what was declared must not pass for one inside.
     own = row_norms([residual]) if likelihood.levels else jnp.abs(residual)
-    residual, most = computed_once((residual, jnp.maximum(likelihood.bound(eta, reach), own)))
+    most = jnp.maximum(likelihood.bound(eta, reach), own)
+    steered = (bend * scale).T
+    residual, most, along = computed_once((residual, most, x @ steered - centre @ steered))
+    z = scale * (x - centre) - along @ bend
+    length = jnp.sqrt(jnp.sum(jnp.square(z), axis=1))
+    bent = jnp.abs(along) @ jnp.sqrt(jnp.sum(jnp.square(bend), axis=1))
+    length = length + ROUNDING * (length + bent)
+    far = jnp.maximum(jnp.sum(jnp.square(x), axis=1), jnp.square(length))
+    sound = jnp.all(jnp.abs(asked) <= LARGEST_ASKED) & (far <= LARGEST_NORM**2)  # False for NaN
+    mask = jnp.where(sound, mask, 0.0)
 
     def weighted_sum(weights: Array) -> Array:
         if likelihood.levels:

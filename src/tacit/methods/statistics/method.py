@@ -278,14 +278,9 @@ class PrivateStatistics(PrivateMethod):
 
     def integer_shapes(
         self, model: Model, family: Family, stage: str
-    ) -> dict[str, tuple[int, ...]] | None:
-        """The released sums; None if the noise depends on a party's number of records.
-
-        That is so without replacement: a server cannot then derive the step of the integers.
-        """
+    ) -> dict[str, tuple[int, ...]]:
+        """The released sums."""
         del model, stage
-        if self.sampling == "without-replacement" and self.sampling_rate < 1:
-            return None
         return self._sums(family)
 
     def _sums(self, family: Family) -> dict[str, tuple[int, ...]]:
@@ -334,9 +329,6 @@ class PrivateStatistics(PrivateMethod):
             mechanism = LaplaceMechanism(noise_sd=noise_sd, lattice=lattice)
         released = mechanism.release(task.noise[0], bounded, drawn)
         costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], released.cost)
-        if self.integer_shapes(model, family, task.stage) is None:
-            found = self._factor(model, family, task.q, released.value)
-            return Answer(multiply(cavity(task.q, task.factor), found), None, costs)
         integers = released.integers
         if not isinstance(integers, dict):
             (name,) = family.shapes

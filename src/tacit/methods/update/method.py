@@ -195,6 +195,10 @@ class PrivateUpdate(PrivateMethod):
             units = math.ceil(self.total_units / self.parties)
         return math.ceil(units / UNITS_PER_SHARD)
 
+    def summands(self, units: int) -> int:
+        """Number of shards: those without records contribute as well."""
+        return self.shards_of(units)
+
     def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
         del units
         sampling = Poisson(rate=self.sampling_rate) if self.sampling_rate < 1 else None

@@ -202,6 +202,10 @@ class GeneralisedLinear(LinearPredictor):
     def response(self, theta: Array, records: Records) -> Array:
         return self.inverse_link(records["x"] @ theta)
 
+    def responses(self, thetas: np.ndarray, records: Records) -> np.ndarray:
+        """As `tacit.models.capabilities.NumPyResponses`."""
+        return np.asarray(self.inverse_link(thetas @ np.asarray(records["x"], np.float64).T))
+
     def expected_log_likelihood(self, mean: Array, variance: Array, y: Array) -> Array:
         """E[log p(y | η)] for η ~ N(mean, variance), elementwise."""
         nodes, weights = hermite(self.quadrature_nodes)
@@ -301,7 +305,9 @@ class GeneralisedLinear(LinearPredictor):
         most = jnp.abs(slope) if bound is None else jnp.maximum(bound, jnp.abs(slope))
         bound = self.largest_curvature(mean, spread) if label_agnostic else None
         bent = curvature if bound is None else jnp.maximum(bound, jnp.abs(curvature))
-        slope, curvature, most, bent = computed_once((slope, curvature, most, bent))
+        extent = jnp.sum(squares, axis=1) / x.shape[1]
+        parts = (slope, curvature, most, bent, extent)
+        slope, curvature, most, bent, extent = computed_once(parts)
         # Norms in float64, like the sums: a float32 square may underflow and drop out of the norm.
         direction, largest = unit_rows(x)
         wide = jnp.square(direction)
@@ -310,9 +316,9 @@ class GeneralisedLinear(LinearPredictor):
         if "scale" in maps:
             spreads = jnp.square(wide) @ jnp.square(reach["scale"] * variance.astype(jnp.float64))
             norms = norms + jnp.square(bent * largest * largest) * spreads
-        information = jnp.abs(curvature) * jnp.sum(squares, axis=1) / x.shape[1]
+        information = jnp.abs(curvature) * extent
         if "information" in maps:
-            most = jnp.abs(bent) * jnp.sum(squares, axis=1) / x.shape[1]
+            most = jnp.abs(bent) * extent
             norms = norms + jnp.square(reach["information"] * most.astype(jnp.float64))
 
         def weighted_sum(weights: Array) -> Free:

@@ -13,9 +13,10 @@ from tacit.data.schema.layout import Layout
 from tacit.errors import ConfigError
 from tacit.expfam import Family, Natural
 from tacit.expfam.gaussian import LOG_2PI
-from tacit.models.base import ModelSchema, Output, Records
+from tacit.models.base import Model, ModelSchema, Output, Records
 from tacit.models.capabilities import ConjugateGaussian, DerivativeBounds, quadratic_bounds
 from tacit.models.glm.base import ExplicitDerivatives
+from tacit.models.glm.normal import NormalRegression, public_unit
 from tacit.models.glm.outcomes import NormalLaw
 from tacit.models.predictive import Prediction, normal_predictive
 from tacit.models.scores import ScoreLikelihood
@@ -73,7 +74,19 @@ class LinearRegression(ExplicitDerivatives, ConjugateGaussian):
         self.bounds = bounds
 
     @classmethod
-    def build(cls, settings: LinearSettings, schema: ModelSchema) -> LinearRegression:
+    def build(cls, settings: LinearSettings, schema: ModelSchema) -> Model:
+        if settings.noise_sd is None:
+            center, scale = public_unit(schema)
+            declared = settings.prior_sd is not None or settings.prior_mean != 0.0
+            return NormalRegression(
+                schema.names,
+                center=center,
+                scale=scale,
+                prior_mean=settings.prior_mean if declared else None,
+                prior_sd=settings.prior_sd,
+                layout=schema.layout,
+                bounds=schema.y_bounds,
+            )
         return cls(
             schema.names,
             noise_sd=settings.noise_sd,

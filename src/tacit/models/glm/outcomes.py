@@ -9,6 +9,7 @@ import numpy as np
 
 from tacit.arrays import Array
 from tacit.data.schema.layout import Layout
+from tacit.expfam.gaussian import LOG_2PI
 from tacit.models.base import Records
 from tacit.models.outcomes import Covariates, OutcomeLaw, Proposal, Support
 from tacit.support.compiler import jax, jnp
@@ -103,6 +104,41 @@ class NormalLaw(PredictorLaw):
 
     def sample(self, parameters: Array, key: Array) -> Array:
         return parameters + self.noise_sd * jax.random.normal(key, (), jnp.float64)
+
+
+class UnknownNoiseLaw(OutcomeLaw):
+    """y ~ N(η, σ²) of θ = (β, log σ); its parameters are η and log σ."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.covariates = DesignMatrix(layout)
+
+    def parameters(self, theta: Array, record: Records) -> Array:
+        return jnp.stack([record["x"][0].astype(theta.dtype) @ theta[:-1], theta[-1]])
+
+    def log_prob(self, parameters: Array, outcome: Array) -> Array:
+        residual = (outcome - parameters[0]) * jnp.exp(-parameters[1])
+        return -0.5 * residual * residual - parameters[1] - 0.5 * LOG_2PI
+
+    def observed(self, record: Records) -> Array:
+        return jnp.asarray(record["y"])[0].astype(jnp.float64)
+
+    def number(self, parameters: Array, outcome: Array) -> Array:
+        del parameters
+        return outcome
+
+    def mean(self, parameters: Array) -> Array:
+        return parameters[0]
+
+    def quantile(self, parameters: Array, place: Array) -> Array:
+        return parameters[0] + jnp.exp(parameters[1]) * jax.scipy.special.ndtri(place)
+
+    def distribution(self, parameters: Array, outcome: Array) -> tuple[Array, Array]:
+        end = jax.scipy.special.ndtr((outcome - parameters[0]) * jnp.exp(-parameters[1]))
+        return end, end
+
+    def sample(self, parameters: Array, key: Array) -> Array:
+        noise = jax.random.normal(key, (), jnp.float64)
+        return parameters[0] + jnp.exp(parameters[1]) * noise
 
 
 class PoissonLaw(PredictorLaw):

@@ -131,7 +131,9 @@ def softmax_gradient_norms(
     found = model.expected(*model.project(free["location"], spread, x), y)
     slope = one_hot(model, y).astype(x.dtype) - found.probability
     bend = jnp.diagonal(found.curvature, axis1=1, axis2=2)
-    slope, bend, probability = computed_once((slope, bend, found.probability))
+    information = jnp.sum(bend, axis=1) * jnp.sum(x * x, axis=1) / model.dimension
+    parts = (slope, bend, found.probability, information)
+    slope, bend, probability, information = computed_once(parts)
     # Norms in float64, like the sums: a float32 square may underflow and drop out of the norm.
     direction, largest = unit_rows(x)
     wide, largest = jnp.square(direction), largest[:, None]
@@ -146,7 +148,6 @@ def softmax_gradient_norms(
         squares = model.rows(jnp.square(reach["scale"] * spread.astype(jnp.float64)))
         fourth = _by_level(jnp.square(wide), squares)
         norms = norms + jnp.sum(jnp.square(bend * largest * largest) * fourth, axis=1)
-    information = jnp.sum(bend, axis=1) * jnp.sum(x * x, axis=1) / model.dimension
     if "information" in maps:
         norms = norms + jnp.square(reach["information"] * information.astype(jnp.float64))
 

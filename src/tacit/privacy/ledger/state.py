@@ -232,12 +232,13 @@ class State:
     def lookalikes(self, dataset: DatasetId) -> Iterator[DatasetId]:
         """Charged data sets with this schema that are not linked with it: possibly older states.
 
-        Yields the most recent first, lazily, because callers often need only one.
+        Data sets of one run are the records of its parties and no states of each other. Yields the
+        most recent first, lazily, because callers often need only one.
         """
-        family = self.family(dataset.content)
+        family, runs = self.family(dataset.content), self.runs_of(dataset.content)
         for other in reversed(self.datasets):
             alike = other.schema == dataset.schema and other.content not in family
-            if alike and self._paid.get(other.content):
+            if alike and self._paid.get(other.content) and not runs & self.runs_of(other.content):
                 yield other
 
 

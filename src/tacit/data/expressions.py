@@ -1,0 +1,272 @@
+"""Stateless transformations of columns: what they compute, and the bounds that follow.
+
+An expression such as `log(age)` or `(age - 60)/10` is a function of one record's own columns. From
+the public bounds of the columns interval arithmetic gives bounds of its values, without a record.
+Whatever depends on other records, such as a mean or quantiles, is refused.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tacit.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Range = tuple[float, float]
+STATEFUL = {
+    "center": "I(x - 60)",
+    "scale": "I((x - 60)/15)",
+    "standardize": "I((x - 60)/15)",
+    "poly": "I(x**2)",
+    "bs": "I(x**2)",
+    "cr": "I(x**2)",
+    "cc": "I(x**2)",
+    "ns": "I(x**2)",
+    "cut": "a column with declared levels",
+    "factor": "C(x)",
+}
+"""Functions of other formula languages that depend on the records, and what to write instead."""
+
+
+def _positive(name: str, least: float) -> Callable[[Range], None]:
+    def check(given: Range) -> None:
+        if not given[0] > least:
+            raise ConfigError(
+                f"{name}(…) of values in [{given[0]:g}, {given[1]:g}]; they must be above "
+                f"{least:g}: declare a larger low"
+            )
+
+    return check
+
+
+def _any(given: Range) -> None:
+    del given
+
+
+def _not_negative(given: Range) -> None:
+    if given[0] < 0:
+        raise ConfigError(
+            f"sqrt(…) of values in [{given[0]:g}, {given[1]:g}]; they must not be negative: "
+            "declare a larger low"
+        )
+
+
+FUNCTIONS: dict[str, tuple[Callable[[float], float], Callable[[Range], None]]] = {
+    "log": (math.log, _positive("log", 0.0)),
+    "log2": (math.log2, _positive("log2", 0.0)),
+    "log10": (math.log10, _positive("log10", 0.0)),
+    "log1p": (math.log1p, _positive("log1p", -1.0)),
+    "sqrt": (math.sqrt, _not_negative),
+    "exp": (math.exp, _any),
+}
+"""Increasing functions, each with a check of the range that they are applied to; NumPy has them
+by the same names. No array library is loaded here, so that a bad file is refused at once.
+"""
+OPERATORS = "+ - * / **"
+LONGEST = 200
+"""Characters of an expression."""
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A function of columns of one record."""
+
+    text: str
+    columns: tuple[str, ...]
+    tree: ast.expr
+    names: Mapping[str, str]
+    """Column of each identifier of the tree."""
+
+    def values(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The value of each record; not finite where a function has none."""
+        import numpy as np
+
+        with np.errstate(all="ignore"):
+            found = _evaluate(self.tree, {key: columns[name] for key, name in self.names.items()})
+        rows = len(next(iter(columns.values())))
+        return np.broadcast_to(np.asarray(found, np.float64), (rows,)).copy()
+
+    def bounds(self, ranges: Mapping[str, Range]) -> Range:
+        """Smallest and largest value for columns within these ranges.
+
+        Never too narrow; wider than necessary where a column occurs twice.
+        """
+        try:
+            found = _range(self.tree, {key: ranges[name] for key, name in self.names.items()})
+        except ConfigError as error:
+            raise ConfigError(f"{self.text}: {error}") from None
+        except OverflowError:
+            found = (-math.inf, math.inf)
+        if not (math.isfinite(found[0]) and math.isfinite(found[1]) and found[0] < found[1]):
+            raise ConfigError(
+                f"{self.text} has no finite range for the bounds of "
+                f"{', '.join(self.columns)}; declare narrower ones"
+            )
+        return found
+
+
+def parse_expression(text: str) -> Expression:
+    """Read an expression, or say which part of it is not supported.
+
+    >>> parse_expression("log(age)").bounds({"age": (1.0, 100.0)})
+    (0.0, 4.605170185988092)
+    """
+    if len(text) > LONGEST:
+        raise ConfigError(f"{text[:40]}… has {len(text)} characters; at most {LONGEST}")
+    names: dict[str, str] = {}
+
+    def hidden(found: re.Match[str]) -> str:
+        names[f"_quoted{len(names)}"] = found[1]
+        return f"_quoted{len(names) - 1}"
+
+    plain = re.sub(r"`([^`]*)`", hidden, text)
+    plain = re.sub(r"\b(?:np|numpy)\s*\.\s*(?=\w+\s*\()", "", plain)
+    try:
+        tree = ast.parse(plain.strip(), mode="eval").body
+    except (SyntaxError, ValueError):
+        raise ConfigError(f"{text} cannot be read; write e.g. log(age) or I(age**2)") from None
+    tree = _unwrapped(tree)
+    found: dict[str, str] = {}
+    _check(tree, text, found, names)
+    if not found:
+        raise ConfigError(f"{text} names no column")
+    return Expression(text, tuple(dict.fromkeys(found.values())), tree, found)
+
+
+def _unwrapped(tree: ast.expr) -> ast.expr:
+    """Without I(…), which only encloses an expression."""
+    if not isinstance(tree, ast.Call) or ast.unparse(tree.func) != "I":
+        return tree
+    return _unwrapped(tree.args[0]) if len(tree.args) == 1 and not tree.keywords else tree
+
+
+def _check(node: ast.expr, text: str, found: dict[str, str], quoted: Mapping[str, str]) -> None:
+    """Collect the columns of an expression; what is not supported is refused by name."""
+    if isinstance(node, ast.Name):
+        found[node.id] = quoted.get(node.id, node.id)
+    elif isinstance(node, ast.Constant) and _is_number(node.value):
+        return
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.UAdd | ast.USub):
+        _check(node.operand, text, found, quoted)
+    elif isinstance(node, ast.BinOp):
+        if isinstance(node.op, ast.Pow):
+            _power(node, text)
+        elif not isinstance(node.op, ast.Add | ast.Sub | ast.Mult | ast.Div):
+            raise ConfigError(f"{text}: only {OPERATORS} are supported")
+        _check(node.left, text, found, quoted)
+        _check(node.right, text, found, quoted)
+    elif isinstance(node, ast.Call):
+        _check_call(node, text, found, quoted)
+    else:
+        raise ConfigError(
+            f"{text}: only columns, numbers, {OPERATORS} and {', '.join(FUNCTIONS)} are supported"
+        )
+
+
+def _check_call(
+    node: ast.Call, text: str, found: dict[str, str], quoted: Mapping[str, str]
+) -> None:
+    name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
+    if name in STATEFUL:
+        raise ConfigError(
+            f"{name}(…) depends on the records of all parties, which a formula cannot: use public "
+            f"constants, e.g. {STATEFUL[name]}"
+        )
+    if name not in FUNCTIONS:
+        raise ConfigError(
+            f"{name}(…) is not supported; choose from {', '.join(FUNCTIONS)}, I(…) and C(column), "
+            "or add the column to the records and declare its bounds"
+        )
+    if len(node.args) != 1 or node.keywords:
+        raise ConfigError(f"{name}(…) takes one argument")
+    _check(node.args[0], text, found, quoted)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _power(node: ast.BinOp, text: str) -> int:
+    power = node.right.value if isinstance(node.right, ast.Constant) else None
+    if not isinstance(power, int) or isinstance(power, bool) or not 2 <= power <= 9:
+        raise ConfigError(f"{text}: a power must be a whole number from 2 to 9")
+    return power
+
+
+def _evaluate(node: ast.expr, columns: Mapping[str, np.ndarray]) -> np.ndarray | float:
+    import numpy as np
+
+    if isinstance(node, ast.Name):
+        return columns[node.id]
+    if isinstance(node, ast.Constant):
+        return float(node.value)  # pyright: ignore[reportArgumentType]
+    if isinstance(node, ast.UnaryOp):
+        inner = _evaluate(node.operand, columns)
+        return -inner if isinstance(node.op, ast.USub) else inner
+    if isinstance(node, ast.Call):
+        assert isinstance(node.func, ast.Name)
+        inner = np.asarray(_evaluate(node.args[0], columns), np.float64)
+        return getattr(np, node.func.id)(inner)
+    assert isinstance(node, ast.BinOp)
+    left, right = _evaluate(node.left, columns), _evaluate(node.right, columns)
+    if isinstance(node.op, ast.Add):
+        return left + right
+    if isinstance(node.op, ast.Sub):
+        return left - right
+    if isinstance(node.op, ast.Mult):
+        return left * right
+    if isinstance(node.op, ast.Div):
+        return np.asarray(left, np.float64) / right
+    return np.asarray(left, np.float64) ** right
+
+
+def _range(node: ast.expr, ranges: Mapping[str, Range]) -> Range:
+    """Interval arithmetic."""
+    if isinstance(node, ast.Name):
+        return ranges[node.id]
+    if isinstance(node, ast.Constant):
+        value = float(node.value)  # pyright: ignore[reportArgumentType]
+        return value, value
+    if isinstance(node, ast.UnaryOp):
+        low, high = _range(node.operand, ranges)
+        return (-high, -low) if isinstance(node.op, ast.USub) else (low, high)
+    if isinstance(node, ast.Call):
+        assert isinstance(node.func, ast.Name)
+        function, check = FUNCTIONS[node.func.id]
+        inner = _range(node.args[0], ranges)
+        check(inner)
+        return function(inner[0]), function(inner[1])
+    assert isinstance(node, ast.BinOp)
+    left = _range(node.left, ranges)
+    if isinstance(node.op, ast.Pow):
+        power = _power(node, "")
+        ends = [left[0] ** power, left[1] ** power]
+        inside = [0.0] if power % 2 == 0 and left[0] < 0 < left[1] else []
+        return min(*ends, *inside), max(ends)
+    right = _range(node.right, ranges)
+    if isinstance(node.op, ast.Add):
+        return left[0] + right[0], left[1] + right[1]
+    if isinstance(node.op, ast.Sub):
+        return left[0] - right[1], left[1] - right[0]
+    if isinstance(node.op, ast.Mult):
+        return times(left, right)
+    if right[0] <= 0 <= right[1]:
+        raise ConfigError(f"the divisor may be 0: it is in [{right[0]:g}, {right[1]:g}]")
+    return times(left, (1.0 / right[1], 1.0 / right[0]))
+
+
+def times(left: Range, right: Range) -> Range:
+    """Range of a product.
+
+    >>> times((-1.0, 2.0), (3.0, 4.0))
+    (-4.0, 8.0)
+    """
+    every = [a * b for a in left for b in right]
+    return min(every), max(every)

@@ -1,0 +1,59 @@
+"""Error messages for Python callers: arguments in the place of keys of a study file.
+
+The checks of configurations, records and plans are shared by the command line and Python, and name
+the keys of a study file. `python_names` rewrites those in errors that a Python function raises.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tacit.errors import TacitError
+
+_COLUMN = r'columns\.(?:"([^"]+)"|([^\s.;:=,]+))'
+_NAMES: tuple[tuple[str, str], ...] = (
+    (rf"{_COLUMN}\.(low|high)\b", r'\3 of bounds["\1\2"]'),
+    (rf"{_COLUMN}\.(center|scale)\b", r'\3 of scale["\1\2"]'),
+    (rf"{_COLUMN}\.(levels|missing)\b", r'\3["\1\2"]'),
+    (rf"{_COLUMN}\.unit\b", r'units["\1\2"]'),
+    (rf"{_COLUMN}\.([a-z_]+)\b", r'\3 of column "\1\2"'),
+    (_COLUMN, r'column "\1\2" of the schema'),
+    (r"\[privacy\] epsilon = ([\d.]+)", r"privacy=tacit.Privacy(epsilon=\1)"),
+    (r"\[privacy\]", "privacy"),
+    (r"\bin \[columns\]", "in schema=tacit.Schema(…)"),
+    (r"\[columns\]", "the schema"),
+    (r"\[model\]", "family"),
+    (r'\bdata\.path = (?=")', ""),
+    (r"\bdata\.path\b", "data"),
+    (r"\bdata\.held_out\b", "test"),
+    (r"\bdata\.(party|person)\b", r"\1"),
+    (r"\bmodel\.(kind|noise_sd|prior_sd|prior_mean)\b", r"\1"),
+    (r"\b(method|schedule)\.kind\b", r"\1"),
+    (r"\bprivacy\.epsilon\b", "epsilon"),
+    (r'keep persons together with partition\.kind = "balanced", ', ""),
+)
+"""Patterns of keys, with the words for the argument."""
+
+
+def in_python(text: str) -> str:
+    """A message with the keys of a study file replaced by Python arguments.
+
+    >>> in_python('columns.age.low = 9; it must be less than high = 5')
+    'low of bounds["age"] = 9; it must be less than high = 5'
+    """
+    for pattern, words in _NAMES:
+        text = re.sub(pattern, words, text)
+    return text
+
+
+@contextmanager
+def python_names() -> Iterator[None]:
+    """Context in which errors name arguments, not keys of a study file."""
+    try:
+        yield
+    except TacitError as error:
+        for one in (error, *error.also):
+            one.args = (in_python(str(one)), *one.args[1:])
+        raise

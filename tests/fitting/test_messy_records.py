@@ -1,0 +1,130 @@
+"""Records as they come: values outside bounds, missing cells, odd codings, and what is said."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+import tacit
+from tacit.data.prepare import OutsideBoundsWarning
+from tacit.errors import ConfigError, DataError
+from tacit.support.argument_names import in_python
+
+RNG = np.random.default_rng(11)
+N = 300
+AGE = RNG.uniform(20, 90, N).round()
+FRAME = pd.DataFrame(
+    {
+        "age": AGE,
+        "sex": np.where(RNG.random(N) < 0.5, "f", "m"),
+        "ward": np.where(RNG.random(N) < 0.5, "a", "b"),
+        "died": (RNG.random(N) < AGE / 120).astype(int),
+        "stay": 3 + 0.1 * AGE + RNG.normal(0, 2, N),
+    }
+)
+SCHEMA = tacit.Schema(
+    bounds={"age": (18, 100)},
+    levels={"sex": ["f", "m"], "died": [0, 1]},
+    missing={"sex": "drop", "age": "drop"},
+)
+
+
+def fitted(formula, frame, **more):
+    return tacit.fit(formula, frame, privacy=None, **more)
+
+
+def test_clipped_values_are_counted_in_a_warning():
+    frame = FRAME.assign(age=FRAME["age"].where(FRAME.index > 2, 990.0))
+    with pytest.warns(OutsideBoundsWarning, match=r"3 values of age to \[18, 100\]") as caught:
+        fit = fitted("died ~ age", frame, schema=SCHEMA)
+    assert caught[0].filename == __file__
+    assert any("clipped to [18, 100]: 3" in line for line in str(fit).splitlines())
+    with pytest.warns(OutsideBoundsWarning, match="1 value of age"):
+        fit.predict(pd.DataFrame({"age": [50.0, 1000.0]}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit.predict(FRAME)
+
+
+def test_numbers_of_clipped_and_dropped_records_stay_out_of_a_saved_private_fit(tmp_path):
+    frame = FRAME.assign(age=FRAME["age"].where(FRAME.index > 2, 990.0))
+    frame["sex"] = frame["sex"].where(frame.index != 7, None)
+    privacy = tacit.Privacy(epsilon=5.0, delta=1e-5)
+    with warnings.catch_warnings(record=True) as caught:  # of little learned too
+        warnings.simplefilter("always")
+        fit = tacit.fit("died ~ age + C(sex)", frame, schema=SCHEMA, privacy=privacy)
+    assert any(one.category is OutsideBoundsWarning for one in caught)
+    assert "(exact, not covered by the guarantee): column" in str(fit)
+    assert len(fit.notes) == 2
+    folder = fit.save(tmp_path / "fit")
+    again = tacit.load(folder)
+    assert again.notes == []
+    assert not any("clipped" in file.read_text("utf-8") for file in folder.glob("*.json*"))
+    assert "dropped" not in fit._repr_html_()
+    # The total is in the user's ledger, by the id of the fit, and not in the folder.
+    assert again.privacy.total_epsilon == pytest.approx(fit.privacy.total_epsilon, rel=1e-6)
+    assert "epsilon_spent" not in (folder / "result.json").read_text("utf-8")
+
+
+def test_two_values_that_are_not_0_and_1_need_a_word():
+    frame = FRAME.assign(died=FRAME["died"] + 1)
+    with pytest.raises(DataError, match=r'two values, 1 and 2; say which is y = 1: died\["2"\]'):
+        fitted("died ~ age", frame)
+    with pytest.raises(DataError, match="two values, 1 and 2"):
+        fitted("died ~ age", frame, family="logistic")
+    named = fitted('died["2"] ~ age', frame)
+    coded = fitted("died ~ age", FRAME)
+    np.testing.assert_allclose(named.predict(FRAME), coded.predict(FRAME), rtol=1e-6)
+    assert fitted("died ~ age", frame, family="linear").posterior.model.output == "gaussian"
+
+
+def test_the_first_cell_that_is_no_number_is_named():
+    frame = FRAME.assign(age=FRAME["age"].astype(str).where(FRAME.index != 9, "n/k"))
+    with pytest.raises(DataError, match='column "age", data row 10: "n/k" is not a number'):
+        fitted("died ~ age", frame)
+    with pytest.raises(DataError, match='party "b": column "age", data row 10'):
+        fitted("died ~ age", {"a": FRAME, "b": frame})
+
+
+def test_a_missing_category_has_no_prediction_and_is_left_out():
+    frame = FRAME.assign(sex=FRAME["sex"].where(FRAME.index != 4, None))
+    fit = fitted("died ~ age + C(sex)", frame, schema=SCHEMA)
+    found = fit.predict(frame)
+    assert np.flatnonzero(np.isnan(found)).tolist() == [4]
+    expected = fit.predict(FRAME)
+    np.testing.assert_allclose(np.delete(found, 4), np.delete(expected, 4))
+    pytest.importorskip("arviz")
+    assert fit.to_arviz(frame, draws=20).observed_data["y"].shape == (N - 1,)
+
+
+@pytest.mark.filterwarnings("ignore")  # of ArviZ's own imports
+def test_arviz_has_the_units_of_the_summary():
+    pytest.importorskip("arviz")
+    fit = fitted("stay ~ age + C(sex)", FRAME)
+    tree = fit.to_arviz(FRAME, draws=4000)
+    table = fit.summary().filter(pl.col("term") != "noise sd")
+    noise = fit.summary().filter(pl.col("term") == "noise sd")
+    beta = tree.posterior["beta"]
+    assert float(tree.posterior["noise_sd"].mean()) == pytest.approx(noise["mean"].item(), rel=0.01)
+    assert beta.dims == ("chain", "draw", "term")
+    assert beta.coords["term"].values.tolist() == table["term"].to_list()
+    spread = table["sd"].to_numpy() / np.sqrt(4000)
+    assert np.all(np.abs(beta.values[0].mean(0) - table["mean"].to_numpy()) < 5 * spread)
+    np.testing.assert_allclose(tree.observed_data["y"].values, FRAME["stay"])
+    mean = tree.log_likelihood["y"].values[0].mean()
+    assert mean == pytest.approx(fit.metrics["training"]["log_predictive_density"], abs=0.02)
+    simulated = tree.posterior_predictive["y"].values[0]
+    assert simulated.mean() == pytest.approx(FRAME["stay"].mean(), rel=0.02)
+
+
+def test_python_errors_name_arguments():
+    with pytest.raises(ConfigError, match=r'^low of bounds\["age"\] = 9.0; it must be less'):
+        tacit.Schema(bounds={"age": (9, 5)})
+    frame = FRAME.assign(age=FRAME["age"].where(FRAME.index > 2))
+    with pytest.raises(DataError, match=r'missing\["age"\] = "drop" or "indicator"$'):
+        fitted("died ~ age", frame, schema=tacit.Schema(bounds={"age": (0, 99)}))
+    with pytest.raises(ConfigError, match=r"^method = 'dp-sgd' .* privacy=tacit.Privacy\(eps"):
+        fitted("died ~ age", FRAME, method="dp-sgd")
+    assert in_python("data.person names it; see [columns]") == "person names it; see the schema"
