@@ -29,6 +29,7 @@ from tacit.results.shown import Shown, shown_rows, site_rows, site_summary
 from tacit.results.summary import Coefficient, Result, Round, declared_columns
 from tacit.results.text import (
     as_coefficient,
+    interaction_lines,
     plain_table,
     table_lines,
     table_rows,
@@ -301,7 +302,7 @@ class Fit:
         return "\n".join(
             [
                 *lines,
-                *self._interaction_lines(),
+                *interaction_lines(self._result),
                 *self._metric_lines(),
                 *self._note_lines(),
                 str(self.privacy),
@@ -320,24 +321,13 @@ class Fit:
             lines.append(f"Clipping: {self._result.clipped.statement}")
         return [*lines, f"Converged: {self.why}."] if self.converged else lines
 
-    def _interaction_lines(self) -> list[str]:
-        """Where the main effects of columns that interact are."""
-        known = {one.name: one for one in declared_columns(self._result.data) or ()}
-        factors = dict.fromkeys(name for one in known.values() for name in one.product)
-        centres = [
-            f"{name} = {known[name].affine[0]:.4g}"  # pyright: ignore[reportOptionalSubscript]
-            for name in factors
-            if name in known and not known[name].levels and known[name].affine is not None
-        ]
-        if not centres:
-            return []
-        return [f"Interactions: other effects are those at {', '.join(centres)}."]
-
     def _note_lines(self) -> list[str]:
-        shown, more = self.notes[:MOST_NOTES], len(self.notes) - MOST_NOTES
+        if not self.notes:
+            return []
         remark = " (exact, not covered by the guarantee)" if self.privacy.private else ""
-        lines = [f"Data{remark}: {text}" for text in shown]
-        return [*lines, f"Data: {more} more notes in fit.notes"] if more > 0 else lines
+        more = len(self.notes) - MOST_NOTES
+        rest = [f"{more} more in fit.notes"] if more > 0 else []
+        return [f"Data{remark}: {'; '.join([*self.notes[:MOST_NOTES], *rest])}."]
 
     def _metric_lines(self) -> list[str]:
         lines = []
