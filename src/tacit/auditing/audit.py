@@ -18,6 +18,7 @@ from tacit.auditing.party import (
     distance_below,
     reply_epsilon,
 )
+from tacit.errors import ConfigError
 from tacit.methods import PrivateMethod
 from tacit.plan.plan import Plan
 from tacit.privacy.accounting import epsilon
@@ -125,6 +126,11 @@ def audit(
     """
     assert plan.privacy is not None
     assert isinstance(plan.method, PrivateMethod)
+    if plan.method.pure:
+        raise ConfigError(
+            "privacy.delta = 0; the audit knows Gaussian noise only: tests of the noise law are in "
+            "tests/privacy/test_pure.py, or audit the same study with a small delta"
+        )
     started = time.monotonic()
     tell = progress or (lambda _: None)
     privacy = msgspec.structs.replace(plan.privacy, insecure_noise_seed=None)
