@@ -125,12 +125,7 @@ def audit(
         Seed of neighbours and canaries.
     """
     assert plan.privacy is not None
-    assert isinstance(plan.method, PrivateMethod)
-    if plan.method.pure:
-        raise ConfigError(
-            "privacy.delta = 0; the audit knows Gaussian noise only: tests of the noise law are in "
-            "tests/privacy/test_pure.py, or audit the same study with a small delta"
-        )
+    _check_gaussian(plan)
     started = time.monotonic()
     tell = progress or (lambda _: None)
     privacy = msgspec.structs.replace(plan.privacy, insecure_noise_seed=None)
@@ -153,6 +148,15 @@ def audit(
         delta=guarantee.delta, epsilon=guarantee.epsilon, findings=tuple(findings),
         seconds=time.monotonic() - started,
     )  # fmt: skip
+
+
+def _check_gaussian(plan: Plan) -> None:
+    assert isinstance(plan.method, PrivateMethod)
+    if plan.method.pure:
+        raise ConfigError(
+            "privacy.delta = 0; the audit knows Gaussian noise only: tests of the noise law are in "
+            "tests/privacy/test_pure.py, or audit the same study with a small delta"
+        )
 
 
 def _audit_visit(
