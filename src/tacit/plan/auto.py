@@ -120,6 +120,12 @@ def choose_method(
     if model.ties_at_prior:
         answers = ExpectedStatistics() if privacy is None else PrivateStatistics()
         return answers, f"model {model.kind!r} has latent variables: expected statistics"
+    if privacy is not None and privacy.delta == 0 and not model.ties_at_prior:
+        raise ConfigError(
+            "privacy.delta = 0 with method.kind = 'auto'; pure ε needs method.kind = "
+            "'dp-statistics' and a method.clip, the L1 norm of a usual record's statistics; or set "
+            "a small delta, e.g. 1e-9"
+        )
     if privacy is not None:
         return _private(Case(model, privacy, schedule or Synchronous(), parties, steady))
     if isinstance(model, ConjugateGaussian) and not model.undeclared:

@@ -114,7 +114,7 @@ class Plan:
             site_prior=site,
             average_last=math.ceil(self.method.average_last * self.schedule.rounds),
             combine=self._combine,
-            own_factors=self._server_adds_noise and self._own_factors,
+            own_factors=self._own_factors,
             most_visits=self.schedule.rounds if self.settled else None,
             quorum=self._quorum,
             divide_out=self.live is not None and self.live.divide_out,
@@ -163,7 +163,13 @@ class Plan:
 
     @property
     def _own_factors(self) -> bool:
-        return isinstance(self.method, PrivateMethod) and self.method.own_factors
+        """True if the server keeps each party's changes in that party's factor."""
+        if not isinstance(self.method, PrivateMethod):
+            return False
+        if self._server_adds_noise:
+            return self.method.own_factors
+        plain = self.privacy is not None and self.privacy.aggregation == "plain"
+        return plain and self.method.own_releases
 
     @property
     def _quorum(self) -> int | None:
