@@ -21,6 +21,7 @@ from tacit.models.capabilities import TopicTables
 from tacit.models.glm.normal import LOG_NOISE
 from tacit.models.lda.table import TopicTable
 from tacit.results.coefficients import Per, as_ratios, coefficients, ratio_name, unit_map
+from tacit.results.explained import explained, explained_lines
 from tacit.results.new_records import Kind, outcome_unit, predicted, read_new
 from tacit.results.posterior import INTERVAL, Posterior
 from tacit.results.raw_records import Prepared, prepared_records, schema_of
@@ -29,6 +30,7 @@ from tacit.results.shown import Shown, shown_rows, site_rows, site_summary
 from tacit.results.summary import Coefficient, Result, Round, declared_columns
 from tacit.results.text import (
     as_coefficient,
+    interaction_lines,
     plain_table,
     table_lines,
     table_rows,
@@ -93,7 +95,10 @@ class Fit:
         (`last_step`), `pareto_k` and `effective_share` of importance
         weights against the exact posterior, `skewness` of each parameter, whether the weights
         corrected the moments (`corrected_by_weights`), and the parameter along which the posterior
-        is a mixture of normals (`split_along`). Empty with privacy.
+        is a mixture of normals (`split_along`). With more than 1,024 parameters there are instead
+        the smallest and median standard deviation of independent parameters relative to those
+        reported (`independent_sd`), their relative error (`sd_noise`) and the `residual` of
+        the systems that they solve. `print(fit)` explains all. Empty with privacy.
         """
         return self._result.diagnostics
 
@@ -223,7 +228,8 @@ class Fit:
         Returns
         -------
         polars.DataFrame
-            Columns term, unit, mean (or odds_ratio, rate_ratio), sd, low, high, learned.
+            Columns term, unit, mean (or odds_ratio, rate_ratio), sd, low, high, learned and
+            prior, which says what the prior of a regression is; `print(fit)` has it in full.
         """
         import polars as pl
 
@@ -246,8 +252,15 @@ class Fit:
                 "low": [row.low for row in rows],
                 "high": [row.high for row in rows],
                 "learned": pl.Series([row.learned for row in rows], dtype=pl.Float64),
+                "prior": pl.Series([self._short_prior] * len(rows), dtype=pl.String),
             }
         )
+
+    @property
+    def _short_prior(self) -> str | None:
+        """The prior in a few words; None for models that state their own."""
+        prior = self._result.model.prior
+        return None if prior is None else prior.split(":")[0]
 
     def _coefficients(self, level: float, scale: str, per: Per | None) -> list[Coefficient]:
         if scale not in ("original", "scaled"):
@@ -301,7 +314,7 @@ class Fit:
         return "\n".join(
             [
                 *lines,
-                *self._interaction_lines(),
+                *interaction_lines(self._result),
                 *self._metric_lines(),
                 *self._note_lines(),
                 str(self.privacy),
@@ -315,29 +328,19 @@ class Fit:
         return site_rows(self._result.sites) or shown_rows(self.posterior)
 
     def _remarks(self) -> list[str]:
-        lines = [f"Warning: {text}" for text in self.cautions]
+        remarks = [f"Warning: {text}" for text in self.cautions]
         if self._result.clipped is not None:
-            lines.append(f"Clipping: {self._result.clipped.statement}")
-        return [*lines, f"Converged: {self.why}."] if self.converged else lines
-
-    def _interaction_lines(self) -> list[str]:
-        """Where the main effects of columns that interact are."""
-        known = {one.name: one for one in declared_columns(self._result.data) or ()}
-        factors = dict.fromkeys(name for one in known.values() for name in one.product)
-        centres = [
-            f"{name} = {known[name].affine[0]:.4g}"  # pyright: ignore[reportOptionalSubscript]
-            for name in factors
-            if name in known and not known[name].levels and known[name].affine is not None
-        ]
-        if not centres:
-            return []
-        return [f"Interactions: other effects are those at {', '.join(centres)}."]
+            remarks.append(f"Clipping: {self._result.clipped.statement}")
+        remarks += [f"Converged: {self.why}."] if self.converged else []
+        return [*remarks, *(f"  {line}." for line in explained_lines(explained(self.diagnostics)))]
 
     def _note_lines(self) -> list[str]:
-        shown, more = self.notes[:MOST_NOTES], len(self.notes) - MOST_NOTES
+        if not self.notes:
+            return []
         remark = " (exact, not covered by the guarantee)" if self.privacy.private else ""
-        lines = [f"Data{remark}: {text}" for text in shown]
-        return [*lines, f"Data: {more} more notes in fit.notes"] if more > 0 else lines
+        more = len(self.notes) - MOST_NOTES
+        rest = [f"{more} more in fit.notes"] if more > 0 else []
+        return [f"Data{remark}: {'; '.join([*self.notes[:MOST_NOTES], *rest])}."]
 
     def _metric_lines(self) -> list[str]:
         lines = []
@@ -393,6 +396,7 @@ class Fit:
                 *([public.intervals.warning] if public.intervals.warning else []),
             ],
             warnings=self.cautions,
+            details=explained(public.diagnostics, public.clipped),
         )
 
     def to_arviz(self, data: Any = None, *, draws: int = 1000, seed: int = 0) -> Any:

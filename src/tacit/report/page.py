@@ -46,7 +46,7 @@ from tacit.results.explained import explained
 from tacit.results.figures import plot_calibration, plot_convergence, plot_negative_elbo
 from tacit.results.shown import to_precision
 from tacit.results.summary import CalibrationBin, Coefficient, PartyResult, Result
-from tacit.results.text import table_rows
+from tacit.results.text import interaction_lines, table_rows
 
 METRICS = {
     "accuracy": ("an accuracy of", "share of records with a correct most probable outcome"),
@@ -324,7 +324,7 @@ def _bar_note(result: Result | PartyResult) -> list[Paragraph]:
         "Numbers are in the units of the columns. Bars are on one axis: the effect of a change by "
         "half the declared range of a column, with 95 % intervals; the thin line is 0."
     )
-    return [Paragraph(text)]
+    return [Paragraph(text), *(Paragraph(line) for line in interaction_lines(result))]
 
 
 def _ratio_parts(result: Result | PartyResult) -> list[Any]:
@@ -476,7 +476,8 @@ def convergence_parts(run: Run) -> list[Any]:
         caption = "Negative evidence lower bound of the q that each round started from."
         parts.append(Drawing(as_svg(plot_negative_elbo(run.rounds), "elbo", caption), caption))
     numbers = [
-        TableRow(one.name, (one.value, one.meaning)) for one in explained(result.diagnostics)
+        TableRow(one.name, (one.value, one.meaning))
+        for one in explained(result.diagnostics, result.clipped)
     ]
     if numbers:
         head = ["Diagnostic", "Value", "Meaning"]

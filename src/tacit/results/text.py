@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tacit.results.shown import Shown, result_rows, to_precision
-from tacit.results.summary import AT_PARTY, Coefficient, PartyResult, Result
+from tacit.results.summary import AT_PARTY, Coefficient, PartyResult, Result, declared_columns
 
 TITLES = {
     "logistic": "Logistic regression",
@@ -47,6 +47,21 @@ def table_rows(result: Result | PartyResult) -> list[Coefficient]:
     if result.coefficients:
         return result.coefficients
     return [as_coefficient(row) for row in result_rows(result)]
+
+
+def interaction_lines(result: Result | PartyResult) -> list[str]:
+    """Where other effects of columns that interact are: at the columns' public centres."""
+    columns = () if result.data is None else declared_columns(result.data) or ()
+    known = {one.name: one for one in columns}
+    factors = dict.fromkeys(name for one in columns for name in one.product)
+    centres = [
+        f"{name} = {known[name].affine[0]:.4g}"  # pyright: ignore[reportOptionalSubscript]
+        for name in factors
+        if name in known and known[name].affine is not None
+    ]
+    if not centres:
+        return []
+    return [f"Interactions: other effects are those at {', '.join(centres)}."]
 
 
 def as_coefficient(row: Shown) -> Coefficient:
