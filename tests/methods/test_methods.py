@@ -228,7 +228,7 @@ def test_auto_is_the_cheapest_method_that_serves():
         "dp-sgd", "dp-scoring", "dp-scores", "dp-updates", "dp-statistics", "dp-hybrid",
         "dp-conjugate",
     }  # fmt: skip
-    plain = {"exact", "natural", "gradient-vi", "expected-statistics"}
+    plain = {"exact", "natural", "gradient-vi", "expected-statistics", "conjugate"}
     assert set(METHODS) == {*plain, *private}
 
 

@@ -318,6 +318,19 @@ def deal(
     return rows, notes
 
 
+def _pooled_notes(features: Sequence[Column]) -> list[str]:
+    return [
+        "scaling is pooled: it uses statistics of all parties' training records, which no"
+        " privacy guarantee covers",
+        *(
+            f'column "{c.config.name}": centre {c.config.center:.6g} and scale'
+            f" {c.config.scale:.6g} are pooled statistics"
+            for c in features
+            if c.config.kind == "numeric"
+        ),
+    ]
+
+
 def assemble(
     read: ReadRows, data: DataConfig, rows: Rows, held: np.ndarray, notes: tuple[str, ...]
 ) -> Federation:
@@ -326,17 +339,7 @@ def assemble(
     if data.scaling == "pooled":
         features = [with_pooled_scale(column, ~held) for column in features]
         kept = [with_pooled_scale(column, ~held) for column in kept]
-        notes = (
-            "scaling is pooled: it uses statistics of all parties' training records, which no"
-            " privacy guarantee covers",
-            *(
-                f'column "{c.config.name}": centre {c.config.center:.6g} and scale'
-                f" {c.config.scale:.6g} are pooled statistics"
-                for c in features
-                if c.config.kind == "numeric"
-            ),
-            *notes,
-        )
+        notes = (*_pooled_notes(features), *notes)
     records: Records = {"y": read.y}
     names: tuple[str, ...] = ("mean",)
     layout: Layout | None = None

@@ -139,19 +139,26 @@ def federation_from(
     wanted = [*names, *outcomes, *(one for one in (party, person) if one is not None)]
     whole = _table_of(frames, wanted, formula.outcome, private=private)
     read = _Reader(declared, private, whole.frame, formula.outcome)
-    positive = None
     try:
-        columns = columns_of(terms, read.feature, read.scaled)
-        if formula.outcome:
-            outcome, positive = read.outcome(formula, numeric=numeric, counts=counts)
-            columns = [*columns, outcome]
+        columns, positive = _columns(read, formula, terms, numeric=numeric, counts=counts)
     except DataError as error:
         raise located(error, whole) if len(frames) > 1 else error from None
     config = FrameConfig(
-        columns=tuple(columns), outcome=formula.outcome, positive=positive, party=party,
+        columns=columns, outcome=formula.outcome, positive=positive, party=party,
         person=person, held_out=float(held_out), scaling="public",
     )  # fmt: skip
     return _federation(config, whole, read, single=len(frames) == 1, seed=seed)
+
+
+def _columns(
+    read: _Reader, formula: Formula, terms: Sequence[Term], *, numeric: bool | None, counts: bool
+) -> tuple[tuple[ColumnConfig, ...], str | None]:
+    """Columns of the terms and the outcome, and the outcome's positive level, if it has one."""
+    columns = columns_of(terms, read.feature, read.scaled)
+    if not formula.outcome:
+        return tuple(columns), None
+    outcome, positive = read.outcome(formula, numeric=numeric, counts=counts)
+    return (*columns, outcome), positive
 
 
 def _table_of(

@@ -37,7 +37,7 @@ from tacit.methods.whitening import MOMENT, Whitened
 from tacit.models import Model
 from tacit.models.capabilities import Scores
 from tacit.models.statistics import whole
-from tacit.privacy.events import GaussianEvent
+from tacit.privacy.events import GaussianEvent, LaplaceEvent
 from tacit.pvi import power
 
 TAIL_EXPONENT = 28.0
@@ -97,6 +97,10 @@ def _event(exchange: Exchange) -> GaussianEvent:
 
 def longest(event: GaussianEvent, shares: int, contributions: float, numbers: int) -> float:
     """Upper bound on ‖S‖ from the module docstring."""
+    if isinstance(event, LaplaceEvent):
+        # Σ |ξ| is a gamma variable: b(k + √(2kx) + x) except with probability e⁻ˣ.
+        noise = numbers + math.sqrt(2.0 * numbers * TAIL_EXPONENT) + TAIL_EXPONENT
+        return contributions * event.clip + event.scale * noise
     noise = math.sqrt(numbers + 2.0 * math.sqrt(numbers * TAIL_EXPONENT) + 2.0 * TAIL_EXPONENT)
     return contributions * event.clip + event.noise_sd / math.sqrt(shares) * noise
 

@@ -289,6 +289,11 @@ class Model(abc.ABC):
         kind = type(self)
         return (kind.working, kind.statistics) != (Model.working, Model.statistics)
 
+    @property
+    def statistics_have_l1_norms(self) -> bool:
+        """True if the L1 norms of `statistics` are known, which Laplace noise needs."""
+        return type(self).statistics is Model.statistics and self.has_statistics
+
     @abc.abstractmethod
     def prior(self, family: Family) -> Natural:
         """λ of the prior, or of its approximation if `has_site_prior`."""

@@ -14,11 +14,11 @@ import numpy as np
 
 from tacit.data.records import len_records
 from tacit.errors import ConfigError, DataError
-from tacit.expfam import Family, make_family
+from tacit.expfam import Family, FullGaussian, make_family
 from tacit.methods import METHODS, Exact, LocalMethod, PrivateMethod
 from tacit.methods.base import MAX_FULL_COVARIANCE, RunFacts
 from tacit.models import Model, Records
-from tacit.models.capabilities import Coefficients
+from tacit.models.capabilities import Coefficients, GaussianSites
 from tacit.models.prior import PRIOR_PARTY
 from tacit.plan.calibrate import PartyShape, Settled
 from tacit.privacy.secure_sums import Thresholds
@@ -178,7 +178,8 @@ def facts(
     live: Live | None = None,
     *,
     parties: int = 1,
-    dimension: int = 1,
+    model: Model | None = None,
+    family: Family | None = None,
 ) -> RunFacts:
     """Facts about a run with a resolved schedule that a method may need."""
     assert schedule.tolerance is not None
@@ -191,7 +192,9 @@ def facts(
         one_noise=privacy is not None and privacy.aggregation != "plain" and any(clips),
         quorum=live is not None and live.quorum is not None,
         parties=parties,
-        dimension=dimension,
+        dimension=1 if model is None else model.dimension,
+        full=isinstance(family, FullGaussian),
+        gaussian_sites=isinstance(model, GaussianSites),
     )
 
 
@@ -229,6 +232,8 @@ def settled_method(
             f"method.kind = {method.kind!r} sends exact updates and cannot meet privacy.epsilon = "
             f"{privacy.epsilon}; choose one of auto, {private}"
         )
+    if privacy.delta == 0:
+        _check_pure(method, privacy)
     total = 0
     if privacy.adjacency == "replace-one":
         total = sum(units.values())
@@ -240,7 +245,27 @@ def settled_method(
         aggregation=privacy.aggregation,
         parties=len(units),
         total_units=total,
+        pure=privacy.delta == 0,
     )
+
+
+def _check_pure(method: PrivateMethod, privacy: Privacy) -> None:
+    """Refuse pure ε where the noise cannot be Laplace noise of each party."""
+    if not method.pure_noise:
+        pure = ", ".join(
+            kind
+            for kind, one in METHODS.items()
+            if issubclass(one, PrivateMethod) and one.pure_noise
+        )
+        raise ConfigError(
+            f"privacy.delta = 0 with method.kind = {method.kind!r}, whose noise is Gaussian; pure "
+            f"ε needs method.kind = {pure!r}, or set a small delta, e.g. 1e-9"
+        )
+    if privacy.aggregation != "plain":
+        raise ConfigError(
+            f"privacy.delta = 0 with privacy.aggregation = {privacy.aggregation!r}; a sum of "
+            "shares is not Laplace noise: use 'plain'"
+        )
 
 
 def check_rounding(model: Model, method: LocalMethod) -> None:

@@ -114,7 +114,7 @@ class Plan:
             site_prior=site,
             average_last=math.ceil(self.method.average_last * self.schedule.rounds),
             combine=self._combine,
-            own_factors=self._server_adds_noise and self._own_factors,
+            own_factors=self._own_factors,
             most_visits=self.schedule.rounds if self.settled else None,
             quorum=self._quorum,
             divide_out=self.live is not None and self.live.divide_out,
@@ -163,7 +163,13 @@ class Plan:
 
     @property
     def _own_factors(self) -> bool:
-        return isinstance(self.method, PrivateMethod) and self.method.own_factors
+        """True if the server keeps each party's changes in that party's factor."""
+        if not isinstance(self.method, PrivateMethod):
+            return False
+        if self._server_adds_noise:
+            return self.method.own_factors
+        plain = self.privacy is not None and self.privacy.aggregation == "plain"
+        return plain and self.method.own_releases
 
     @property
     def _quorum(self) -> int | None:
@@ -298,8 +304,9 @@ def make_plan(
     steady, why = live is None or live.quorum is None, ""
     if method is None:
         method, why = choose_method(
-            model, privacy=privacy, schedule=schedule, parties=len(parties), steady=steady
-        )
+            model, privacy=privacy, schedule=schedule, parties=len(parties), steady=steady,
+            full=family == "full",
+        )  # fmt: skip
     method = method.suited(model)
     if earlier is not None:
         check_continued(method, model)
@@ -314,7 +321,9 @@ def make_plan(
     schedule = resolved_schedule(schedule, method, model, chosen_family, len(parties))
     secure = privacy and privacy.thresholds(len(parties))
     check_memory(method, model, chosen_family, schedule, live, secure=secure)
-    method = _for_run(method, schedule, privacy, live, len(parties), model.dimension)
+    known = facts(schedule, privacy, live, parties=len(parties), model=model, family=chosen_family)
+    method.check_run(known)
+    method = method.for_run(known)
     plan = Plan(
         model, chosen_family, method, schedule, parties, seed, batch_parties, live=live, why=why,
         earlier=earlier,
@@ -349,20 +358,6 @@ def _private_plan(
             raise
         return replace(instead(), why=f"not {method.kind}: {refused}; {LACKS}")
     return replace(plan, privacy=privacy, settled=settled)
-
-
-def _for_run(
-    method: LocalMethod,
-    schedule: Schedule,
-    privacy: Privacy | None,
-    live: Live | None,
-    parties: int,
-    dimension: int,
-) -> LocalMethod:
-    """The method with the facts of the run; refuses a run that it does not support."""
-    known = facts(schedule, privacy, live, parties=parties, dimension=dimension)
-    method.check_run(known)
-    return method.for_run(known)
 
 
 def _settled(
