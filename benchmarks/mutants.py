@@ -140,9 +140,10 @@ MUTANTS = (
         (LATTICE_EVENTS,),
     ),
     Mutant(
-        "the projection is applied to the sum of scores", "methods/scoring/party.py",
+        "records are not projected before they are added up", "methods/scoring/party.py",
         "z = scale * (x - centre) - along @ bend", "z = scale * (x - centre)",
-        ("tests/methods/test_scoring.py",),
+        ("tests/methods/test_scoring.py::"
+         "test_every_record_is_projected_before_its_norm_is_taken",),
     ),
     Mutant(
         "rows of persons are one long sum", BOUNDED,
