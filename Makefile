@@ -32,8 +32,10 @@ demo: setup ## ten hospitals learn one posterior, exactly and with privacy; leav
 live-demo: setup ## a server and four hospitals as processes over TLS on this machine; leaves runs/live
 	$(BIN)/python examples/live/demo.py
 
+OPTIMISED = $(shell grep -rl full_optimisation tests --include="test_*.py")
+
 test: setup lint ## everything that is checked
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m full_optimisation tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m full_optimisation $(OPTIMISED)
 	XLA_FLAGS="$$XLA_FLAGS $(QUICK)" $(BIN)/python -m pytest -n 2 --dist loadfile -m "not full_optimisation"
 
 lint: setup

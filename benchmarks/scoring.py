@@ -163,6 +163,7 @@ def settings() -> dict[str, Setting]:
         "Adult 50/50": Setting(adult(0.5)),
         "Adult 80/20": Setting(adult(0.2)),
         "Adult 50/50, only the sum released": Setting(adult(0.5), aggregation="trusted"),
+        "Adult 50/50, secure sums": Setting(adult(0.5), aggregation="secure"),
         "Adult 80/20, only the sum released": Setting(adult(0.2), aggregation="trusted"),
         "Adult 50/50, 200 parties, eps 0.5, only the sum released": Setting(
             adult(0.5, parties=200), epsilon=0.5, aggregation="trusted"

@@ -11,7 +11,13 @@ from tacit.models.capabilities import abilities
 from tacit.models.registry import SHIPPED, build_model, settings_class
 
 SOURCE = Path(tacit.__file__).parent
-ABSTRACT = {"Model", "GaussianPriorModel", "LinearPredictor", "GeneralisedLinear"}
+ABSTRACT = {
+    "Model",
+    "GaussianPriorModel",
+    "LinearPredictor",
+    "GeneralisedLinear",
+    "ConjugateExponential",
+}
 """Base classes of models that stand for an ability."""
 
 

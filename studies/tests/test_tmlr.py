@@ -15,11 +15,13 @@ from tacit.data.readers.download import locate
 from tacit.errors import ConfigError, DataError
 from tacit_studies import STUDIES, tmlr, tmlr_runs
 from tacit_studies.tmlr_published import PUBLISHED, UNDERSTATED
-from tacit_studies.tmlr_runs import Store, carried_out, job_plan, run_job
+from tacit_studies.tmlr_runs import Point, Run, Store, carried_out, job_plan, run_job
 from tacit_studies.tmlr_settings import (
     FIGURES,
     REFERENCE,
+    data_directory,
     figure_cells,
+    only,
     read_settings,
     shard_cells,
 )
@@ -101,7 +103,7 @@ def test_the_settings_are_those_of_the_paper():
     assert settings.splits["adult"]["unbalanced-2"]["label_skew"] == -3
     assert settings.splits["mimic3"]["unbalanced-2"]["label_skew"] == -0.5
     cells = figure_cells(settings, 1, first=0, quick=False)
-    assert len(cells) == 3 * 5 * 9
+    assert len(cells) == 3 * 5 * 11
     assert {cell.job.seed for cell in cells} == set(range(5))
     by_method = {}
     for cell in cells:
@@ -155,7 +157,8 @@ def test_quick_writes_everything_and_says_so(tiny, tmp_path):
     ]  # fmt: skip
     assert seen[-1][0] == seen[-1][1]
     assert all(Path(file).exists() for file in result["files"])
-    assert {"figure-1.png", "figure-1.svg", "figure-5.png"} <= {p.name for p in out.iterdir()}
+    drawn = {"figure-1.png", "figure-1.svg", "figure-5.png", "figure-5-curves.png"}
+    assert drawn <= {p.name for p in out.iterdir()}
     page = (out / "index.html").read_text()
     assert "quick version" in page
     assert "understated" in page
@@ -163,7 +166,7 @@ def test_quick_writes_everything_and_says_so(tiny, tmp_path):
     table = result["tables"][0]
     assert "substituting one record" in table["note"]
     row = dict(zip(table["columns"], table["rows"][1], strict=True))
-    assert row["method"] == "DP optimisation*"
+    assert row["method"] == "DP optimisation, one step*"
     assert row["paper: accuracy"] == 0.8385
     assert row["ours − paper"] == pytest.approx(row["accuracy"] - 0.8385, abs=1e-6)
     assert row["trusted"] == "nobody"
@@ -277,3 +280,29 @@ def test_the_study_reads_the_adult_data():
     federation = tmlr_runs.federation_of(job)
     sizes = [len(records["y"]) for records in federation.parties.values()]
     assert set(sizes) <= {2442, 2443}  # as in the paper's Table 2
+
+
+@pytest.mark.skipif(not (data_directory() / "gusto").is_dir(), reason="needs the files of GUSTO-I")
+def test_another_data_set_takes_the_place_of_mimic3_and_is_named():
+    settings = read_settings()
+    planned, absent, used = tmlr._plan(settings, [2], 0, True)
+    assert not absent
+    assert used.figures["2"].title.startswith("GUSTO in the place of MIMIC-III")
+    job = planned[2][0].job
+    federation = tmlr_runs.federation_of(job)
+    sizes = [len(own["y"]) for own in federation.parties.values()]
+    assert sum(sizes) + len(federation.test["y"]) == 2 * 2851
+    assert 450 <= min(sizes) <= max(sizes) <= 460
+    runs = [Run(curve=(Point(exchanges=1, accuracy=0.5, log_likelihood=-1.0),), parties=10,
+                epsilon=None, trust="", seconds=0.0)] * len(planned[2])  # fmt: skip
+    assert all(one.published is None for one in series_of(planned[2], runs))
+
+
+def test_only_some_methods_can_be_run():
+    few = only(read_settings(), ["non-private", "dp-optimisation-few"])
+    assert few.figures["1"].methods == ("non-private", "dp-optimisation-few")
+    (recipe,) = {cell.job.recipe.rounds for cell in figure_cells(few, 1, first=0, quick=False)
+                 if cell.method == "dp-optimisation-few"}  # fmt: skip
+    assert recipe == 5
+    with pytest.raises(ConfigError, match="choose from"):
+        only(read_settings(), ["adam"])

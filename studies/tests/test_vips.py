@@ -67,6 +67,16 @@ def test_topics_against_epsilon(corpus, tmp_path):
     for recipe in ("published", "no clipping"):
         by_pld, by_rdp, by_strong = rows[recipe, 150][4:7]
         assert by_pld < by_rdp < by_strong
+    common = next(one for one in result["tables"] if one["name"] == "vips-table-1")
+    assert [row[0] for row in common["rows"]] == [
+        "non-private",
+        "PLD",
+        "RDP (VIPS's moments)",
+        "strong composition",
+    ]
+    assert {row[1] for row in common["rows"][1:]} == {vips_topics.COMMON_EPSILON}
+    tight, renyi, strong = (row[2] for row in common["rows"][1:])
+    assert tight < renyi < strong  # the same ε, and what each accountant asks for it
     assert calls[-1][:2] == (1, 1)
     again = STUDIES["vips"](tmp_path, quick=True, figure="topics")
     assert again["tables"] == result["tables"]

@@ -49,7 +49,7 @@ def test_account_says_how_much_noise_a_target_needs(tacit):
         (["--noise-multiplier", "0"], "noise"),
         (["--epsilon", "0"], "epsilon = 0"),
         (["--epsilon", "nan"], "nan"),
-        (["--noise-multiplier", "1", "--delta", "0"], "--delta 0"),
+        (["--noise-multiplier", "1", "--delta", "-1"], "--delta -1"),
         (["--noise-multiplier", "1", "--adjacency", "replace"], "replace-one"),
         (["--noise-multiplier", "1", "--batch", "5"], "--of"),
         (["--noise-multiplier", "1", "--rate", "2"], "rate = 2"),

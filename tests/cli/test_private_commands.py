@@ -92,7 +92,7 @@ BAD = {
     "noise infinite": ([NO_EPSILON % "inf"], "privacy.noise_multiplier = inf"),
     "both": (["privacy.noise_multiplier=3.0"], "each determines the other"),
     "neither": (["privacy={delta=1e-4}"], "neither epsilon nor noise_multiplier"),
-    "delta 0": (["privacy.delta=0.0"], "privacy.delta = 0.0; it must be in (0, 1)"),
+    "delta -1": (["privacy.delta=-1.0"], "privacy.delta = -1.0; it must be in [0, 1)"),
     "delta 1": (["privacy.delta=1.0"], "privacy.delta = 1.0"),
     "delta nan": (["privacy.delta=nan"], "privacy.delta = nan"),
     "accountant": (["privacy.accountant=zcdp"], "'pld', 'rdp', 'moments', 'strong'"),

@@ -66,7 +66,7 @@ def test_a_dot_is_every_other_declared_column():
         ("y ~ y", "is the outcome and a term"),
         ("y ~ a +", "a column is missing at the end"),
         ("y ~", "a column is missing"),
-        ("~ a", "outcome before ~ is missing"),
+        ("~ a ~ b", "~ occurs twice"),
         ("age + sex", '"~" is missing'),
         ("y ~ a ~ b", "~ occurs twice"),
         ("y ~ a b", "join columns with"),

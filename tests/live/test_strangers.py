@@ -563,7 +563,7 @@ def test_numbers_that_no_records_could_lead_to(value, tmp_path, pki):
 def test_a_matrix_that_is_not_symmetric(noticed, tmp_path, pki, monkeypatch):
     """It passes for a proper precision, and no Cholesky factor can be had of it."""
     federation = Federation.make(
-        tmp_path, pki, model={"kind": "linear"}, posterior="full", rounds=2
+        tmp_path, pki, model={"kind": "linear", "noise_sd": 1.0}, posterior="full", rounds=2
     )
     twisted = {"linear": np.zeros(2), "quadratic": np.array([[0.0, 1e3], [-1e3, -0.001]])}
     if not noticed:  # something of that kind that no check on arrival could find

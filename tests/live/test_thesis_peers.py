@@ -659,7 +659,7 @@ PRIVATE = {
         "y": {"low": 0.0, "high": 10.0, "feature": False},
     },
 }
-WIDE = {"model": {"kind": "linear"}}
+WIDE = {"model": {"kind": "linear", "noise_sd": 1.0}}
 STAGED = {**WIDE, "posterior": "mean-field", "method": {"kind": "natural"}}
 
 

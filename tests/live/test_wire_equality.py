@@ -32,6 +32,7 @@ NAMES = ("hospital-1", "hospital-2", "hospital-3")
 MIX = ("json", "cbor", "msgpack")
 COHORT = {"source": "synthetic-cohort", "records": 60}
 SEEDED = {"epsilon": 4.0, "delta": 1e-4, "insecure_noise_seed": 5}
+TWO = {"a": {"low": -3.0, "high": 3.0}, "b": {"low": -3.0, "high": 3.0}}
 SECURE = {**SEEDED, "aggregation": "secure"}
 PRIVATE = {**BINARY, "model": {"kind": "logistic"}, "records": 72}
 
@@ -171,6 +172,26 @@ MODELS = {
         "privacy": SEEDED,
         "method": {"kind": "dp-sgd"},
     },
+    "mixture": {
+        "privacy": "none",
+        "columns": TWO,
+        "model": {"kind": "mixture", "components": 2},
+    },
+    "secure mixture": {
+        "columns": TWO,
+        "model": {"kind": "mixture", "components": 2},
+        "records": 72,
+        "privacy": SECURE,
+    },
+    "private belief network": {
+        "columns": {
+            "y": {"levels": ["no", "yes"], "reference": "no"},
+            "a": {"low": -3.0, "high": 3.0, "feature": False},
+        },
+        "model": {"kind": "belief-network", "hidden": 2},
+        "records": 72,
+        "privacy": {**SEEDED, "aggregation": "trusted"},
+    },
     "private, whitened": {
         **PRIVATE,
         "privacy": SEEDED,
@@ -255,6 +276,9 @@ CASES = [
     ("private scoring of levels", "synchronous", MIX),
     ("private levels", "sequential", ("json",)),
     ("private scores", "synchronous", MIX),
+    ("mixture", "sequential", MIX),
+    ("secure mixture", "synchronous", MIX),
+    ("private belief network", "synchronous", MIX),
     ("secure scoring", "synchronous", MIX),
     ("secure scores", "synchronous", MIX),
     ("secure updates", "synchronous", MIX),
@@ -268,7 +292,7 @@ CASES = [
     ("what", "kind", "encodings"), CASES, ids=[f"{w}-{k}-{'+'.join(e)}" for w, k, e in CASES]
 )
 def test_the_wire_changes_no_bit(tmp_path, what, kind, encodings):
-    rounds = LEAST_ROUNDS if "scores" in what else 3
+    rounds = LEAST_ROUNDS if "scores" in what else 7 if "mixture" in what else 3
     fed = federation(tmp_path / "fed", what, kind, encodings, rounds)
     plan = fed.alone()
     assert_same_plan(fed, plan)

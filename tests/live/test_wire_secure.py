@@ -8,10 +8,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import tomlkit
 from wire_harness import BINARY, Fed, assert_same_bits, ended, run_all, started, until
 
+from tacit.cli.live import approve_command
 from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError, PeerError
+from tacit.live.config import read_agreed
 from tacit.live.join import SUMS, join
 from tacit.live.protocol import messages as m
 from tacit.live.secure.kept_party import KeptParty
@@ -394,3 +397,50 @@ def test_a_party_with_another_key_than_agreed_is_told_before_it_joins(tmp_path):
     fed = federation(tmp_path, keys={name: 64 * str(i) for i, name in enumerate(THREE)})
     with pytest.raises(ConfigError, match=r"keys\.a = 0000000000000000… in the agreed file"):
         asyncio.run(join(fed.party("a")))
+
+
+# What is agreed ----------------------------------------------------------------------------------
+
+
+def test_what_an_operator_approves_is_said_in_words(tmp_path, capsys):
+    fed = federation(tmp_path, FIVE, privacy=DROPPING)
+    approve_command(tmp_path / "a.toml", yes=True)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the server learns sums of at least 4 of the 5 parties' messages" in said
+    assert "ε holds against the server together with any 1 of the parties" in said
+    assert "this party adds 1/√3" in said
+    assert "a round goes on without up to 1 of them" in said
+    assert "the server and its operator: masked replies, and the sum of each round" in said
+    assert fed.fingerprint("a") in (tmp_path / "federation.toml").read_text()
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    (lambda body: body["keys"].pop("b"), "keys has no SHA-256 fingerprint of 'b'"),
+    (lambda body: body["keys"].update(b=body["keys"]["a"]), "the same fingerprint"),
+    (lambda body: body["keys"].update(x="0" * 64), "keys names 'x'"),
+    (lambda body: body.update(quorum=4), "set that one and leave quorum out"),
+    (lambda body: body["privacy"].update(aggregation="plain"), "privacy.secure with"),
+    (lambda body: body["privacy"].update(secure={"quorum": 2}), "from the threshold 4 to 5"),
+])  # fmt: skip
+def test_an_agreed_file_that_cannot_work_is_refused(change, words, tmp_path):
+    federation(tmp_path, FIVE, privacy=DROPPING)
+    body = tomlkit.parse((tmp_path / "federation.toml").read_text()).unwrap()
+    change(body)
+    (tmp_path / "federation.toml").write_text(tomlkit.dumps(body))
+    with pytest.raises(ConfigError, match=words):
+        read_agreed(tmp_path / "federation.toml")
+
+
+def test_a_server_that_would_start_without_some_parties_is_refused(tmp_path):
+    fed = federation(tmp_path)
+    with pytest.raises(ConfigError, match="all 3 parties take part in the set-up"):
+        fed.write_server(start={"parties": 2})
+
+
+def test_thresholds_and_keys_are_part_of_what_is_approved(tmp_path):
+    found = set()
+    for number, quorum in enumerate((4, 5, 5)):
+        privacy = {**SEEDED, "secure": {"quorum": quorum}}
+        fed = federation(tmp_path / str(number), FIVE, privacy=privacy)
+        found.add(read_agreed(fed.base / "federation.toml").digest)
+    assert len(found) == 3, "other keys or another quorum are another agreement"

@@ -16,7 +16,7 @@ from tacit.plan.plan import make_plan
 from tacit.privacy.events import Poisson, WithoutReplacement
 from tacit.privacy.settings import Privacy
 from tacit.server.messages import Request
-from tacit.server.schedule import Synchronous
+from tacit.server.schedule import Sequential, Synchronous
 
 MODEL, FAMILY = LogisticRegression(("a", "b", "c"), prior_sd=1.0), MeanFieldGaussian(3)
 SAMPLED = {
@@ -180,3 +180,40 @@ def farthest(step_size):
 def test_the_default_step_does_not_diverge_where_one_direction_has_all_the_curvature():
     assert farthest(None) < 1.0
     assert farthest(4.4 / 8) > 2.0, "steps beyond 2(1 + momentum)/d diverge here"
+
+
+def skewed_parties(count=400, seed=3):
+    """Two parties of which one has nearly all of the ones."""
+    rng = np.random.default_rng(seed)
+    x = np.column_stack([np.ones(count), rng.uniform(-1, 1, (count, 2))])
+    y = (rng.random(count) < 1 / (1 + np.exp(-x @ [0.3, 1.5, -1.0]))).astype(float)
+    order = np.argsort(y + rng.normal(0, 0.2, count))
+    return {
+        name: {"x": x[rows], "y": y[rows]}
+        for name, rows in (("zeros", order[: count // 2]), ("ones", order[count // 2 :]))
+    }
+
+
+def mean_after(parties, method, *, rounds=15):
+    asked = Privacy(epsilon=1e6, delta=1e-5, insecure_noise_seed=1)
+    schedule = Sequential(rounds=rounds)
+    plan = make_plan(MODEL, parties, method=method, schedule=schedule, privacy=asked)
+    return carry_out(plan).posterior
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_many_steps_per_visit_find_the_posterior_of_skewed_parties(monkeypatch):
+    """From its own factor a party stays at the posterior; from an equal share it leaves it."""
+    parties = skewed_parties()
+    plan = make_plan(MODEL, parties, family="mean-field", method=NaturalVI())
+    exact = carry_out(plan).posterior
+    method = DPSGD(clip=5.0, steps=20)
+    assert method.own_releases
+    assert not DPSGD().own_releases
+
+    def off(found):
+        return float(np.max(np.abs(found.mean - exact.mean) / exact.sd))
+
+    assert off(mean_after(parties, method)) < 0.35
+    monkeypatch.setattr(DPSGD, "own_releases", property(lambda _: False))
+    assert off(mean_after(parties, method)) > 1.0

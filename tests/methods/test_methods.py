@@ -224,8 +224,11 @@ def test_auto_is_the_cheapest_method_that_serves():
         "natural",
         "gradient-vi",
     ]
-    private = {"dp-sgd", "dp-scoring", "dp-scores", "dp-updates", "dp-statistics", "dp-hybrid"}
-    plain = {"exact", "natural", "gradient-vi", "expected-statistics"}
+    private = {
+        "dp-sgd", "dp-scoring", "dp-scores", "dp-updates", "dp-statistics", "dp-hybrid",
+        "dp-conjugate",
+    }  # fmt: skip
+    plain = {"exact", "natural", "gradient-vi", "expected-statistics", "conjugate"}
     assert set(METHODS) == {*plain, *private}
 
 

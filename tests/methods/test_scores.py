@@ -451,7 +451,7 @@ def test_wide_intervals_are_announced_before_anything_is_spent():
     records = {"x": rng.normal(size=3_000), "group": group, "y": rng.normal(size=3_000)}
     parties = {str(i): {key: v[i::3] for key, v in records.items()} for i in range(3)}
     model = from_numpyro(grouped, GROUPED, columns={"group": 3})
-    words = r"Intervals will be about [\d.]+ times as wide .*those of levels that fewer than"
+    words = r"Expect intervals about [\d.]+ times as wide .*those of levels that fewer than"
     with pytest.warns(WideIntervalsWarning, match=words), pytest.raises(InterruptedError):
         tacit.fit(
             model,
@@ -462,7 +462,7 @@ def test_wide_intervals_are_announced_before_anything_is_spent():
             callback=_interrupt,
         )
     found = tacit.check(model, parties, privacy=Privacy(epsilon=1.0), method="dp-scores")
-    assert any(text.startswith("Intervals will be about") for text in found.warnings)
+    assert any(text.startswith("Expect intervals about") for text in found.warnings)
     precise = plan_of(parties, model, epsilon=8.0, aggregation="trusted")
     assert precise.method.known_limits(model, precise.settled) is None
 

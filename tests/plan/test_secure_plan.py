@@ -59,6 +59,9 @@ def test_settings_that_make_no_sense_are_refused():
         SecureSums(colluding=0)
     with pytest.raises(ConfigError, match="thresholds are those of aggregation = 'secure'"):
         Privacy(epsilon=1.0, secure=SecureSums(quorum=4))
+    with pytest.raises(ConfigError, match=r"privacy\.secure has the key 'qorum'"):
+        Privacy(**terms, secure={"qorum": 4})
+    assert Privacy(**terms, secure={"quorum": 4}).secure == SecureSums(quorum=4)
     with pytest.raises(ConfigError, match="only numbers in one unit can be added up"):
         Privacy(**terms, parties={"site-1": {"clip": 2.0}})
 

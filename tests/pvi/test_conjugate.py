@@ -161,3 +161,29 @@ def test_convergence_is_not_claimed_before_everybody_was_heard(linear, schedule,
     assert outcome.state.finished == "converged"
     assert outcome.state.round < 200
     assert_exact(LINEAR, linear, outcome)
+
+
+def test_local_free_energies_add_up_to_the_global_one(linear):
+    """Σ E_q[log p(xₘ|θ) − log tₘ] = ELBO − log Z for q = p ∏ tₘ / Z (MEng 2.28), on the way too."""
+    outcome = federate(LINEAR, linear, "mean-field", Synchronous(rounds=3, damping=0.2))
+    family, state, prior = outcome.plan.family, outcome.state, outcome.plan.prior
+    usual = family.usual(state.q)
+    mean, sd = usual["mean"], usual["sd"]
+    moments = family.mean(state.q)
+
+    def log_likelihood(records):
+        """E_q of a log-likelihood that is quadratic in θ, without the library's own losses."""
+        spread = np.sum((records["x"] * sd) ** 2)
+        residual = np.sum((records["y"] - records["x"] @ mean) ** 2)
+        constant = len(records["y"]) * np.log(2 * np.pi * LINEAR.noise_sd**2)
+        return -0.5 * (constant + (residual + spread) / LINEAR.noise_sd**2)
+
+    local = [
+        log_likelihood(records)
+        - sum(float(np.sum(moments[name] * state.factors[party].natural[name])) for name in moments)
+        for party, records in linear.items()
+    ]
+    elbo = sum(map(log_likelihood, linear.values())) - float(family.kl(state.q, prior))
+    log_z = float(family.log_partition(state.q) - family.log_partition(prior))
+    assert sum(local) == pytest.approx(elbo - log_z, rel=1e-10)
+    assert abs(elbo - log_z) > 1.0

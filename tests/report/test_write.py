@@ -189,6 +189,12 @@ def test_a_private_run_says_so_and_what_is_not_covered(make_run, result):
     assert "the odds that a reader gives to any statement about it change" in text
     assert "2.72" in text, "e to the power 1"
     assert "eavesdrops" in text
+    assert "Who sees what" in text
+    drawn = page.read_text().split('class="barriers"')[1].split("</svg>")[0]
+    style = drawn.split("<style>")[1].split("</style>")[0]
+    selectors = re.findall(r"([^{}]+)\{", re.sub(r"@media[^{]+\{", "", style))
+    assert all(one.strip().startswith(".barriers") for one in selectors), "styles of the page"
+    assert "whole party" not in drawn, "it depends on the number of records"
 
 
 def test_metrics_of_a_private_run_take_the_colour_from_its_badge(make_run, result):

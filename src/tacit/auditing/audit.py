@@ -18,6 +18,7 @@ from tacit.auditing.party import (
     distance_below,
     reply_epsilon,
 )
+from tacit.errors import ConfigError
 from tacit.methods import PrivateMethod
 from tacit.plan.plan import Plan
 from tacit.privacy.accounting import epsilon
@@ -124,7 +125,7 @@ def audit(
         Seed of neighbours and canaries.
     """
     assert plan.privacy is not None
-    assert isinstance(plan.method, PrivateMethod)
+    _check_gaussian(plan)
     started = time.monotonic()
     tell = progress or (lambda _: None)
     privacy = msgspec.structs.replace(plan.privacy, insecure_noise_seed=None)
@@ -147,6 +148,15 @@ def audit(
         delta=guarantee.delta, epsilon=guarantee.epsilon, findings=tuple(findings),
         seconds=time.monotonic() - started,
     )  # fmt: skip
+
+
+def _check_gaussian(plan: Plan) -> None:
+    assert isinstance(plan.method, PrivateMethod)
+    if plan.method.pure:
+        raise ConfigError(
+            "privacy.delta = 0; the audit knows Gaussian noise only: tests of the noise law are in "
+            "tests/privacy/test_pure.py, or audit the same study with a small delta"
+        )
 
 
 def _audit_visit(

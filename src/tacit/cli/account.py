@@ -11,7 +11,14 @@ import msgspec
 
 from tacit.cli.options import print_json
 from tacit.errors import ConfigError
-from tacit.privacy.events import Adjacency, GaussianEvent, Poisson, Sampling, WithoutReplacement
+from tacit.privacy.events import (
+    Adjacency,
+    GaussianEvent,
+    LaplaceEvent,
+    Poisson,
+    Sampling,
+    WithoutReplacement,
+)
 
 POINTS = 24
 
@@ -28,6 +35,8 @@ class Question:
     def events(self, noise_multiplier: float, rounds: int | None = None) -> list[GaussianEvent]:
         """The releases with this noise multiplier."""
         count = self.rounds if rounds is None else rounds
+        if self.delta == 0:
+            return [LaplaceEvent(clip=1.0, noise_sd=noise_multiplier, count=count)]
         return [
             GaussianEvent(clip=1.0, noise_sd=noise_multiplier, count=count, sampling=self.sampling)
         ]
@@ -53,8 +62,13 @@ def make_question(
         )
     if rate is not None and batch is not None:
         raise ConfigError("--rate is Poisson sampling, --batch is without replacement; give one")
-    if not 0 < delta < 1:
-        raise ConfigError(f"--delta {delta}; it must be greater than 0 and less than 1")
+    if not 0 <= delta < 1:
+        raise ConfigError(f"--delta {delta}; it must be 0 or more and less than 1")
+    if delta == 0 and (rate is not None or batch is not None):
+        raise ConfigError(
+            "--delta 0 with sampled batches; pure ε is computed for sums over all records: leave "
+            "--rate and --batch out, or give a small --delta"
+        )
     sampling: Sampling | None = None
     if rate is not None:
         sampling = Poisson(rate=rate)
@@ -83,7 +97,10 @@ def account_command(
         raise ConfigError(
             "give either --noise-multiplier (to compute ε) or --epsilon (to compute the noise)"
         )
-    rows = [_row(name, question, noise, epsilon) for name in _accountants()]
+    names = ("pld",) if question.delta == 0 else _accountants()
+    rows = [_row(name, question, noise, epsilon) for name in names]
+    if question.delta == 0:
+        rows = [["sum of losses", *row[1:-1], "Laplace noise, clip in the L1 norm"] for row in rows]
     if as_json:
         print_json(_as_data(question, rows))
         return
@@ -94,10 +111,16 @@ def account_command(
         ["accountant", "noise / clip", "ε", "δ at that ε", "remark"],
         [_shown_row(row) for row in rows],
     )
-    console.print(
-        "noise / clip: noise sd over the clip, which bounds one unit's contribution; the same "
-        "definition for both adjacencies."
-    )
+    if question.delta == 0:
+        console.print(
+            "The clip C bounds one unit's contribution in the L1 norm; the noise has the scale "
+            "(noise sd)/√2 in every coordinate."
+        )
+    else:
+        console.print(
+            "noise / clip: noise sd over the clip, which bounds one unit's contribution; the same "
+            "definition for both adjacencies."
+        )
     if plot is not None:
         chosen = noise if noise is not None else _calibrated("pld", question, epsilon)
         _plot(question, chosen, plot)
@@ -181,7 +204,7 @@ def _plot(question: Question, noise: float, path: Path) -> None:
     steps = sorted({round(question.rounds ** (k / POINTS)) for k in range(POINTS + 1)})
     figure = canvas(7.2, 4.2)
     axes = figure.subplots()
-    for accountant in _accountants():
+    for accountant in ("pld",) if question.delta == 0 else _accountants():
         try:
             curve = epsilon_curve(
                 question.events(noise, 1), steps, question.delta, question.adjacency,

@@ -152,7 +152,7 @@ def account(
         float | None, typer.Option(help="Noise sd over clip; computes ε.")
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="Target ε; computes the noise.")] = None,
-    delta: Annotated[float, typer.Option(help="The δ.")] = 1e-5,
+    delta: Annotated[float, typer.Option(help="The δ; 0 for pure ε with Laplace noise.")] = 1e-5,
     adjacency: Annotated[
         str, typer.Option(help="replace-one or add-or-remove-one.")
     ] = "replace-one",

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tacit.errors import TacitError
-from tacit.privacy.events import GaussianEvent
+from tacit.privacy.events import Event
 from tacit.privacy.ledger.cost import CachedAccountant
 from tacit.privacy.ledger.exposure import Charged
 from tacit.privacy.ledger.ledger import Budget, DatasetId, Ledger, Spent
@@ -227,7 +227,7 @@ def _epsilon_of(
 
 
 def _paid(charges: Sequence[Row]) -> Counter[Any]:
-    kind = list[GaussianEvent]
+    kind = list[Event]
     return tally(
         (msgspec.convert(row.detail, prepare(kind)), row.unit, row.adjacency)  # pyright: ignore[reportArgumentType]
         for row in charges

@@ -78,7 +78,7 @@ def stop_command(path: Path, *, return_in: float | None, reason: str, for_good: 
 
 
 def _give(setup: ServerSetup, name: str, body: dict[str, Any] | None = None) -> str:
-    """Leave a command for the server, running or not; says which."""
+    """Write a command for the server, and report whether it runs."""
     from tacit.live.server.status import give_command
     from tacit.live.state_dir import in_use
 

@@ -76,7 +76,7 @@ class DataConfig(Table, frozen=True, kw_only=True):
     columns: tuple[ColumnConfig, ...] = ()
     """The public schema of the columns."""
     outcome: str | None = None
-    """The outcome column."""
+    """The outcome column; "" for a model of the columns themselves."""
     positive: str | None = None
     """Level of the outcome that is y = 1; by default the outcome is a number, or one of its
     declared levels.
@@ -175,7 +175,7 @@ class DataConfig(Table, frozen=True, kw_only=True):
             )
 
     def _table_faults(self) -> Iterator[str]:
-        if not self.outcome:
+        if self.outcome is None:
             yield "outcome is missing; name the outcome column at the top of the file"
         if not self.columns:
             yield "columns is missing; declare the columns of the file in a [columns] table"

@@ -11,8 +11,9 @@ import numpy as np
 from tacit.data.config import CORPORA, DataConfig, PartitionConfig, faults_together
 from tacit.data.partition import Rows, balanced, held_out_rows, skew
 from tacit.data.persons import balanced_persons, by_appearance, held_out_persons, refuse_shared
-from tacit.data.prepare import Column, as_kept, encode, with_pooled_scale
+from tacit.data.prepare import Column, as_kept, encode, with_pooled_scale, without_intercept
 from tacit.data.readers.catalogue import read_table
+from tacit.data.records import len_records
 from tacit.data.rows import ReadRows, read_rows
 from tacit.data.schema.checks import unbounded_columns
 from tacit.data.schema.layout import Layout, layout_of
@@ -54,7 +55,7 @@ class Federation:
     names
         Names of the columns of x.
     outcome
-        Name of the outcome.
+        Name of the outcome; "" if there is none.
     output
         Kind of outcome: "bernoulli", "gaussian", "categorical" or "other".
     scaling
@@ -169,7 +170,7 @@ class Federation:
             f"Federation of {len(self.parties)} parties",
             [
                 ("parties", shown + (f" and {more} more" if more > 0 else "")),
-                ("outcome", f"{self.outcome} ({self.output})"),
+                ("outcome", f"{self.outcome} ({self.output})" if self.outcome else "none"),
                 (
                     f"{len(self.names)} columns of x",
                     columns + ("…" * (len(self.names) > MOST_NAMES)),
@@ -268,7 +269,7 @@ def split(records: Records, *, held_out: float = 0.2, seed: int = 0) -> tuple[Re
     if "person" in records:
         held = held_out_persons(by_appearance(records["person"]), held_out, rng)
     else:
-        held = held_out_rows(len(records["y"]), held_out, rng)
+        held = held_out_rows(len_records(records), held_out, rng)
     return _take(records, np.flatnonzero(~held)), _take(records, np.flatnonzero(held))
 
 
@@ -317,6 +318,19 @@ def deal(
     return rows, notes
 
 
+def _pooled_notes(features: Sequence[Column]) -> list[str]:
+    return [
+        "scaling is pooled: it uses statistics of all parties' training records, which no"
+        " privacy guarantee covers",
+        *(
+            f'column "{c.config.name}": centre {c.config.center:.6g} and scale'
+            f" {c.config.scale:.6g} are pooled statistics"
+            for c in features
+            if c.config.kind == "numeric"
+        ),
+    ]
+
+
 def assemble(
     read: ReadRows, data: DataConfig, rows: Rows, held: np.ndarray, notes: tuple[str, ...]
 ) -> Federation:
@@ -325,17 +339,7 @@ def assemble(
     if data.scaling == "pooled":
         features = [with_pooled_scale(column, ~held) for column in features]
         kept = [with_pooled_scale(column, ~held) for column in kept]
-        notes = (
-            "scaling is pooled: it uses statistics of all parties' training records, which no"
-            " privacy guarantee covers",
-            *(
-                f'column "{c.config.name}": centre {c.config.center:.6g} and scale'
-                f" {c.config.scale:.6g} are pooled statistics"
-                for c in features
-                if c.config.kind == "numeric"
-            ),
-            *notes,
-        )
+        notes = (*_pooled_notes(features), *notes)
     records: Records = {"y": read.y}
     names: tuple[str, ...] = ("mean",)
     layout: Layout | None = None
@@ -343,12 +347,15 @@ def assemble(
         x, names = encode(features, len(read.y))
         layout = layout_of(column.config for column in features)
         records = {"x": x, "y": read.y}
+    if not read.schema.outcome:
+        assert layout is not None
+        records, names, layout = {"x": without_intercept(x)}, names[1:], layout[1:]
     for column in kept:
         records[column.config.name] = as_kept(column)
     if data.held_out > 0 and not held.any():
         notes = (*notes, f"data.held_out = {data.held_out} rounds to no record: there is no test")
     parties = {name: _take(records, part) for name, part in rows.items()}
-    raw: Records = {"target " + read.schema.outcome: read.y}
+    raw: Records = {"target " + read.schema.outcome: read.y} if read.schema.outcome else {}
     for column in (*features, *kept):
         raw[column.config.name] = np.where(column.missing, np.nan, column.values)
     if read.persons is not None:
@@ -404,7 +411,9 @@ def _prepared_schema(schema: SourceSchema, columns: Sequence[Column]) -> SourceS
     return replace(schema, columns=known)
 
 
-def _output(schema: SourceSchema) -> Literal["bernoulli", "gaussian", "categorical"]:
+def _output(schema: SourceSchema) -> Literal["bernoulli", "gaussian", "categorical", "other"]:
+    if not schema.outcome:
+        return "other"
     if schema.positive is not None:
         return "bernoulli"
     return "categorical" if outcome_levels(schema) else "gaussian"

@@ -68,6 +68,7 @@ class Formula(NamedTuple):
     """An outcome and its terms."""
 
     outcome: str
+    """Empty for "~ age + weight", a model of the columns themselves."""
     terms: tuple[Term, ...]
     positive: str | None = None
     """The level that is y = 1, if it was written: died["yes"] ~ age."""
@@ -155,8 +156,8 @@ class _Parser:
 
     def outcome(self) -> tuple[str, str | None]:
         """Outcome and, if it is written, the level that is y = 1."""
-        if self.now.text == "~":
-            raise self.fault(f"the outcome before ~ is missing; write e.g. {EXAMPLE}")
+        if self.take("~"):  # a model of the columns themselves
+            return "", None
         if self.now.kind not in ("name", "quoted"):
             raise self.fault(f"the outcome must be a column, not {self.now.text!r}")
         name, positive = self.now.text, None

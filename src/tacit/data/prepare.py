@@ -261,6 +261,11 @@ def encode(columns: Sequence[Column], rows: int) -> tuple[np.ndarray, tuple[str,
     return x, tuple(names)
 
 
+def without_intercept(x: np.ndarray) -> np.ndarray:
+    """The design matrix of a model without an outcome: the columns alone."""
+    return np.ascontiguousarray(x[:, 1:])
+
+
 def as_kept(column: Column) -> np.ndarray:
     """Values of a kept column: codes, or unscaled numbers with the centre for gaps."""
     if column.config.kind == "categorical":

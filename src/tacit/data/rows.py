@@ -139,7 +139,11 @@ def check_keep(schema: SourceSchema, data: DataConfig) -> None:
 def _refuse_unknown(table: Table, data: DataConfig, label: str | None, wanted: set[str]) -> None:
     """Refuse a column that the configuration uses but the data lacks."""
     reasons = {
-        "[columns] or outcome names it": [*sorted(wanted), *data.keep, table.schema.outcome],
+        "[columns] or outcome names it": [
+            *sorted(wanted),
+            *data.keep,
+            *([table.schema.outcome] if table.schema.outcome else []),
+        ],
         "data.party names it": [label] if label else [],
         "data.person names it": [data.person] if data.person else [],
     }

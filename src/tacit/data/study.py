@@ -135,19 +135,30 @@ def federation_from(
     terms = formula.columns([name for name in every if name not in (party, person)])
     names = list(dict.fromkeys(name for term in terms for name in term.sources))
     _check_roles(formula, names, party, person, first)
-    wanted = [*names, formula.outcome, *(one for one in (party, person) if one is not None)]
+    outcomes = [formula.outcome] if formula.outcome else []
+    wanted = [*names, *outcomes, *(one for one in (party, person) if one is not None)]
     whole = _table_of(frames, wanted, formula.outcome, private=private)
     read = _Reader(declared, private, whole.frame, formula.outcome)
     try:
-        columns = columns_of(terms, read.feature, read.scaled)
-        outcome, positive = read.outcome(formula, numeric=numeric, counts=counts)
+        columns, positive = _columns(read, formula, terms, numeric=numeric, counts=counts)
     except DataError as error:
         raise located(error, whole) if len(frames) > 1 else error from None
     config = FrameConfig(
-        columns=(*columns, outcome), outcome=formula.outcome, positive=positive, party=party,
+        columns=columns, outcome=formula.outcome, positive=positive, party=party,
         person=person, held_out=float(held_out), scaling="public",
     )  # fmt: skip
     return _federation(config, whole, read, single=len(frames) == 1, seed=seed)
+
+
+def _columns(
+    read: _Reader, formula: Formula, terms: Sequence[Term], *, numeric: bool | None, counts: bool
+) -> tuple[tuple[ColumnConfig, ...], str | None]:
+    """Columns of the terms and the outcome, and the outcome's positive level, if it has one."""
+    columns = columns_of(terms, read.feature, read.scaled)
+    if not formula.outcome:
+        return tuple(columns), None
+    outcome, positive = read.outcome(formula, numeric=numeric, counts=counts)
+    return (*columns, outcome), positive
 
 
 def _table_of(
@@ -193,13 +204,14 @@ def _check_roles(
             continue
         if not isinstance(name, str):
             raise ConfigError(f"{role} = {name!r}; give the name of a column")
-        if name == formula.outcome:
+        if name == formula.outcome and name:
             raise ConfigError(f"{role} = {name!r} is the outcome too; name another column")
         if name in names:
             raise ConfigError(
                 f"{role} = {name!r} is a term of the formula too; leave it out of one of them"
             )
-    for name in (*names, formula.outcome, *(one for one in roles.values() if one is not None)):
+    outcomes = (formula.outcome,) if formula.outcome else ()
+    for name in (*names, *outcomes, *(one for one in roles.values() if one is not None)):
         if name not in first.names:
             near = near_word(name, first.names)
             advice = f'did you mean "{near}"?' if near else f"its columns: {listed(first.names)}"

@@ -123,7 +123,7 @@ def known_total(run: str | None, delta: float) -> LedgerFacts | None:
     path = own_ledger()
     if run is None or not run.startswith(PREFIX) or not path.exists():
         return None
-    with suppress(TacitError), Ledger(path) as ledger:
+    with suppress(TacitError, OSError), Ledger(path) as ledger:
         charges = {charge.dataset: charge for charge in ledger.charges(run)}
         totals = [
             ledger.price(one, (), unit=charge.unit, adjacency=charge.adjacency, delta=delta)

@@ -93,9 +93,8 @@ def fit(
 ) -> Fit:
     """Fit a model to the records of several parties, in this process.
 
-    A private fit is charged to a ledger, which adds up what all fits and runs spent on the same
-    records; a fit that would exceed their budget is refused before anything is computed. Arguments
-    or records that cannot be used raise a `tacit.TacitError` that says what to change.
+    A private fit is charged to a ledger of all that was spent on the same records, and is refused
+    if it would exceed their budget. Unusable arguments or records raise a `tacit.TacitError`.
 
     Parameters
     ----------

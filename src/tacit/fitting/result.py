@@ -27,7 +27,15 @@ from tacit.results.raw_records import Prepared, prepared_records, schema_of
 from tacit.results.saved import write_saved
 from tacit.results.shown import Shown, shown_rows, site_rows, site_summary
 from tacit.results.summary import Coefficient, Result, Round, declared_columns
-from tacit.results.text import as_coefficient, table_lines, table_rows, texts, title
+from tacit.results.text import (
+    as_coefficient,
+    interaction_lines,
+    plain_table,
+    table_lines,
+    table_rows,
+    texts,
+    title,
+)
 from tacit.support.argument_names import python_names
 from tacit.support.notebook import notebook_html
 from tacit.support.storage import writing
@@ -286,13 +294,15 @@ class Fit:
         lines = [title(self._public)]
         if self.posterior.model.listed:
             lines += table_lines(table_rows(self._result))
+        for one in self._result.tables:
+            lines += [one.title, *plain_table(one.columns, one.rows)]
         note = self._result.intervals.warning
         lines += [] if note is None else [f"warning: {note}"]
         rounds, prior = self._result.rounds, self._result.model.prior
         return "\n".join(
             [
                 *lines,
-                *self._interaction_lines(),
+                *interaction_lines(self._result),
                 *self._metric_lines(),
                 *self._note_lines(),
                 str(self.privacy),
@@ -311,24 +321,13 @@ class Fit:
             lines.append(f"Clipping: {self._result.clipped.statement}")
         return [*lines, f"Converged: {self.why}."] if self.converged else lines
 
-    def _interaction_lines(self) -> list[str]:
-        """Where the main effects of columns that interact are."""
-        known = {one.name: one for one in declared_columns(self._result.data) or ()}
-        factors = dict.fromkeys(name for one in known.values() for name in one.product)
-        centres = [
-            f"{name} = {known[name].affine[0]:.4g}"  # pyright: ignore[reportOptionalSubscript]
-            for name in factors
-            if name in known and not known[name].levels and known[name].affine is not None
-        ]
-        if not centres:
-            return []
-        return [f"Interactions: other effects are those at {', '.join(centres)}."]
-
     def _note_lines(self) -> list[str]:
-        shown, more = self.notes[:MOST_NOTES], len(self.notes) - MOST_NOTES
+        if not self.notes:
+            return []
         remark = " (exact, not covered by the guarantee)" if self.privacy.private else ""
-        lines = [f"Data{remark}: {text}" for text in shown]
-        return [*lines, f"Data: {more} more notes in fit.notes"] if more > 0 else lines
+        more = len(self.notes) - MOST_NOTES
+        rest = [f"{more} more in fit.notes"] if more > 0 else []
+        return [f"Data{remark}: {'; '.join([*self.notes[:MOST_NOTES], *rest])}."]
 
     def _metric_lines(self) -> list[str]:
         lines = []

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from tacit.data import Federation
-from tacit.data.formula import parse_formula
+from tacit.data.formula import Formula, parse_formula
 from tacit.data.frames import is_table
 from tacit.data.prepare import warn_outside
 from tacit.data.records import pooled
@@ -124,6 +124,7 @@ def _of_formula(
             "prepared; give the data frame, or a model such as tacit.models.LogisticRegression"
         )
     settings = _settings(family)
+    _check_outcome(settings, formula)
     serves = None if isinstance(settings, AutoModel) else model_class(settings.kind).serves
     numeric = None
     if serves is not None:
@@ -154,6 +155,21 @@ def _of_formula(
         warn_outside(held.clipped, columns, "values of test", stacklevel=WHERE_CALLED - 2)
         federation = replace(federation, test=held.records)
     return Study(_built(settings, federation, private), federation, None)
+
+
+def _check_outcome(settings: ModelSettings, formula: Formula) -> None:
+    """Refuse a formula whose outcome the family does not have, or one that lacks it."""
+    if settings.needs_outcome == bool(formula.outcome):
+        return
+    if formula.outcome:
+        raise ConfigError(
+            f"family = {settings.kind!r} has no outcome, but the formula has {formula.outcome!r}; "
+            'write it as "~ age + weight"'
+        )
+    raise ConfigError(
+        f"family = {settings.kind!r} needs an outcome before ~; without one use family='mixture' "
+        "or another model of the columns themselves"
+    )
 
 
 def _settings(family: Family) -> ModelSettings:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tacit.methods.base import Answer, Arranged, LocalMethod, Task
+    from tacit.methods.conjugate.method import ConjugateStages, PrivateConjugateStages
     from tacit.methods.dpsgd.method import DPSGD
     from tacit.methods.exact import Exact
     from tacit.methods.gradient import GradientVI
@@ -27,6 +28,7 @@ _HOME = {
     "Answer": "base",
     "Arranged": "base",
     "Clipped": "private",
+    "ConjugateStages": "conjugate.method",
     "DPSGD": "dpsgd.method",
     "Exact": "exact",
     "ExpectedStatistics": "statistics.method",
@@ -35,6 +37,7 @@ _HOME = {
     "LocalMethod": "base",
     "METHODS": "kinds",
     "NaturalVI": "natural.method",
+    "PrivateConjugateStages": "conjugate.method",
     "PrivateMethod": "private",
     "PrivateScores": "scores.method",
     "PrivateScoring": "scoring.method",
@@ -51,12 +54,14 @@ __all__ = [
     "Answer",
     "Arranged",
     "Clipped",
+    "ConjugateStages",
     "Exact",
     "ExpectedStatistics",
     "GradientVI",
     "Hybrid",
     "LocalMethod",
     "NaturalVI",
+    "PrivateConjugateStages",
     "PrivateMethod",
     "PrivateScores",
     "PrivateScoring",

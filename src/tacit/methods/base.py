@@ -8,6 +8,7 @@ mathematics (request ids, replays, damping) is in `tacit.party.compute`.
 from __future__ import annotations
 
 import abc
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -318,6 +319,18 @@ class LocalMethod(abc.ABC):
         """The method, adapted to who answers when."""
         del facts
         return self
+
+    def rounds_for(self, model: Model) -> int:
+        """Number of rounds for that model if none is given."""
+        del model
+        return self.usual_rounds
+
+    def judged(
+        self, model: Model, natural: Natural, finished: str | None, log: Sequence[Mapping[str, Any]]
+    ) -> tuple[bool, str] | None:
+        """Whether a run that ended so converged, and why; None: the general rules decide."""
+        del model, natural, finished, log
+        return None
 
     def most_full(self, *, everyone: bool) -> int:
         """Parameters up to which a full covariance is the default.

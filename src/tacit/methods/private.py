@@ -95,6 +95,8 @@ class RunSetting(NamedTuple):
     total_units: int = 0
     """Number of units of all parties where it is public, else 0."""
     aggregation: Aggregation = "plain"
+    pure: bool = False
+    """True for pure ε: δ = 0 and Laplace noise."""
 
 
 UNBOUND = RunSetting()
@@ -127,6 +129,8 @@ class PrivateMethod(LocalMethod, abc.ABC):
     """True if a server that adds the noise keeps each party's exact factor. Otherwise every party
     gets an equal share of the releases.
     """
+    pure_noise: ClassVar[bool] = False
+    """True if the method can release with Laplace noise, for δ = 0."""
     wants_full: ClassVar[bool] = False
     """True if posterior = "auto" means full covariance although d² noisy numbers are released."""
     clip: float
@@ -159,6 +163,20 @@ class PrivateMethod(LocalMethod, abc.ABC):
     def adjacency(self) -> Adjacency:
         """Neighbouring data sets of the run's guarantee."""
         return self._run.adjacency
+
+    @property
+    def own_releases(self) -> bool:
+        """True if a party's factor has its own releases where each of them is public (plain).
+
+        Otherwise every party gets an equal share of all releases, in which noise averages out. That
+        suits one step per visit, whose sum over the parties does not depend on the factors.
+        """
+        return False
+
+    @property
+    def pure(self) -> bool:
+        """True if the run's guarantee has δ = 0."""
+        return self._run.pure
 
     @property
     def hides_lengths(self) -> bool:

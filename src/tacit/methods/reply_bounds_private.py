@@ -20,6 +20,7 @@ import numpy as np
 from tacit.arrays import Arrays
 from tacit.expfam import Dirichlets, Family, Gaussian, MeanFieldGaussian
 from tacit.methods.base import LocalMethod
+from tacit.methods.conjugate.method import PrivateConjugateStages
 from tacit.methods.dpsgd.adaptive import MAX_LOG_SCALE, SCALE, WEIGHT, WITHIN, tally_clip
 from tacit.methods.dpsgd.method import DPSGD
 from tacit.methods.hybrid import Hybrid
@@ -36,7 +37,7 @@ from tacit.methods.whitening import MOMENT, Whitened
 from tacit.models import Model
 from tacit.models.capabilities import Scores
 from tacit.models.statistics import whole
-from tacit.privacy.events import GaussianEvent
+from tacit.privacy.events import GaussianEvent, LaplaceEvent
 from tacit.pvi import power
 
 TAIL_EXPONENT = 28.0
@@ -67,6 +68,11 @@ def _broken_by(
         return _broken_scoring(model, method, exchange, event)
     if isinstance(method, PrivateScores):
         return _broken_scores(model, method, exchange, event)
+    if isinstance(method, PrivateConjugateStages):
+        stage = method.stage_at(exchange.visit).name
+        lost = event.clip * float(np.linalg.norm(exchange.slack(stage)))
+        released = [exchange.released[stage] * event.clip]
+        return _compared("statistics", released, lost, exchange, event, exchange.records)
     if isinstance(method, PrivateStatistics):
         return _broken_statistics(model, family, method, exchange, event)
     if isinstance(method, PrivateUpdate):
@@ -91,6 +97,10 @@ def _event(exchange: Exchange) -> GaussianEvent:
 
 def longest(event: GaussianEvent, shares: int, contributions: float, numbers: int) -> float:
     """Upper bound on ‖S‖ from the module docstring."""
+    if isinstance(event, LaplaceEvent):
+        # Σ |ξ| is a gamma variable: b(k + √(2kx) + x) except with probability e⁻ˣ.
+        noise = numbers + math.sqrt(2.0 * numbers * TAIL_EXPONENT) + TAIL_EXPONENT
+        return contributions * event.clip + event.scale * noise
     noise = math.sqrt(numbers + 2.0 * math.sqrt(numbers * TAIL_EXPONENT) + 2.0 * TAIL_EXPONENT)
     return contributions * event.clip + event.noise_sd / math.sqrt(shares) * noise
 

@@ -152,6 +152,8 @@ METHOD_SETTINGS: Kinds[MethodSettings] = Kinds(
         "dp-updates": "tacit.methods.update.settings:PrivateUpdateSettings",
         "dp-statistics": "tacit.methods.statistics.settings:PrivateStatisticsSettings",
         "dp-hybrid": "tacit.methods.statistics.settings:HybridSettings",
+        "conjugate": "tacit.methods.conjugate.settings:ConjugateSettings",
+        "dp-conjugate": "tacit.methods.conjugate.settings:PrivateConjugateSettings",
     },
     default="auto",
     group="tacit.methods",

@@ -65,7 +65,7 @@ class SummedMethod(PrivateMethod):
             )
 
     @abc.abstractmethod
-    def budget_share(self, visit: int, visits: int, mu: float) -> float:
+    def budget_share(self, visit: int, visits: int, mu: float = 1.0) -> float:
         """Share of that visit in Σ μ² = `mu`²; over all visits the shares add up to 1."""
 
     @abc.abstractmethod

@@ -10,12 +10,15 @@ if TYPE_CHECKING:
     from tacit.models.belief.model import BeliefNetwork
     from tacit.models.bnn import NeuralNetwork
     from tacit.models.capabilities import ConjugateGaussian
+    from tacit.models.conjugate import ConjugateExponential
+    from tacit.models.factors import FactorModel
     from tacit.models.glm.base import GeneralisedLinear, LinearPredictor
     from tacit.models.glm.linear import LinearRegression
     from tacit.models.glm.logistic import LogisticRegression
     from tacit.models.glm.poisson import PoissonRegression
     from tacit.models.glm.softmax import SoftmaxRegression
     from tacit.models.lda.model import TopicModel
+    from tacit.models.mixture.model import GaussianMixture
     from tacit.models.normal_mean import NormalMean
     from tacit.models.numpyro.model import from_numpyro
     from tacit.models.registry import register
@@ -24,7 +27,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "NeuralNetwork": "bnn",
     "BeliefNetwork": "belief.model",
+    "ConjugateExponential": "conjugate",
     "ConjugateGaussian": "capabilities",
+    "FactorModel": "factors",
+    "GaussianMixture": "mixture.model",
     "NormalMean": "normal_mean",
     "GeneralisedLinear": "glm.base",
     "LinearPredictor": "glm.base",
@@ -44,7 +50,10 @@ _HOMES = {
 
 __all__ = [
     "BeliefNetwork",
+    "ConjugateExponential",
     "ConjugateGaussian",
+    "FactorModel",
+    "GaussianMixture",
     "GeneralisedLinear",
     "LinearPredictor",
     "LinearRegression",

@@ -8,9 +8,9 @@ one number per record, as minibatches, padding and per-record clipping require.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -58,6 +58,19 @@ def checked_names(names: Sequence[str], argument: str = "names") -> tuple[str, .
 def no_records() -> Records:
     """The example of a schema without records: empty."""
     return {}
+
+
+class Description(NamedTuple):
+    """A table that describes a posterior in the user's terms, such as its clusters."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    """Cells as text; the first one names the row."""
+
+
+ColumnUnits = Mapping[str, tuple[float, float]]
+"""(centre, scale) of columns that were rescaled: v = centre + scale·x."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +172,8 @@ class Model(abc.ABC):
     """
     listed: ClassVar[bool] = True
     """False if single coordinates have no meaning; results then do not list them."""
+    uncalibrated: ClassVar[str | None] = None
+    """What is known to be wrong with intervals of this model, in one sentence."""
     user_program: ClassVar[bool] = False
     """True if the likelihood is user code that may fail on records; it is tested before a run."""
 
@@ -274,6 +289,11 @@ class Model(abc.ABC):
         kind = type(self)
         return (kind.working, kind.statistics) != (Model.working, Model.statistics)
 
+    @property
+    def statistics_have_l1_norms(self) -> bool:
+        """True if the L1 norms of `statistics` are known, which Laplace noise needs."""
+        return type(self).statistics is Model.statistics and self.has_statistics
+
     @abc.abstractmethod
     def prior(self, family: Family) -> Natural:
         """λ of the prior, or of its approximation if `has_site_prior`."""
@@ -314,6 +334,11 @@ class Model(abc.ABC):
         """Model-specific tables of a result, such as topics; `names` are the column names."""
         del natural, names
         return {}
+
+    def described(self, natural: Natural, units: ColumnUnits) -> list[Description]:
+        """Tables of a result in the user's terms; `units` are those of rescaled columns."""
+        del natural, units
+        return []
 
     def measured(self, natural: Natural, records: Records, seed: int) -> dict[str, float] | None:
         """Held-out metrics of a model that predicts no y; None for other models."""

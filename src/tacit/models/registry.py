@@ -46,12 +46,12 @@ SHIPPED = {
     "normal-mean": Entry("tacit.models.normal_mean:NormalMean", "NormalMeanSettings"),
     "neural-network": Entry("tacit.models.bnn:NeuralNetwork", "NeuralNetworkSettings"),
     "numpyro": Entry("tacit.models.numpyro.model:NumPyroModel", "NumPyroSettings"),
+    "belief-network": Entry("tacit.models.belief.model:BeliefNetwork", "BeliefNetworkSettings"),
     "topics": Entry("tacit.models.lda.model:TopicModel", "TopicSettings"),
+    "factors": Entry("tacit.models.factors:FactorModel", "FactorSettings"),
+    "mixture": Entry("tacit.models.mixture.model:GaussianMixture", "MixtureSettings"),
 }
-WITHOUT_TABLE = {
-    "belief-network": "tacit.models.belief.model:BeliefNetwork",
-    "linear-unknown-noise": "tacit.models.glm.normal:NormalRegression",
-}
+WITHOUT_TABLE = {"linear-unknown-noise": "tacit.models.glm.normal:NormalRegression"}
 """Models that a stored fit may use but a configuration does not name."""
 DEFAULT_KINDS = {
     "bernoulli": "logistic",

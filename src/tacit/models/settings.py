@@ -7,7 +7,7 @@ its own file, as a subclass of `ModelSettings` or `PriorSettings`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -20,6 +20,8 @@ class ModelSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
     """The model; the keys depend on `kind`."""
 
     place: ClassVar[str] = "model"
+    needs_outcome: ClassVar[bool] = True
+    """False for a model of the columns themselves."""
     renamed: ClassVar[Mapping[str, str]] = {
         "largest": "max_count",
         "program": "function",
@@ -130,3 +132,36 @@ class TopicSettings(ModelSettings, frozen=True, kw_only=True, tag="topics"):
     """Clip as a share of document_words, for method.clip = 1."""
     document_steps: Count = 30
     """Largest number of iterations for the topics of a document."""
+
+
+class MixtureSettings(ModelSettings, frozen=True, kw_only=True, tag="mixture"):
+    """Gaussian mixture: clusters of records without an outcome."""
+
+    needs_outcome: ClassVar[bool] = False
+
+    components: Count = 3
+    """Number of components (clusters)."""
+    concentration: Positive | None = None
+    """Dirichlet parameter of the weights; default 1/components."""
+
+
+class FactorSettings(ModelSettings, frozen=True, kw_only=True, tag="factors"):
+    """Probabilistic principal components or factor analysis of columns without an outcome."""
+
+    needs_outcome: ClassVar[bool] = False
+    factors: Count = 2
+    """Number of factors."""
+    noise: Literal["common", "columns"] = "common"
+    """"common": one noise variance (probabilistic PCA); "columns": one per column."""
+
+
+class BeliefNetworkSettings(ModelSettings, frozen=True, kw_only=True, tag="belief-network"):
+    """Sigmoid belief network with one hidden layer, for columns of two levels, no outcome."""
+
+    needs_outcome: ClassVar[bool] = False
+    hidden: Count = 50
+    """Number of hidden units."""
+    prior_sd: StandardDeviation = 1.0
+    """Prior standard deviation of every weight."""
+    sweeps: Count = 10
+    """Updates of the hidden units of each record."""

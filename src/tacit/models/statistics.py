@@ -45,6 +45,10 @@ class Statistics(abc.ABC):
     def norms(self) -> Array:
         """The norm of each record's statistics over everything in `total`, (n,), float64."""
 
+    def l1_norms(self) -> Array:
+        """The L1 norm of each record's statistics, for Laplace noise; not all have it."""
+        raise NotImplementedError
+
     @abc.abstractmethod
     def total(self, weights: Array) -> Any:
         """Σ wᵢ·statisticsᵢ as it is released, in float64. Ignores records of weight 0."""
@@ -86,6 +90,21 @@ class Quadratic(Statistics):
         fourth = xp.square(squares) if whole(self.family) else xp.sum(xp.square(x * x), axis=1)
         first, second = slope * largest, self.balance * weight * largest * largest
         return xp.sqrt(xp.square(first) * squares + xp.square(second) * fourth) / self.unit
+
+    def l1_norms(self) -> Array:
+        """|s|·‖x‖₁ + κω(‖x‖² + √2·Σ_{i<j} |xᵢxⱼ|), off-diagonal entries being released times √2.
+
+        Twice the last sum is ‖x‖₁² − ‖x‖². With a mean-field q it is not there.
+        """
+        x, largest = unit_rows(self.parts.x)
+        slope, weight = self._terms
+        xp = namespace(x)
+        absolute, squares = xp.sum(xp.abs(x), axis=1), xp.sum(x * x, axis=1)
+        second = squares
+        if whole(self.family):
+            second = squares + ROOT / 2.0 * xp.maximum(xp.square(absolute) - squares, 0.0)
+        first = xp.abs(slope) * largest * absolute
+        return (first + self.balance * xp.abs(weight) * largest * largest * second) / self.unit
 
     @functools.cached_property
     def _terms(self) -> tuple[Array, Array]:

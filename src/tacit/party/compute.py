@@ -21,7 +21,7 @@ from tacit.methods import Arranged, LocalMethod, Task, Terms
 from tacit.models import Model, Records
 from tacit.plan.agreement import Agreement
 from tacit.plan.calibrate import Settled
-from tacit.privacy.events import GaussianEvent
+from tacit.privacy.events import GaussianEvent, LaplaceEvent
 from tacit.privacy.lattice import draw_each
 from tacit.privacy.mechanisms import LatticeTerms, check_released
 from tacit.privacy.noise_key import batch_key_data, secret_key, seeded_key, wrap_noise_key
@@ -332,9 +332,10 @@ def _noise(secrets: Sequence[bytes], now: Sequence[tuple[GaussianEvent, ...]]) -
     count, numbers = first[0].count, first[0].lattice.numbers
     found = np.empty((len(now), count * numbers), np.int64)
     bits = [event.lattice.bits for (event,) in now if event.lattice is not None]
+    law = "laplace" if isinstance(first[0], LaplaceEvent) else "gaussian"
     for k in set(bits):
         rows = [row for row, own in enumerate(bits) if own == k]
-        found[rows] = draw_each([secrets[row] for row in rows], count * numbers, k)
+        found[rows] = draw_each([secrets[row] for row in rows], count * numbers, k, law)
     return found.reshape(len(now), count, numbers)
 
 

@@ -208,7 +208,7 @@ def check_declared(model: Model, parties: dict[str, Records]) -> tuple[str, ...]
 
 
 def _check_fits(model: type[Model], federation: Federation) -> None:
-    if not model.listed:
+    if not model.listed and model.Settings.needs_outcome:
         raise ConfigError(
             f"model = {model.__name__} is a class; pass an instance, e.g. "
             f"{model.__name__}(10, words={len(federation.names)})"

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from tacit.errors import ConfigError
 from tacit.methods.base import LocalMethod
+from tacit.methods.conjugate.method import ConjugateStages, PrivateConjugateStages
 from tacit.methods.dpsgd.method import DPSGD
 from tacit.methods.exact import Exact
 from tacit.methods.gradient import GradientVI
@@ -19,6 +20,7 @@ from tacit.methods.scoring.stages import LEAST_ROUNDS
 from tacit.methods.statistics.method import ExpectedStatistics, PrivateStatistics
 from tacit.models import ConjugateGaussian, Model
 from tacit.models.capabilities import GaussianSites, Scores, SimulatesOutcomes
+from tacit.models.conjugate import ConjugateExponential
 from tacit.privacy.settings import Privacy
 from tacit.server.schedule import Schedule, Synchronous
 
@@ -111,9 +113,18 @@ def choose_method(
     steady: bool = True,
 ) -> tuple[LocalMethod, str]:
     """The method chosen by "auto", and the reason in one line."""
+    if isinstance(model, ConjugateExponential):
+        answers = ConjugateStages() if privacy is None else PrivateConjugateStages()
+        return answers, f"model {model.kind!r} has statistics in stages"
     if model.ties_at_prior:
         answers = ExpectedStatistics() if privacy is None else PrivateStatistics()
         return answers, f"model {model.kind!r} has latent variables: expected statistics"
+    if privacy is not None and privacy.delta == 0 and not model.ties_at_prior:
+        raise ConfigError(
+            "privacy.delta = 0 with method.kind = 'auto'; pure ε needs method.kind = "
+            "'dp-statistics' and a method.clip, the L1 norm of a usual record's statistics; or set "
+            "a small delta, e.g. 1e-9"
+        )
     if privacy is not None:
         return _private(Case(model, privacy, schedule or Synchronous(), parties, steady))
     if isinstance(model, ConjugateGaussian) and not model.undeclared:

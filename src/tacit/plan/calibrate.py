@@ -16,7 +16,13 @@ import msgspec
 from tacit.errors import ConfigError
 from tacit.methods.batches import ANY_UNITS
 from tacit.privacy.accounting import calibrate, epsilon
-from tacit.privacy.events import HIDDEN_UNITS, LEAST_UNITS, Adjacency, GaussianEvent
+from tacit.privacy.events import (
+    HIDDEN_UNITS,
+    LEAST_UNITS,
+    Adjacency,
+    GaussianEvent,
+    LaplaceEvent,
+)
 from tacit.privacy.guarantee import TRUST, Aggregation, Guarantee, Unit
 from tacit.privacy.lattice import LEAST_BITS, RING_BITS
 from tacit.privacy.settings import Privacy, check_clip
@@ -264,7 +270,8 @@ def _check_ring(
         )
     for event in (event for answer in answers for event in answer):
         assert event.lattice is not None
-        noise = 10.0 * 2.0**event.lattice.bits * math.sqrt(terms)
+        reach = 64.0 if isinstance(event, LaplaceEvent) else 10.0  # in units of the parameter
+        noise = reach * 2.0**event.lattice.bits * math.sqrt(terms)
         largest = units * terms * event.clip / event.step + noise
         if not largest < 2.0**RING_BITS:
             raise ConfigError(

@@ -122,7 +122,7 @@ def resolved_schedule(
 ) -> Schedule:
     """The schedule with defaults for unset rounds, damping and tolerance."""
     if schedule.rounds_unset:
-        schedule = replace(schedule, rounds=method.usual_rounds)
+        schedule = replace(schedule, rounds=method.rounds_for(model))
     if isinstance(method, PrivateMethod):
         method.check_schedule(schedule, parties)
     if schedule.parties_per_round is not None and schedule.parties_per_round > parties:
@@ -229,6 +229,8 @@ def settled_method(
             f"method.kind = {method.kind!r} sends exact updates and cannot meet privacy.epsilon = "
             f"{privacy.epsilon}; choose one of auto, {private}"
         )
+    if privacy.delta == 0:
+        _check_pure(method, privacy)
     total = 0
     if privacy.adjacency == "replace-one":
         total = sum(units.values())
@@ -240,7 +242,27 @@ def settled_method(
         aggregation=privacy.aggregation,
         parties=len(units),
         total_units=total,
+        pure=privacy.delta == 0,
     )
+
+
+def _check_pure(method: PrivateMethod, privacy: Privacy) -> None:
+    """Refuse pure ε where the noise cannot be Laplace noise of each party."""
+    if not method.pure_noise:
+        pure = ", ".join(
+            kind
+            for kind, one in METHODS.items()
+            if issubclass(one, PrivateMethod) and one.pure_noise
+        )
+        raise ConfigError(
+            f"privacy.delta = 0 with method.kind = {method.kind!r}, whose noise is Gaussian; pure "
+            f"ε needs method.kind = {pure!r}, or set a small delta, e.g. 1e-9"
+        )
+    if privacy.aggregation != "plain":
+        raise ConfigError(
+            f"privacy.delta = 0 with privacy.aggregation = {privacy.aggregation!r}; a sum of "
+            "shares is not Laplace noise: use 'plain'"
+        )
 
 
 def check_rounding(model: Model, method: LocalMethod) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -113,7 +114,7 @@ class Plan:
             site_prior=site,
             average_last=math.ceil(self.method.average_last * self.schedule.rounds),
             combine=self._combine,
-            own_factors=self._server_adds_noise and self._own_factors,
+            own_factors=self._own_factors,
             most_visits=self.schedule.rounds if self.settled else None,
             quorum=self._quorum,
             divide_out=self.live is not None and self.live.divide_out,
@@ -162,7 +163,13 @@ class Plan:
 
     @property
     def _own_factors(self) -> bool:
-        return isinstance(self.method, PrivateMethod) and self.method.own_factors
+        """True if the server keeps each party's changes in that party's factor."""
+        if not isinstance(self.method, PrivateMethod):
+            return False
+        if self._server_adds_noise:
+            return self.method.own_factors
+        plain = self.privacy is not None and self.privacy.aggregation == "plain"
+        return plain and self.method.own_releases
 
     @property
     def _quorum(self) -> int | None:
@@ -320,18 +327,33 @@ def make_plan(
     )  # fmt: skip
     if privacy is None:
         return plan
-    assert isinstance(method, PrivateMethod)
-    settled = _settled(plan, method, privacy, units, trust)
-    try:
-        method.check_settled(model, settled)
-    except ConfigError as refused:
-        if not why:
-            raise
-        other = make_plan(
+
+    def instead() -> Plan:
+        return make_plan(
             model, parties, family=family, method=DPSGD(), schedule=given, seed=seed,
             batch_parties=batch_parties, privacy=privacy, trust=trust, live=live, earlier=earlier,
         )  # fmt: skip
-        return replace(other, why=f"not {method.kind}: {refused}; {LACKS}")
+
+    return _private_plan(plan, privacy, units, trust, instead)
+
+
+def _private_plan(
+    plan: Plan,
+    privacy: Privacy,
+    units: dict[str, int],
+    trust: str | None,
+    instead: Callable[[], Plan],
+) -> Plan:
+    """The plan with noise and guarantee; `instead` if "auto" chose a method that cannot have it."""
+    method = plan.method
+    assert isinstance(method, PrivateMethod)
+    settled = _settled(plan, method, privacy, units, trust)
+    try:
+        method.check_settled(plan.model, settled)
+    except ConfigError as refused:
+        if not plan.why:
+            raise
+        return replace(instead(), why=f"not {method.kind}: {refused}; {LACKS}")
     return replace(plan, privacy=privacy, settled=settled)
 
 

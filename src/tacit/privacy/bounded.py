@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from tacit.support.compiler import jax, jnp
 
 Array = Any
 Tree = Any
+Norm = Literal["l2", "l1"]
 LARGEST_NORM = 1e15
 """A unit with a larger norm contributes nothing: close to overflow, norms are not reliable."""
 MIN_SQUARED_NORM = 1e-200
@@ -37,13 +38,15 @@ class Bounded:
 
     Formal guarantee: leaving a unit out moves `value` by at most `clip` in the norm over all
     leaves; putting another in its place by at most 2·`clip`, or √2·`clip` where no two possible
-    contributions have a negative inner product, as is so where no coordinate is negative.
+    contributions have a negative inner product, as is so where no coordinate is negative. `norm` is
+    "l2", or "l1" for Laplace noise, where replacing a unit moves the sum by at most 2·`clip`.
     """
 
-    __slots__ = ("clip", "nonnegative", "value")
+    __slots__ = ("clip", "nonnegative", "norm", "value")
     value: Tree
     clip: Array
     nonnegative: bool
+    norm: Norm
 
     def __init__(self) -> None:
         raise TypeError("a Bounded is made by clipping: use clip_units or clip_sum")
@@ -55,7 +58,8 @@ class Bounded:
         """Largest distance by which one unit can move the value."""
         if adjacency == "add-or-remove-one":
             return self.clip
-        return self.clip * (math.sqrt(2.0) if self.nonnegative else 2.0)
+        smaller = self.nonnegative and self.norm == "l2"
+        return self.clip * (math.sqrt(2.0) if smaller else 2.0)
 
 
 class Tally(NamedTuple):
@@ -82,6 +86,7 @@ def clip_units(
     nonnegative: bool = False,
     norm_bound: Array | None = None,
     tally: Tally | None = None,
+    norm: Norm = "l2",
 ) -> Bounded:
     """Sum over the leading axis, with each unit's contribution scaled to norm ≤ C.
 
@@ -101,7 +106,7 @@ def clip_units(
     if nonnegative:
         flat = [jnp.maximum(leaf, 0.0) for leaf in flat]
     flat = computed_once(flat)
-    norms = row_norms(flat)
+    norms = row_norms(flat, norm)
     if norm_bound is not None:
         norms = jnp.where(norm_bound > norms, norm_bound, norms)
     mask = jnp.ones(units) if mask is None else mask
@@ -110,7 +115,7 @@ def clip_units(
         jnp.reshape(weights.astype(jnp.float64) @ kept_rows(weights, leaf), shape.shape[1:])
         for leaf, shape in zip(flat, leaves, strict=True)
     ]
-    bounded = _make(jax.tree.unflatten(treedef, summed), clip, nonnegative=nonnegative)
+    bounded = _make(jax.tree.unflatten(treedef, summed), clip, nonnegative=nonnegative, norm=norm)
     return bounded if tally is None else _tallied(bounded, norms, mask, tally)
 
 
@@ -120,7 +125,7 @@ def within(bounded: Bounded) -> Bounded:
     Adding a unit to a shard does not add a contribution of norm ≤ C: it changes the shard's
     contribution, which moves the sum by up to 2C. So the bound per inner unit is 2C.
     """
-    return _make(bounded.value, 2.0 * bounded.clip)
+    return _make(bounded.value, 2.0 * bounded.clip, norm=bounded.norm)
 
 
 def clip_sum(
@@ -130,7 +135,9 @@ def clip_sum(
     weighted_sum: Callable[[Array], Tree],
     *,
     least: Array | None = None,
+    acute: bool = False,
     tally: Tally | None = None,
+    norm: Norm = "l2",
 ) -> Bounded:
     """Clipped sum Σ wᵢ cᵢ from norms in closed form, without forming any cᵢ.
 
@@ -138,10 +145,12 @@ def clip_sum(
     the weight independent of the label. They are float64: in float32 the square of a number below
     1e-19 underflows to 0, and the norm would be too small. `weighted_sum(w)` must be Σ wᵢ cᵢ and
     must not use a unit of weight 0. `tacit.testing.check_clipping` compares it with `clip_units`.
-    `tally` is that of `clip_units`.
+    `tally` is that of `clip_units`; `norm` says which norm `norms` are.
 
     If contributions are nonnegative, `least` is a lower bound on each unit's smallest coordinate.
     The sum is then marked `nonnegative`, and a unit with `least` < 0 (or NaN) contributes nothing.
+    `acute` says that no two possible contributions have a negative inner product, which is for the
+    caller to prove; the sum is marked likewise.
     """
     if norms.dtype != jnp.float64:
         raise TypeError(
@@ -150,7 +159,8 @@ def clip_sum(
         )
     kept = mask if least is None else (mask != 0) & (least >= 0)  # False for NaN
     summed = weighted_sum(clip_weights(norms, clip, kept))
-    bounded = _make(summed, clip, nonnegative=least is not None)
+    alike = acute or least is not None
+    bounded = _make(summed, clip, nonnegative=alike, norm=norm)
     return bounded if tally is None else _tallied(bounded, norms, kept, tally)
 
 
@@ -164,9 +174,12 @@ def _tallied(bounded: Bounded, norms: Array, mask: Array, tally: Tally) -> Bound
     limit = jnp.asarray(bounded.clip, norms.dtype) * (1.0 - CLIP_MARGIN)
     below = jnp.where(norms <= limit, 0.5, -0.5)  # −½ for NaN
     total = jnp.sum(jnp.where(mask != 0, below, 0.0)).astype(jnp.float64)
-    norm = jnp.sqrt(jnp.square(bounded.clip) + 0.25 * jnp.square(tally.weight))
+    if bounded.norm == "l1":
+        norm = bounded.clip + 0.5 * tally.weight
+    else:
+        norm = jnp.sqrt(jnp.square(bounded.clip) + 0.25 * jnp.square(tally.weight))
     clip = jnp.where(norm <= tally.bound, tally.bound, jnp.nan)
-    return _make((bounded.value, tally.weight * total), clip)
+    return _make((bounded.value, tally.weight * total), clip, norm=bounded.norm)
 
 
 def clip_moments(
@@ -244,10 +257,13 @@ def add_disjoint(first: Bounded, second: Bounded) -> Bounded:
     """The sum of two sums over different units of one data set; the larger clip bounds both."""
     value = jax.tree.map(jnp.add, first.value, second.value)
     clip = jnp.maximum(first.clip, second.clip)
-    return _make(value, clip, nonnegative=first.nonnegative and second.nonnegative)
+    if first.norm != second.norm:
+        raise TypeError(f"sums that are clipped in the norms {first.norm} and {second.norm}")
+    alike = first.nonnegative and second.nonnegative
+    return _make(value, clip, nonnegative=alike, norm=first.norm)
 
 
-def row_norms(flat: list[Array]) -> Array:
+def row_norms(flat: list[Array], norm: Norm = "l2") -> Array:
     """Norm of each row over several matrices, in float64; infinite beyond `LARGEST_NORM`.
 
     In float32, squaring overflows, and dividing by the largest entry fails too: its reciprocal is
@@ -257,6 +273,8 @@ def row_norms(flat: list[Array]) -> Array:
     wide = [leaf.astype(jnp.float64) for leaf in flat]
     peaks = [jnp.max(jnp.abs(leaf), axis=1, initial=0.0) for leaf in wide]
     sound = jnp.max(jnp.stack(peaks), axis=0) <= LARGEST_NORM  # False for NaN
+    if norm == "l1":
+        return jnp.where(sound, sum(jnp.sum(jnp.abs(leaf), axis=1) for leaf in wide), jnp.inf)
     squares = sum(jnp.sum(jnp.square(leaf), axis=1) for leaf in wide)
     return jnp.where(sound, jnp.sqrt(squares), jnp.inf)
 
@@ -266,14 +284,15 @@ def _register() -> None:
     """Register `Bounded` as a JAX pytree."""
     jax.tree_util.register_pytree_node(
         Bounded,
-        lambda bounded: ((bounded.value, bounded.clip), bounded.nonnegative),
-        lambda nonnegative, parts: _make(*parts, nonnegative=nonnegative),
+        lambda bounded: ((bounded.value, bounded.clip), (bounded.nonnegative, bounded.norm)),
+        lambda kind, parts: _make(*parts, nonnegative=kind[0], norm=kind[1]),  # pyright: ignore[reportArgumentType]
     )
 
 
-def _make(value: Tree, clip: Array, *, nonnegative: bool = False) -> Bounded:
+def _make(value: Tree, clip: Array, *, nonnegative: bool = False, norm: Norm = "l2") -> Bounded:
     _register()
     bounded = object.__new__(Bounded)
-    for name, part in (("value", value), ("clip", clip), ("nonnegative", nonnegative)):
+    parts = {"value": value, "clip": clip, "nonnegative": nonnegative, "norm": norm}
+    for name, part in parts.items():
         object.__setattr__(bounded, name, part)
     return bounded

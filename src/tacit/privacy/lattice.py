@@ -1,4 +1,4 @@
-"""Exact discrete Gaussian noise on a public lattice, from a ChaCha20 keystream.
+"""Exact discrete Gaussian and Laplace noise on a public lattice, from a ChaCha20 keystream.
 
 A release is rounded to integer multiples of a public step γ and integer noise is added, so that
 nothing hides in the low bits of a floating-point number (Mironov 2012). The noise of a party has
@@ -6,8 +6,9 @@ the law P(X = x) ∝ exp(−x²/2s²) over the integers with s = 2^k, and γ = (
 docs/methods/lattice.md has the proofs; `tacit.privacy.events.Lattice` the integer sensitivity.
 
 **Sampler.** X = ±(u + s·v) with k uniform bits u and P(v) ∝ exp(−v²/2), accepted with probability
-exp(−u(u + 2sv)/2s²), where "−0" is rejected. A decision compares a uniform real number U, whose
-binary digits come from the keystream, with a probability p. The first 64 digits and a
+exp(−u(u + 2sv)/2s²), where "−0" is rejected. For pure ε the law is P(X = x) ∝ exp(−|x|/s) instead:
+P(v) ∝ exp(−v), accepted with probability exp(−u/s). A decision compares a uniform real number U,
+whose binary digits come from the keystream, with a probability p. The first 64 digits and a
 floating-point value of p decide, except where the two are closer than an enclosure of p allows
 (2⁻⁴⁰, or one unit of 2⁻⁶⁴ in the table of v); there p is enclosed by integers and more digits are
 drawn until the two differ. The law is therefore exact if `numpy.exp` errs by less than 2⁻⁴¹.
@@ -21,7 +22,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -76,11 +77,17 @@ class Keystream:
         return np.frombuffer(self._cipher.update(bytes(8 * count)), "<u8")
 
 
-class DiscreteGaussian:
-    """The sequence of discrete Gaussian noise of one key, with parameter s = 2^`bits`.
+Law = Literal["gaussian", "laplace"]
+"""P(X = x) ∝ exp(−x²/2s²) or ∝ exp(−|x|/s)."""
+
+
+class DiscreteNoise:
+    """The sequence of discrete noise of one key, with parameter s = 2^`bits`.
 
     What was drawn and not yet taken is kept, so that many short draws cost as much as a long one.
     """
+
+    law: ClassVar[Law]
 
     def __init__(self, key: bytes, bits: int = LEAST_BITS) -> None:
         """Start at the first number.
@@ -101,10 +108,10 @@ class DiscreteGaussian:
     def draw(self, count: int) -> np.ndarray:
         """The next numbers of the sequence, int64."""
         while self._count < count:
-            # About 0.7 of the candidates are accepted. A chunk's length changes no number.
+            # More than 0.6 of the candidates are accepted. A chunk's length changes no number.
             wanted = min(CHUNK, int(1.5 * (count - self._count)) + 32)
             words = self._stream.words(_WORDS * wanted).reshape(wanted, _WORDS)
-            found = accepted(words, self.bits, self._digits)
+            found = accepted(words, self.bits, self._digits, self.law)
             self._ready.append(found)
             self._count += len(found)
         joined = np.concatenate([np.zeros(0, np.int64), *self._ready])
@@ -116,7 +123,24 @@ class DiscreteGaussian:
         self._ready, self._count = [self.draw(count), *self._ready], self._count + count
 
 
-def draw_each(keys: Sequence[bytes], count: int, bits: int = LEAST_BITS) -> np.ndarray:
+class DiscreteGaussian(DiscreteNoise):
+    """P(X = x) ∝ exp(−x²/2s²)."""
+
+    law = "gaussian"
+
+
+class DiscreteLaplace(DiscreteNoise):
+    """P(X = x) ∝ exp(−|x|/s)."""
+
+    law = "laplace"
+
+
+NOISE: dict[Law, type[DiscreteNoise]] = {"gaussian": DiscreteGaussian, "laplace": DiscreteLaplace}
+
+
+def draw_each(
+    keys: Sequence[bytes], count: int, bits: int = LEAST_BITS, law: Law = "gaussian"
+) -> np.ndarray:
     """The first `count` numbers of each key's sequence, (keys, count); the same as one by one."""
     check_bits(bits)
     found = np.empty((len(keys), count), np.int64)
@@ -128,23 +152,25 @@ def draw_each(keys: Sequence[bytes], count: int, bits: int = LEAST_BITS) -> np.n
         some = keys[first : first + together]
         if wanted > CHUNK or len(some) == 1:
             for row, key in enumerate(some, start=first):
-                found[row] = DiscreteGaussian(key, bits).draw(count)
+                found[row] = NOISE[law](key, bits).draw(count)
             continue
-        _draw_together(found[first : first + together], some, wanted, bits)
+        _draw_together(found[first : first + together], some, wanted, bits, law)
     return found
 
 
-def _draw_together(found: np.ndarray, keys: Sequence[bytes], wanted: int, bits: int) -> None:
+def _draw_together(
+    found: np.ndarray, keys: Sequence[bytes], wanted: int, bits: int, law: Law
+) -> None:
     """Fill one row per key from one vectorised pass over all their candidates."""
     streams = [Keystream(key, _STREAM).words(_WORDS * wanted) for key in keys]
     words = np.concatenate(streams).reshape(-1, _WORDS)
-    values, taken, unclear = candidates(words, bits)
+    values, taken, unclear = candidates(words, bits, law)
     taken, unclear = taken.reshape(len(keys), wanted), unclear.reshape(len(keys), wanted)
     values, count = values.reshape(len(keys), wanted), found.shape[1]
     for row, key in enumerate(keys):
         kept = values[row][taken[row]]
         if unclear[row].any() or len(kept) < count:
-            kept = DiscreteGaussian(key, bits).draw(count)
+            kept = NOISE[law](key, bits).draw(count)
         found[row] = kept[:count]
 
 
@@ -155,27 +181,31 @@ def check_bits(bits: int) -> int:
     return int(bits)
 
 
-def accepted(words: np.ndarray, bits: int, digits: Keystream) -> np.ndarray:
+def accepted(words: np.ndarray, bits: int, digits: Keystream, law: Law = "gaussian") -> np.ndarray:
     """Noise from the accepted candidates, in order; `digits` has further digits for close calls."""
-    values, taken, unclear = candidates(words, bits)
+    values, taken, unclear = candidates(words, bits, law)
     if unclear.any():
         for place in np.flatnonzero(unclear):
-            value = refined([int(word) for word in words[place]], bits, digits)
+            value = refined([int(word) for word in words[place]], bits, digits, law)
             values[place], taken[place] = (0, False) if value is None else (value, True)
     return values[taken]
 
 
-def candidates(words: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def candidates(
+    words: np.ndarray, bits: int, law: Law = "gaussian"
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Value of each candidate, whether it is accepted, and whether floats cannot decide that."""
     first, second, third = words[:, 0], words[:, 1], words[:, 2]
-    table = _table()
+    table = _table(law)
     tens = np.searchsorted(table, second, side="right")
     unclear = second == table[np.maximum(tens, 1) - 1]
     unclear |= tens == len(table)
     size = (first >> np.uint64(64 - bits)).astype(np.int64)
     place = size * 2.0**-bits
-    whole = tens.astype(np.float64)
-    chance = np.exp(-0.5 * place * (place + 2.0 * whole))
+    if law == "laplace":
+        chance = np.exp(-place)
+    else:
+        chance = np.exp(-0.5 * place * (place + 2.0 * tens.astype(np.float64)))
     gap = third * 2.0**-64 - chance
     unclear |= np.abs(gap) <= ENCLOSURE
     size += tens << bits
@@ -185,15 +215,17 @@ def candidates(words: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray, np
     return size, taken, unclear
 
 
-def refined(words: Sequence[int], bits: int, digits: Keystream) -> int | None:
+def refined(
+    words: Sequence[int], bits: int, digits: Keystream, law: Law = "gaussian"
+) -> int | None:
     """One candidate by integers alone; None if it is rejected."""
     first, second, third = words
     s = 1 << bits
-    tens = _level(_Uniform(second, digits))
+    tens = _level(_Uniform(second, digits), law)
     size = first >> (64 - bits)
     negative = bool(first & 1)
-    exponent = size * (size + 2 * s * tens)
-    if not _Uniform(third, digits).is_below_exp(exponent, 2 * s * s):
+    exponent = (size, s) if law == "laplace" else (size * (size + 2 * s * tens), 2 * s * s)
+    if not _Uniform(third, digits).is_below_exp(*exponent):
         return None
     value = size + s * tens
     if negative and value == 0:
@@ -249,10 +281,10 @@ def exp_bounds(a: int, b: int, bits: int) -> Bounds:
     return Bounds(square // high, -(-square // low))
 
 
-def _level(uniform: _Uniform) -> int:
-    """v with P(v) ∝ exp(−v²/2): the number of cumulative probabilities that are ≤ U."""
+def _level(uniform: _Uniform, law: Law) -> int:
+    """v with P(v) ∝ exp(−v²/2) or exp(−v): the number of cumulative probabilities that are ≤ U."""
     while True:
-        for value, bounds in enumerate(_cumulative(uniform.bits)):
+        for value, bounds in enumerate(_cumulative(uniform.bits, law)):
             if uniform.value + 1 <= bounds.low:
                 return value
             if uniform.value < bounds.high:
@@ -261,10 +293,13 @@ def _level(uniform: _Uniform) -> int:
 
 
 @functools.lru_cache(maxsize=8)
-def _cumulative(bits: int) -> tuple[Bounds, ...]:
-    """Integers around Σ_{j ≤ v} exp(−j²/2)/Z·2^bits for v = 0, 1, … up to the last digit."""
+def _cumulative(bits: int, law: Law) -> tuple[Bounds, ...]:
+    """Integers around Σ_{j ≤ v} P(j)·2^bits for v = 0, 1, … up to the last digit."""
     guard = bits + 32
-    terms = [exp_bounds(v * v, 2, guard) for v in range(int((2 * guard) ** 0.5) + 3)]
+    if law == "laplace":
+        terms = [exp_bounds(v, 1, guard) for v in range(guard + 3)]
+    else:
+        terms = [exp_bounds(v * v, 2, guard) for v in range(int((2 * guard) ** 0.5) + 3)]
     # The terms left out are smaller than the last one, and fall faster than by half.
     low_sum = sum(term.low for term in terms)
     high_sum = sum(term.high for term in terms) + 2 * terms[-1].high
@@ -276,10 +311,10 @@ def _cumulative(bits: int) -> tuple[Bounds, ...]:
 
 
 @functools.cache
-def _table() -> np.ndarray:
+def _table(law: Law = "gaussian") -> np.ndarray:
     """⌊F(v)·2^64⌋ of the cumulative probabilities F that are below 1 − 2⁻⁶⁴."""
     thresholds = []
-    for bounds in _cumulative(4 * _TABLE_BITS):
+    for bounds in _cumulative(4 * _TABLE_BITS, law):
         low, high = (one >> (3 * _TABLE_BITS) for one in bounds)
         if low >= (1 << _TABLE_BITS) - 1:
             break

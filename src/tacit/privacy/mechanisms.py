@@ -9,6 +9,7 @@ compares it with the event charged to the ledger before it sends anything.
 from __future__ import annotations
 
 import abc
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from tacit.privacy.bounded import Array, Bounded, Tree
 from tacit.privacy.events import (
     HIDDEN_UNITS,
     GaussianEvent,
+    LaplaceEvent,
     Lattice,
     Poisson,
     Sampling,
@@ -79,10 +81,12 @@ class Cost(NamedTuple):
     bits: Array
     parties: Array
     units: Array
+    pure: Array | bool = False
 
     def event(self, count: int = 1) -> GaussianEvent:
         """The cost as a validated event; invalid scales are refused."""
-        return GaussianEvent(
+        kind = LaplaceEvent if self.pure else GaussianEvent
+        return kind(
             clip=float(self.clip),
             noise_sd=float(self.noise_sd),
             count=count,
@@ -126,7 +130,7 @@ class Mechanism(abc.ABC):
     def release(self, noise: Array, bounded: Bounded, drawn: Drawn = UNSAMPLED) -> Release:
         """Add integer noise; `drawn` says how the units of `bounded` were sampled.
 
-        `noise` has one discrete Gaussian number of parameter 2^k for every number of the sum. It is
+        `noise` has one discrete number of parameter 2^k for every number of the sum. It is
         used for this release and no other.
         """
 
@@ -158,41 +162,79 @@ class Gaussian(Mechanism):
             raise ConfigError(f"shares = {self.shares}; it must be at least 1")
 
     def release(self, noise: Array, bounded: Bounded, drawn: Drawn = UNSAMPLED) -> Release:
-        leaves, treedef = jax.tree.flatten(bounded.value)
-        numbers = sum(leaf.size for leaf in leaves)
-        if noise.dtype != jnp.int64 or noise.shape != (numbers,):
-            raise TypeError(
-                f"noise is {noise.dtype}{noise.shape}; draw {numbers} int64 numbers for this sum"
-            )
-        shares, bits = jnp.asarray(self.shares, jnp.float64), jnp.asarray(self.lattice.bits)
+        shares = jnp.asarray(self.shares, jnp.float64)
         alone = jnp.isinf(shares)
         parties = jnp.where(alone, 1.0, shares)
         noise_sd = jnp.asarray(self.noise_sd, jnp.float64)
-        step = noise_sd / jnp.sqrt(parties) * _power_of_two(-bits)
-        limit = 2.0 ** (RING_BITS - 1) / parties
-        noise = jnp.where(alone, 0, noise)
-        values, integers, start = [], [], 0
-        for leaf in leaves:
-            if leaf.dtype != jnp.float64:
-                raise TypeError(f"sums are rounded in float64, not in {leaf.dtype}")
-            own = jnp.reshape(noise[start : start + leaf.size], leaf.shape)
-            start += leaf.size
-            places = jnp.clip(jnp.rint(leaf / step), -limit, limit)
-            whole = jnp.where(jnp.isfinite(leaf), places, 0.0).astype(jnp.int64) + own
-            integers.append(whole)
-            values.append(jnp.where(jnp.isfinite(leaf), step * whole, jnp.nan))
-        cost = Cost(
-            clip=jnp.asarray(bounded.clip, jnp.float64),
-            noise_sd=noise_sd,
-            drawn=drawn,
-            nonnegative=jnp.asarray(bounded.nonnegative),
-            numbers=jnp.asarray(numbers),
-            bits=bits,
-            parties=parties.astype(jnp.int64),
-            units=jnp.asarray(self.lattice.units),
+        terms = (noise_sd, noise_sd / jnp.sqrt(parties), parties)
+        return _released_on(self.lattice, jnp.where(alone, 0, noise), bounded, drawn, terms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Laplace(Mechanism):
+    """γ·(round(value/γ) + Y): a sum on a lattice of step γ, with discrete Laplace noise Y.
+
+    Formal guarantee: the release is one `LaplaceEvent(clip, noise_sd)` on a `Lattice`, and purely
+    ε-private with the event's `loss`. The noise has scale b = noise_sd/√2 = γ·2^k in every
+    coordinate. `bounded` must be bounded in the L1 norm; a sum that is bounded in the L2 norm is
+    refused. Batches are not sampled and noise is not shared.
+    """
+
+    noise_sd: Array | float
+    lattice: LatticeTerms = STANDARD_LATTICE
+
+    def release(self, noise: Array, bounded: Bounded, drawn: Drawn = UNSAMPLED) -> Release:
+        if bounded.norm != "l1":
+            raise TypeError("Laplace noise hides a sum that is clipped in the L1 norm: norm='l1'")
+        if drawn != UNSAMPLED:
+            raise TypeError("Laplace noise is accounted for sums over all units, not for batches")
+        noise_sd = jnp.asarray(self.noise_sd, jnp.float64)
+        terms = (noise_sd, noise_sd / math.sqrt(2.0), jnp.ones(()))
+        return _released_on(self.lattice, noise, bounded, drawn, terms, pure=True)
+
+
+def _released_on(
+    lattice: LatticeTerms,
+    noise: Array,
+    bounded: Bounded,
+    drawn: Drawn,
+    terms: tuple[Array, Array, Array],
+    *,
+    pure: bool = False,
+) -> Release:
+    """Round a sum to the lattice and add the noise; `terms` are noise sd, 2^k·γ and parties."""
+    leaves, treedef = jax.tree.flatten(bounded.value)
+    numbers = sum(leaf.size for leaf in leaves)
+    if noise.dtype != jnp.int64 or noise.shape != (numbers,):
+        raise TypeError(
+            f"noise is {noise.dtype}{noise.shape}; draw {numbers} int64 numbers for this sum"
         )
-        unflatten = jax.tree.unflatten
-        return Release(unflatten(treedef, values), cost, unflatten(treedef, integers))
+    (noise_sd, parameter, parties), bits = terms, jnp.asarray(lattice.bits)
+    step = parameter * _power_of_two(-bits)
+    limit = 2.0 ** (RING_BITS - 1) / parties
+    values, integers, start = [], [], 0
+    for leaf in leaves:
+        if leaf.dtype != jnp.float64:
+            raise TypeError(f"sums are rounded in float64, not in {leaf.dtype}")
+        own = jnp.reshape(noise[start : start + leaf.size], leaf.shape)
+        start += leaf.size
+        places = jnp.clip(jnp.rint(leaf / step), -limit, limit)
+        whole = jnp.where(jnp.isfinite(leaf), places, 0.0).astype(jnp.int64) + own
+        integers.append(whole)
+        values.append(jnp.where(jnp.isfinite(leaf), step * whole, jnp.nan))
+    cost = Cost(
+        clip=jnp.asarray(bounded.clip, jnp.float64),
+        noise_sd=noise_sd,
+        drawn=drawn,
+        nonnegative=jnp.asarray(bounded.nonnegative),
+        numbers=jnp.asarray(numbers),
+        bits=bits,
+        parties=parties.astype(jnp.int64),
+        units=jnp.asarray(lattice.units),
+        pure=jnp.asarray(pure),
+    )
+    unflatten = jax.tree.unflatten
+    return Release(unflatten(treedef, values), cost, unflatten(treedef, integers))
 
 
 def _power_of_two(exponent: Array) -> Array:

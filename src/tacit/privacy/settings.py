@@ -59,7 +59,7 @@ class Privacy(Table, frozen=True, kw_only=True):
     epsilon: float | None = None
     """ε of the guarantee; smaller is more private."""
     delta: float = 1e-5
-    """δ of the guarantee, below one over the number of records."""
+    """δ of the guarantee, below one over the number of records; 0 asks for pure ε."""
     noise_multiplier: float | None = None
     """Noise standard deviation over clip, instead of epsilon."""
     unit: Unit = "record"
@@ -86,13 +86,15 @@ class Privacy(Table, frozen=True, kw_only=True):
     """Settings of single parties, by name."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.secure, dict):
+            msgspec.structs.force_setattr(self, "secure", _as_secure(self.secure))
         check_fields(self, "privacy")
         parties = {name: _as_party(name, own) for name, own in self.parties.items()}
         msgspec.structs.force_setattr(self, "parties", parties)
         super().__post_init__()
 
     def faults(self) -> Iterator[str | TacitError]:
-        if not 0 < self.delta < 1:
+        if not 0 <= self.delta < 1:
             yield _delta_fault("privacy", self.delta)
         if self.insecure_noise_seed is not None and not 0 <= self.insecure_noise_seed <= MAX_SEED:
             yield (
@@ -102,8 +104,13 @@ class Privacy(Table, frozen=True, kw_only=True):
         for name, party in self.parties.items():
             key = f'privacy.parties."{name}"'
             yield from _target_faults(key, party.epsilon, party.noise_multiplier, needed=False)
-            if party.delta is not None and not 0 < party.delta < 1:
+            if party.delta is not None and not 0 <= party.delta < 1:
                 yield _delta_fault(key, party.delta)
+            elif party.delta is not None and (party.delta == 0) != (self.delta == 0):
+                yield (
+                    f"{key}.delta = {party.delta} with privacy.delta = {self.delta}; all parties "
+                    "use the same kind of noise: set both to 0 or neither"
+                )
             if party.clip is not None and not 0 < party.clip < math.inf:
                 yield f"{key}.clip = {party.clip}; a norm bound is a finite number > 0"
         yield from _target_faults("privacy", self.epsilon, self.noise_multiplier, needed=True)
@@ -162,6 +169,15 @@ def _as_party(name: str, own: PartyPrivacy | dict[str, Any]) -> PartyPrivacy:
     return PartyPrivacy(**own)
 
 
+def _as_secure(own: dict[str, Any]) -> SecureSums:
+    """Convert thresholds from a dictionary."""
+    known = SecureSums.__struct_fields__
+    for key in own:
+        if key not in known:
+            raise ConfigError(f"privacy.secure has the key {key!r}; {choose_from(key, known)}")
+    return SecureSums(**own)
+
+
 def check_clip(value: float, key: str) -> float:
     """Return the value if it is a valid norm bound."""
     if not 0 < value < math.inf:
@@ -195,4 +211,7 @@ def _target_faults(
 
 
 def _delta_fault(key: str, delta: float) -> str:
-    return f"{key}.delta = {delta}; it must be in (0, 1), and below 1/n for a meaningful guarantee"
+    return (
+        f"{key}.delta = {delta}; it must be in [0, 1), and below 1/n for a meaningful guarantee; 0 "
+        "is pure ε"
+    )

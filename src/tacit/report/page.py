@@ -46,7 +46,7 @@ from tacit.results.explained import explained
 from tacit.results.figures import plot_calibration, plot_convergence, plot_negative_elbo
 from tacit.results.shown import to_precision
 from tacit.results.summary import CalibrationBin, Coefficient, PartyResult, Result
-from tacit.results.text import table_rows
+from tacit.results.text import interaction_lines, table_rows
 
 METRICS = {
     "accuracy": ("an accuracy of", "share of records with a correct most probable outcome"),
@@ -83,6 +83,7 @@ def page_of(run: Run) -> Page:
         ("privacy", "Privacy", privacy_parts(result)),
         ("coefficients", "Coefficients", coefficient_parts(result)),
         ("topics", "Topics", topic_parts(result)),
+        ("tables", "What was found", model_table_parts(result)),
         ("performance", "Held-out performance", performance_parts(result)),
         ("parties", "Parties", party_parts(result)),
         ("convergence", "Convergence", convergence_parts(run)),
@@ -323,7 +324,7 @@ def _bar_note(result: Result | PartyResult) -> list[Paragraph]:
         "Numbers are in the units of the columns. Bars are on one axis: the effect of a change by "
         "half the declared range of a column, with 95 % intervals; the thin line is 0."
     )
-    return [Paragraph(text)]
+    return [Paragraph(text), *(Paragraph(line) for line in interaction_lines(result))]
 
 
 def _ratio_parts(result: Result | PartyResult) -> list[Any]:
@@ -407,6 +408,16 @@ def topic_parts(result: Result) -> list[Any]:
         return []
     head = ["Topic", "Share of all words", "Top words"]
     return [Table(f"All {len(rows)} topics", head, rows, numbers=False)]
+
+
+def model_table_parts(result: Result) -> list[Any]:
+    """Clusters of a mixture or components of a factor model."""
+    warning = result.intervals.warning
+    parts: list[Any] = [Paragraph(warning)] if result.tables and warning else []
+    for one in result.tables:
+        rows = [TableRow(row[0], tuple(row[1:])) for row in one.rows]
+        parts.append(Table(one.title, one.columns, rows, numbers=False))
+    return parts
 
 
 def party_parts(result: Result) -> list[Any]:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from markupsafe import Markup
+
+from tacit.plan.explain import Explanation, Row
 from tacit.report.parts import (
     Badge,
+    Drawing,
     Heading,
     Items,
     Paragraph,
@@ -16,6 +20,7 @@ from tacit.report.parts import (
     facts,
     number,
 )
+from tacit.results.barriers import draw_barriers
 from tacit.results.summary import PrivacyFacts, Result
 
 ADJACENCY = {
@@ -132,9 +137,42 @@ def _attackers(privacy: PrivacyFacts) -> list[Any]:
         Table("ε by attacker", ["Attacker", f"ε per {guarantee.unit}", "Sees"], rows,
               numbers=False, minor=(2,)),
     ]  # fmt: skip
+    parts.append(_drawing(privacy))
     if guarantee.unit != "party":
         parts.append(Paragraph("What a whole party has in common is not protected."))
     return parts
+
+
+def _drawing(privacy: PrivacyFacts) -> Drawing:
+    """Who sees what, and on which side of the noise."""
+    guarantee = privacy.guarantee
+    assert guarantee is not None
+    rows = tuple(
+        Row(
+            attacker=one.attacker,
+            sees=one.sees,
+            unit_epsilon=one.epsilon,
+            party_epsilon=None,
+            remark=one.remark,
+        )
+        for one in privacy.attackers
+    )
+    weakest = max(privacy.parties, key=lambda one: one.epsilon).name
+    explanation = Explanation(
+        party=weakest,
+        unit=guarantee.unit,
+        delta=guarantee.delta,
+        adjacency=guarantee.adjacency,
+        rows=rows,
+        groups=(),
+    )
+    drawn = draw_barriers(
+        explanation,
+        aggregation=privacy.aggregation,
+        parties=len(privacy.parties),
+        whole_party=False,
+    )
+    return Drawing(Markup(drawn), "Who sees what, and on which side of the noise.")
 
 
 def _costs(privacy: PrivacyFacts) -> list[Any]:

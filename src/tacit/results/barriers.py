@@ -16,16 +16,20 @@ Barrier = Literal["none", "party", "sum"]
 
 WIDTH, LANE, TOP = 1000, 54, 112
 PARTY_X, BARRIER_PARTY, SERVER_X, BARRIER_SUM, SEEN_X = 24, 212, 250, 412, 440
+# Selectors begin with the drawing's class: a style in an inline SVG applies to the whole page.
 _STYLE = """
-svg { font: 14px system-ui, sans-serif; background: #ffffff }
-text { fill: #1f2430 } .quiet { fill: #5b6472; font-size: 12px }
-.box { fill: #f2f4f8; stroke: #8a94a6 } .safe { fill: #1b6e3c } .open { fill: #b3261e }
-.barrier { stroke: #1b6e3c; stroke-width: 4; stroke-dasharray: 9 5 }
-.arrow { stroke: #8a94a6; stroke-width: 1.5; fill: none }
+.barriers { font: 14px system-ui, sans-serif; background: #ffffff }
+.barriers text { fill: #1f2430 } .barriers .quiet { fill: #5b6472; font-size: 12px }
+.barriers .box { fill: #f2f4f8; stroke: #8a94a6 }
+.barriers .safe { fill: #1b6e3c } .barriers .open { fill: #b3261e }
+.barriers .barrier { stroke: #1b6e3c; stroke-width: 4; stroke-dasharray: 9 5 }
+.barriers .arrow { stroke: #8a94a6; stroke-width: 1.5; fill: none }
 @media (prefers-color-scheme: dark) {
-  svg { background: #14171d } text { fill: #e6e9ef } .quiet { fill: #9aa5b5 }
-  .box { fill: #20252e; stroke: #6b7689 } .safe { fill: #6fd596 } .open { fill: #ff8a80 }
-  .barrier { stroke: #6fd596 }
+  .barriers { background: #14171d }
+  .barriers text { fill: #e6e9ef } .barriers .quiet { fill: #9aa5b5 }
+  .barriers .box { fill: #20252e; stroke: #6b7689 }
+  .barriers .safe { fill: #6fd596 } .barriers .open { fill: #ff8a80 }
+  .barriers .barrier { stroke: #6fd596 }
 }
 """
 
@@ -37,7 +41,9 @@ def barrier_of(explanation: Explanation, *, aggregation: str | None) -> Barrier:
     return "party" if aggregation == "plain" else "sum"
 
 
-def draw_barriers(explanation: Explanation, *, aggregation: str | None, parties: int) -> str:
+def draw_barriers(
+    explanation: Explanation, *, aggregation: str | None, parties: int, whole_party: bool = True
+) -> str:
     """An SVG of records, server and attackers, with ε for each attacker.
 
     Parameters
@@ -48,6 +54,8 @@ def draw_barriers(explanation: Explanation, *, aggregation: str | None, parties:
         `Privacy.aggregation`; None for a run without privacy.
     parties
         Number of parties.
+    whole_party
+        Whether ε of a whole party is known and shown.
 
     Returns
     -------
@@ -57,7 +65,8 @@ def draw_barriers(explanation: Explanation, *, aggregation: str | None, parties:
     barrier = barrier_of(explanation, aggregation=aggregation)
     height = TOP + LANE * len(explanation.rows) + 56
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+        f'class="barriers" role="img" '
         f'aria-label="{escape(_described(explanation, barrier))}">',
         f"<style>{_STYLE}</style>",
         _text(PARTY_X, 30, "Who sees what", weight=600),
@@ -66,7 +75,8 @@ def draw_barriers(explanation: Explanation, *, aggregation: str | None, parties:
         *_barrier(barrier, height),
     ]
     for number, row in enumerate(explanation.rows):
-        parts += _lane(row, TOP + 34 + LANE * number, explanation.unit)
+        whole = whole_party and explanation.unit != "party"
+        parts += _lane(row, TOP + 34 + LANE * number, whole=whole)
     if barrier != "none":
         note = f"δ = {explanation.delta:g}, adjacency {explanation.adjacency}, party "
         note += f"{explanation.party}: the weakest guarantee"
@@ -107,12 +117,12 @@ def _barrier(barrier: Barrier, height: int) -> list[str]:
     ]
 
 
-def _lane(row: Row, y: int, unit: str) -> list[str]:
+def _lane(row: Row, y: int, *, whole: bool) -> list[str]:
     protected = row.unit_epsilon is not None
     found = f"ε = {row.unit_epsilon:.3g}" if protected else "not protected"
-    whole = ""
-    if unit != "party" and protected:
-        whole = (
+    party = ""
+    if whole and protected:
+        party = (
             "whole party: not protected"
             if row.party_epsilon is None
             else f"whole party: ε = {row.party_epsilon:.3g}"
@@ -121,7 +131,7 @@ def _lane(row: Row, y: int, unit: str) -> list[str]:
         _text(SEEN_X, y, row.attacker),
         _text(SEEN_X, y + 18, _shortened(row.sees), kind="quiet"),
         _text(WIDTH - 24, y, found, kind="safe" if protected else "open", anchor="end", weight=600),
-        _text(WIDTH - 24, y + 18, whole, kind="quiet", anchor="end"),
+        _text(WIDTH - 24, y + 18, party, kind="quiet", anchor="end"),
     ]
 
 

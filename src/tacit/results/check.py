@@ -91,7 +91,8 @@ def describe(
     if federation is not None:
         name = f"{source}, " if source else ""
         rows.insert(0, ("data", f"{name}prepared by {federation.scaling} schema"))
-        rows.append(("outcome", f"{federation.outcome} ({federation.output})"))
+        if federation.outcome:
+            rows.append(("outcome", f"{federation.outcome} ({federation.output})"))
         warnings += [one.text for one in missing_caution(indicated_columns(federation.layout))]
         notes += federation.notes
     rows += [*plan_rows(plan), ("privacy", statement(plan))]

@@ -44,6 +44,7 @@ from tacit.results.summary import (
     GuaranteeFacts,
     Intervals,
     ModelFacts,
+    ModelTable,
     PartyRow,
     PartyTerms,
     PosteriorTable,
@@ -98,6 +99,7 @@ def compose_result(
         coefficients=stored_coefficients(
             posterior, more["data"], verdicts["learned"], more.get("true_values")
         ),
+        tables=model_tables(posterior, more["data"]),
         **verdicts,
         **more,
     )
@@ -106,6 +108,16 @@ def compose_result(
 def posterior_table(posterior: Posterior) -> PosteriorTable:
     """Mean and sd of every coordinate; natural parameters of all are in posterior.npz."""
     return PosteriorTable(family=posterior.family.kind, **posterior.table())
+
+
+def model_tables(posterior: Posterior, data: DataFacts) -> list[ModelTable]:
+    """Tables of the model itself, in the units of the columns."""
+    columns = declared_columns(data) or ()
+    units = {one.name: one.affine for one in columns if one.affine is not None}
+    return [
+        ModelTable(title=one.title, columns=list(one.columns), rows=[list(row) for row in one.rows])
+        for one in posterior.model.described(posterior.natural, units)
+    ]
 
 
 def data_facts(federation: Federation | None, source: str | None = None) -> DataFacts:

@@ -52,6 +52,9 @@ def run_verdict(
         trouble = scores_trouble(server, state.memory or {})
     if trouble is not None:
         return Verdict(False, trouble)
+    own = plan.method.judged(plan.model, state.q, state.finished, log)
+    if own is not None:
+        return Verdict(*own)
     if plan.rules.solver is not None:
         full = isinstance(plan.family, FullGaussian)
         return judge_solved(state, log, full=full, names=plan.model.names)

@@ -18,6 +18,8 @@ from tacit.results.posterior import Posterior
 from tacit.results.summary import Metrics
 
 T = TypeVar("T")
+MOST_LOG_UNIT = 700.0
+"""Beyond it the unit of a density of hundreds of columns overflows: it is per unit of x then."""
 MOST_PARTIES = 100
 """Number of parties above which metrics per party are not computed."""
 
@@ -78,11 +80,10 @@ def measure(
     for split, records in (("training", train), ("held_out", test)):
         if records is None or len_records(records) == 0:
             continue
-        if posterior.model.output == "other" and not posterior.model.traceable:
+        if "y" not in records:  # no outcome, or a NumPyro model with another name for it
             if split == "held_out":
-                metrics[split] = posterior.model.measured(posterior.natural, records, seed)
-            continue
-        if "y" not in records:  # a NumPyro model with another name for its outcome
+                found = posterior.model.measured(posterior.natural, records, seed)
+                metrics[split] = None if found is None else _in_unit({**found}, unit)
             continue
         prediction = _predict(posterior, records, draws, seed)
         metrics[split] = _in_unit(score(posterior.model, prediction, records), unit)
@@ -107,8 +108,17 @@ def measure_parties(
 
 
 def outcome_unit(federation: Federation | None) -> float:
-    """The scale of a numeric outcome that was rescaled; otherwise 1."""
-    if federation is None or federation.schema is None or federation.output != "gaussian":
+    """The scale of a numeric outcome that was rescaled; otherwise 1.
+
+    Without an outcome, the product of the scales of the columns: a density is per unit of each.
+    """
+    if federation is None or federation.schema is None:
+        return 1.0
+    if not federation.outcome:
+        scales = [column.affine[1] for column in federation.schema.features if column.affine]
+        log_unit = float(np.sum(np.log(scales)))
+        return math.exp(log_unit) if abs(log_unit) < MOST_LOG_UNIT else 1.0
+    if federation.output != "gaussian":
         return 1.0
     config = federation.schema.declared(federation.outcome)
     return 1.0 if config is None or config.scale is None else config.scale

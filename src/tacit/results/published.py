@@ -41,6 +41,7 @@ SAFE = (
     "coefficients",
     "sites",
     "topics",
+    "tables",
     "true_values",
 )
 """Functions of the releases (q, its intervals, the rounds) or of the configuration."""

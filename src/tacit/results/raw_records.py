@@ -11,7 +11,14 @@ import polars as pl
 from tacit.data.config import ColumnConfig
 from tacit.data.derived import raw_names, with_derived
 from tacit.data.frames import RawFrame, raw_frame
-from tacit.data.prepare import Column, as_kept, count_outside, encode, read_column
+from tacit.data.prepare import (
+    Column,
+    as_kept,
+    count_outside,
+    encode,
+    read_column,
+    without_intercept,
+)
 from tacit.data.schema.outcome import read_outcome
 from tacit.data.schema.table import SourceSchema, Table
 from tacit.errors import ConfigError, DataError
@@ -65,7 +72,8 @@ def prepared_records(
     known = [config for config in configs if config is not None]
     names = [config.name for config in known]
     raw = raw_names(schema.columns, names)
-    wanted = [*raw, *([schema.outcome] if outcome else [])]
+    wanted = [*raw, *([schema.outcome] if outcome and schema.outcome else [])]
+    measured = outcome  # incomplete records are left out
     _refuse_absent(opened, wanted)
     table = with_derived(opened.select(wanted), schema.columns, names)
     known += [one for one in schema.columns if one.name in raw and one.name not in names]
@@ -81,6 +89,8 @@ def prepared_records(
         read = [columns[config.name] for config in schema.features]
         records["x"] = encode(read, opened.rows)[0]
     clipped = count_outside(columns.values())
+    if not schema.outcome:
+        records["x"], outcome = without_intercept(records["x"]), False
     if outcome:
         found = read_outcome(Table(frame=table, schema=schema))
         clipped |= count_outside([found])
@@ -90,7 +100,7 @@ def prepared_records(
     for name in keep:
         if name in columns:
             records[name] = as_kept(columns[name])
-    if outcome and not complete.all():  # records to measure with: incomplete ones are left out
+    if measured and not complete.all():
         records = {name: values[complete] for name, values in records.items()}
     return Prepared(records, complete, clipped)
 

@@ -106,8 +106,9 @@ def clipping_statement(clipped: Clipped) -> str:
 def interval_note(plan: Plan) -> str | None:
     """Reason why the intervals of a run are too narrow, or None."""
     if plan.guarantee is None:
-        return None
+        return plan.model.uncalibrated
     assert isinstance(plan.method, PrivateMethod)
     if not plan.method.knows_noise(plan.family):
-        return TOO_NARROW
+        own = plan.model.uncalibrated
+        return TOO_NARROW if own is None else f"{own} {TOO_NARROW}"
     return None

@@ -106,6 +106,14 @@ class Topic(Part, frozen=True, kw_only=True):
     chances: list[float]
 
 
+class ModelTable(Part, frozen=True, kw_only=True):
+    """A table of a model's own, such as its clusters; cells are text."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
 class CautionNote(Part, frozen=True, kw_only=True):
     """A reason not to believe the numbers as they stand."""
 
@@ -266,6 +274,8 @@ class Result(
     """Coefficients of a regression in the units of its columns; `posterior` has those of x."""
     sites: dict[str, Site] = {}
     topics: list[Topic] = []
+    tables: list[ModelTable] = []
+    """Clusters of a mixture, components of a factor model, in the units of the columns."""
     true_values: dict[str, float] = {}
     metrics: dict[str, Metrics | None]
     """By "training" and "held_out"."""

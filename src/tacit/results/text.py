@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tacit.results.shown import Shown, result_rows, to_precision
-from tacit.results.summary import AT_PARTY, Coefficient, PartyResult, Result
+from tacit.results.summary import AT_PARTY, Coefficient, PartyResult, Result, declared_columns
 
 TITLES = {
     "logistic": "Logistic regression",
@@ -15,6 +15,9 @@ TITLES = {
     "neural-network": "Neural network",
     "numpyro": "NumPyro model",
     "topics": "Topic model",
+    "belief-network": "Belief network",
+    "factors": "Factor model",
+    "mixture": "Gaussian mixture",
 }
 UNDERSTOOD = ("1", "true", "yes")
 """Levels that are y = 1 without being named in the title."""
@@ -25,7 +28,7 @@ def title(result: Result) -> str:
     """Model, outcome, parties and, where it is public, the number of records."""
     kind = result.model.kind
     text = TITLES.get(kind, kind.replace("-", " ").capitalize())
-    if result.data.outcome is not None:
+    if result.data.outcome:
         text += f" of {result.data.outcome}"
         if (result.data.positive or "1").lower() not in UNDERSTOOD:
             text += f" = {result.data.positive}"
@@ -44,6 +47,21 @@ def table_rows(result: Result | PartyResult) -> list[Coefficient]:
     if result.coefficients:
         return result.coefficients
     return [as_coefficient(row) for row in result_rows(result)]
+
+
+def interaction_lines(result: Result | PartyResult) -> list[str]:
+    """Where other effects of columns that interact are: at the columns' public centres."""
+    columns = () if result.data is None else declared_columns(result.data) or ()
+    known = {one.name: one for one in columns}
+    factors = dict.fromkeys(name for one in columns for name in one.product)
+    centres = [
+        f"{name} = {known[name].affine[0]:.4g}"  # pyright: ignore[reportOptionalSubscript]
+        for name in factors
+        if name in known and known[name].affine is not None
+    ]
+    if not centres:
+        return []
+    return [f"Interactions: other effects are those at {', '.join(centres)}."]
 
 
 def as_coefficient(row: Shown) -> Coefficient:
@@ -74,3 +92,13 @@ def table_lines(rows: list[Coefficient]) -> list[str]:
         shown = "  ".join(text.rjust(width) for text, width in zip(numbers, widths, strict=True))
         lines.append(f"{row.term:<{name_width}}  {shown}  {row.unit or ''}".rstrip())
     return lines
+
+
+def plain_table(columns: list[str], rows: list[list[str]]) -> list[str]:
+    """A table of text cells as aligned lines."""
+    cells = [columns, *rows]
+    widths = [max(len(row[place]) for row in cells) for place in range(len(columns))]
+    return [
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]

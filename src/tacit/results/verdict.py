@@ -69,7 +69,7 @@ class MisfitWarning(UserWarning):
 
 
 class WideIntervalsWarning(UserWarning):
-    """Privacy will make intervals far wider than they would be without it."""
+    """Privacy makes intervals far wider than they would be without it."""
 
 
 class MissingIndicatorWarning(UserWarning):

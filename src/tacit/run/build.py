@@ -48,6 +48,13 @@ def _check_output(kind: str, federation: Federation) -> None:
     serves = model_class(kind).serves
     if federation.output in serves:
         return
+    if not federation.outcome or not settings_class(kind).needs_outcome:
+        have, need = ("has no", "needs an") if not federation.outcome else ("names an", "has no")
+        advice = "name it" if not federation.outcome else 'leave it out, or write "~ age + weight"'
+        raise ConfigError(
+            f"model.kind = {kind!r} {need} outcome, but this study {have} outcome"
+            f"{'' if not federation.outcome else f' ({federation.outcome!r})'}: {advice}"
+        )
     documents = federation.output == "other"
     if documents or serves == ("other",):
         what, other = ("documents", "topics") if documents else ("no documents", "auto")

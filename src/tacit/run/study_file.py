@@ -15,6 +15,7 @@ from tacit.data.formula import Term, parse_formula
 from tacit.data.schema.columns import ColumnConfig
 from tacit.data.schema.schema import column_rows
 from tacit.errors import ConfigError
+from tacit.models.registry import MODEL_SETTINGS
 from tacit.support.table_reader import find_faults
 from tacit.support.tables import plain, short
 from tacit.support.validation import near_word
@@ -52,6 +53,8 @@ def lowered(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
             )
         if key in result:
             data[key] = result.pop(key)
+    if "formula" not in data and _without_outcome(result.get("model")):
+        data.setdefault("outcome", "")
     if "source" not in data:
         if {"path", "target", "formula", *TOP}.isdisjoint(data):
             unsaid = NO_DATA if set(data) <= {"held_out"} else NO_SOURCE
@@ -65,6 +68,14 @@ def lowered(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     if "formula" in data:
         faults += _resolve_formula(data)
     return result | {"data": data}, faults
+
+
+def _without_outcome(model: Any) -> bool:
+    """True for a [model] table of a kind that has no outcome."""
+    kind = model.get("kind") if isinstance(model, dict) else None
+    if not isinstance(kind, str) or kind not in MODEL_SETTINGS:
+        return False
+    return not MODEL_SETTINGS[kind].needs_outcome
 
 
 def _formula_keys(result: dict[str, Any]) -> list[str]:

@@ -270,7 +270,7 @@ def _apply(
         shared = rules.combine(shared._replace(q=before), answers)
         q = shared.q
         if rules.own_factors:
-            changes |= {r.party: _read_sum(rules, state, [r], r.released) for r in noisy}
+            changes |= {r.party: _own_change(rules, state, r) for r in noisy}
         elif rules.keeps_factors:
             # The sum of noisy updates is public; every party gets an equal part of it.
             parties = rules.parties[len(first) :]
@@ -325,6 +325,13 @@ def noisy_sum(rules: Rules, state: ServerState, replies: list[Reply]) -> Arrays:
         total = {name: lattice_sum([part[name] for part in parts]) for name in parts[0]}
         sums.append(_read_sum(rules, state, some, total))
     return product(sums[0], sums[1:])
+
+
+def _own_change(rules: Rules, state: ServerState, reply: Reply) -> Arrays:
+    """What one party released, as a change of its factor."""
+    if is_integer(reply.released):
+        return _read_sum(rules, state, [reply], reply.released)
+    return reply.released
 
 
 def _read_sum(rules: Rules, state: ServerState, replies: list[Reply], total: Arrays) -> Arrays:

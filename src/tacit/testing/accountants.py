@@ -217,8 +217,9 @@ def _check_composition(epsilon: EpsilonOf, cases: Sequence[Case]) -> None:
 
 def _check_refusals(epsilon: EpsilonOf, delta: DeltaOf | None) -> None:
     event = _event(2.0)
-    for bad in (0.0, 1.0, -1e-5, math.nan):
+    for bad in (1.0, -1e-5, math.nan):
         _refused(f"delta = {bad}", lambda bad=bad: epsilon([event], bad, "add-or-remove-one"))
+    _check_no_pure_epsilon(lambda: epsilon([event], 0.0, "add-or-remove-one"))
     _refused(
         "sampling without replacement under add-or-remove-one, which reveals the number of units",
         lambda: epsilon([_event(2.0, 1, _BATCH)], DELTAS[0], "add-or-remove-one"),
@@ -226,6 +227,18 @@ def _check_refusals(epsilon: EpsilonOf, delta: DeltaOf | None) -> None:
     if delta is not None:
         for bad in (-0.1, math.nan):
             _refused(f"epsilon = {bad}", lambda bad=bad: delta([event], bad, "add-or-remove-one"))
+
+
+def _check_no_pure_epsilon(call: Callable[[], float]) -> None:
+    """Gaussian noise has no ε at δ = 0: a refusal or infinity."""
+    try:
+        answer = call()
+    except ConfigError:
+        return
+    if answer != math.inf:
+        raise AssertionError(
+            f"refusal: delta = 0.0: answered {answer}, expected infinity or a ConfigError"
+        )
 
 
 def _refused(what: str, call: Callable[[], float]) -> None:

@@ -103,7 +103,7 @@ def check_mechanism(
     for factor in (0.9, 1.1):
         faults = gaussian_faults(np.asarray(sample(far, keys, jnp.asarray(factor))), sd)
         assert any(fault.startswith("variance") for fault in faults), (
-            f"power: {factor} times the noise was not told from the noise itself; found "
+            f"power: {factor} times the noise was not distinguished from the noise itself; found "
             f"{faults or 'no fault'}, expected a wrong variance"
         )
 

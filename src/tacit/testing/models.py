@@ -16,6 +16,7 @@ from tacit.errors import TacitError
 from tacit.expfam import Family, FullGaussian, Gaussian, MeanFieldGaussian, Natural
 from tacit.models import ConjugateGaussian, Model, Records
 from tacit.models.capabilities import Scores, Simulates, abilities
+from tacit.models.conjugate import ConjugateExponential, StageSum
 from tacit.models.predictive import draw_parameters
 from tacit.testing.comparisons import (
     CLOSE,
@@ -278,6 +279,50 @@ def _check_statistics(subject: Subject) -> bool:
     return True
 
 
+def _check_stages(subject: Subject) -> bool:
+    """Check statistics in stages: norms, sums, inner products, and that a run gives a proper q."""
+    model, count = subject.model, subject.count
+    if not isinstance(model, ConjugateExponential):
+        return False
+    shares = sum(stage.share for stage in model.stages)
+    expect_close("stages: shares of the budget do not add up to 1", np.asarray(shares), 1.0)
+    known, q, visited = model.first_public(), None, []
+    few = list(range(min(count, 6)))
+    for place, stage in enumerate(model.stages):
+        shapes = {name: np.shape(known[name]) for name in model.public_shapes(stage.name)}
+        assert shapes == model.public_shapes(stage.name), (
+            f"stages: {stage.name} is asked with the shapes {shapes}"
+        )
+        found = model.stage_statistics(stage.name, known, subject.records)
+        norms = np.asarray(found.norms(), np.float64)
+        rows = np.stack([found.total(np.eye(count)[row]) for row in few])
+        assert rows.shape[1] == model.stage_size(stage.name), (
+            f"stages: {stage.name} has {rows.shape[1]} numbers, not {model.stage_size(stage.name)}"
+        )
+        lengths = np.linalg.norm(rows, axis=1)
+        expect_at_most(f"stages: norm of a record in {stage.name}", lengths, norms[few] + 1e-9)
+        if stage.acute:
+            least = float(np.min(rows @ rows.T))
+            assert least >= -1e-9 * max(1.0, float(np.max(lengths)) ** 2), (
+                f"stages: {stage.name} is declared acute, but two records have the inner product "
+                f"{least:.3g}"
+            )
+        following = model.stages[place + 1].name if place + 1 < len(model.stages) else None
+        answer = StageSum(
+            stage.name,
+            following or (stage.name if model.repeats else None),
+            found.total(np.ones(count)),
+            0.0,
+            visited.count(stage.name),
+        )
+        visited.append(stage.name)
+        known, q = model.advance(known, answer)
+    family = subject.posteriors[0][0]
+    assert q is not None, "stages: the last one gives no q"
+    assert family.is_proper(q), f"stages: q is not a proper {family.kind} distribution"
+    return True
+
+
 def _check_score_parts(subject: Subject) -> bool:
     """Check the closed form of gradients at a given θ, if there is one."""
     import jax
@@ -363,6 +408,7 @@ def _check_simulated_law(subject: Subject) -> None:
 
 _PARTS: dict[str, Callable[[Subject], bool]] = {
     "statistics": _check_statistics,
+    "stages": _check_stages,
     "score_parts": _check_score_parts,
     "predictive": _check_predictive,
 }

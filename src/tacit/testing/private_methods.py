@@ -298,7 +298,7 @@ def _check_law(added: np.ndarray, sd: float, where: str, rng: np.random.Generato
         wrong[:, changed] *= factor
         faults = moment_faults(wrong, sd)
         assert any(fault.startswith("variance") for fault in faults), (
-            f"power: {where}: {factor} times the noise in coordinate {changed} was not told from it"
+            f"power: {where}: {factor} times the noise in coordinate {changed} was not noticed"
         )
 
 

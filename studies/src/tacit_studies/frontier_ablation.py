@@ -77,7 +77,8 @@ class NoSecondMoment(PrivateScoring):
 class UniformBudget(PrivateScoring):
     """As much for the first score as for the last."""
 
-    def budget_share(self, visit: int, visits: int) -> float:
+    def budget_share(self, visit: int, visits: int, mu: float = 1.0) -> float:
+        del mu
         whole = super().budget_share
         if visit < 2:
             return whole(visit, visits)

@@ -19,7 +19,7 @@ from tacit.run.sweep import default_workers
 from tacit_studies import Progress
 from tacit_studies.page import Picture
 from tacit_studies.tables import Table
-from tacit_studies.tmlr_figures import plot_figure, plot_shards
+from tacit_studies.tmlr_figures import plot_figure, plot_shard_curves, plot_shards
 from tacit_studies.tmlr_runs import Run, Store, carried_out, federation_of
 from tacit_studies.tmlr_settings import (
     SHARDS,
@@ -27,6 +27,8 @@ from tacit_studies.tmlr_settings import (
     Settings,
     check_figure,
     figure_cells,
+    on_stand_in,
+    only,
     read_settings,
     shard_cells,
 )
@@ -52,20 +54,22 @@ def reproduce(
     progress: Progress | None = None,
     settings: Settings | None = None,
     workers: int | None = None,
+    methods: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Run the study, or one figure of it, and write tables.md, tables.json, index.html, figures.
 
     `seed` is the first of the seeds, each of which draws the split and the noise. `quick` takes
     fewer seeds, splits, methods and rounds. Runs are spread over `workers` processes, one a core
-    by default. The answer is what `tables.json` holds.
+    by default, and `methods` leaves only these of the figures. The answer is what `tables.json`
+    holds.
     """
     out = Path(out)
     figures = check_figure(figure)
-    settings = settings or read_settings()
+    settings = _settings(settings, methods)
     if not 0 <= seed <= MAX_SEED - settings.seeds:
         raise ConfigError(f"--seed {seed}; it must be a whole number from 0 to {MAX_SEED}")
     make_folder(out)
-    planned, absent = _plan(settings, figures, seed, quick)
+    planned, absent, used = _plan(settings, figures, seed, quick)
     store = Store(out / "runs")
     cells = [cell for cells in planned.values() for cell in cells]
     runs = _run_all(cells, store, workers or default_workers(), progress)
@@ -73,24 +77,30 @@ def reproduce(
     pictures: list[tuple[Picture, Figure]] = []
     for number in figures:
         if number in absent:
-            tables.append(absent_table(number, settings.figures[str(number)], absent[number]))
+            tables.append(absent_table(number, used.figures[str(number)], absent[number]))
             continue
         cells = planned[number]
-        made = _shards(settings, cells, runs) if number == SHARDS else _curves(
-            settings, number, cells, runs
+        made = _shards(used, cells, runs) if number == SHARDS else _curves(
+            used, number, cells, runs
         )  # fmt: skip
         tables += made[0]
         pictures += made[1]
     return _write(out, seed, quick, figure, tables, pictures)
 
 
+def _settings(settings: Settings | None, methods: Sequence[str] | None) -> Settings:
+    given = read_settings() if settings is None else settings
+    return given if methods is None else only(given, methods)
+
+
 def _plan(
     settings: Settings, figures: Sequence[int], seed: int, quick: bool
-) -> tuple[dict[int, list[Cell]], dict[int, str]]:
-    """The runs of each figure, and why a figure cannot be run.
+) -> tuple[dict[int, list[Cell]], dict[int, str], Settings]:
+    """The runs of each figure, why a figure cannot be run, and the settings of what is run.
 
     Data are looked for before anything is computed. Adult must be there for its figures; MIMIC-III
-    is not for everybody to have, and the rest goes on without it unless nothing is left.
+    is not for everybody to have: another data set takes its place, or the rest goes on without it
+    unless nothing is left.
     """
     planned: dict[int, list[Cell]] = {}
     absent: dict[int, str] = {}
@@ -110,12 +120,26 @@ def _plan(
                 cells = shard_cells(settings, "adult", first=seed, quick=quick)
                 federation_of(cells[0].job)
             else:
-                absent[number] = str(error)
-                continue
+                other = on_stand_in(settings, number)
+                cells = [] if other is None else _present(other, number, seed, quick)
+                if other is None or not cells:
+                    absent[number] = str(error)
+                    continue
+                settings = other
         planned[number] = cells
     if not planned and missing is not None:
         raise missing
-    return planned, absent
+    return planned, absent, settings
+
+
+def _present(settings: Settings, number: int, seed: int, quick: bool) -> list[Cell]:
+    """The runs of a figure on its stand-in; none where that is not there either."""
+    cells = figure_cells(settings, number, first=seed, quick=quick)
+    try:
+        federation_of(cells[0].job)
+    except DataError:
+        return []
+    return cells
 
 
 def _run_all(
@@ -157,7 +181,11 @@ def _shards(settings: Settings, cells: Sequence[Cell], runs: dict[str, Run]) -> 
     note += _NOISE_OFF
     found = series_of(cells, [runs[cell.job.digest] for cell in cells])
     picture = Picture("figure-5.png", f"Figure 5. {data}, {what.title}. {note}", narrow=True)
-    return [shard_table(data, what.title, found, note)], [(picture, plot_shards(found))]
+    over_rounds = Picture(
+        "figure-5-curves.png", f"Figure 5 over rounds, by number of shards. {note}"
+    )
+    pictures = [(picture, plot_shards(found)), (over_rounds, plot_shard_curves(found))]
+    return [shard_table(data, what.title, found, note)], pictures
 
 
 _CURVES = (
@@ -199,8 +227,8 @@ def _summary(quick: bool) -> str:
         "The experiments of the DP-PVI paper (section 5 and Appendix B), with the ends of "
         "its published curves beside ours. Ours are simulations: the noise comes from known seeds, "
         "so that they can be repeated; with secret noise the same runs have the guarantees told. "
-        "All our private methods run synchronously; the paper visits parties one after another "
-        "where it trusts no aggregator."
+        "Our private methods run synchronously, except for DP optimisation of 20 steps a visit; "
+        "the paper visits parties one after another where it trusts no aggregator."
     )
     small = (
         " This is the quick version: fewer seeds, splits, methods and rounds. Its numbers are a "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -19,6 +20,8 @@ GREEN, ORANGE, PURPLE, SKY = "#009E73", "#E69F00", "#CC79A7", "#56B4E9"
 LOOKS = {
     "non-private": (GREY, (0, (4, 3))),
     "dp-optimisation": (BLUE, "-"),
+    "dp-optimisation-sequential": (BLUE, "--"),
+    "dp-optimisation-few": (BLUE, ":"),
     "averaged": (ORANGE, "-"),
     "averaged-trusted": (ORANGE, (0, (3, 1.5))),
     "virtual": (GREEN, "-"),
@@ -84,6 +87,29 @@ def plot_shards(found: Sequence[Series]) -> Figure:
     axes.legend(frameon=False, fontsize=9)
     rounds = found[0].cell.job.recipe.rounds
     title(axes, "Local averaging", f"After {rounds} rounds; bars are standard errors")
+    return figure
+
+
+def plot_shard_curves(found: Sequence[Series]) -> Figure:
+    """Log-likelihood against rounds for every number of shards: a panel for each noise and clip."""
+    names = list(dict.fromkeys(one.method for one in found))
+    figure = canvas(max(6.5, 3.4 * len(names)), 4.2)
+    panels = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
+    counts = sorted({one.cell.count or 0 for one in found})
+    shades = dict(zip(counts, np.linspace(0.85, 0.15, len(counts)), strict=True))
+    for axes, name in zip(panels, names, strict=True):
+        plain(axes)
+        chosen = sorted((s for s in found if s.method == name), key=lambda s: s.cell.count or 0)
+        for one in chosen:
+            exchanges, mean, error = one.curve("log_likelihood")
+            rounds = exchanges / one.runs[0].parties
+            colour = mpl.colormaps["viridis"](shades[one.cell.count or 0])
+            axes.plot(rounds, mean, color=colour, linewidth=1.8, label=f"{one.cell.count:,}")
+            axes.fill_between(rounds, mean - error, mean + error, color=colour, alpha=0.15)
+        axes.set_xlabel("Rounds")
+        axes.set_title(chosen[0].label, fontsize=9, loc="left", wrap=True)
+    panels[0].set_ylabel(NAMES["log_likelihood"])
+    panels[-1].legend(title="shards", frameon=False, fontsize=8)
     return figure
 
 
@@ -177,4 +203,6 @@ def _explain(figure: Figure, found: Sequence[Series]) -> None:
             label="end of the paper's curve",
         )
     )
-    figure.legend(handles=marks, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    columns = 2 if figure.get_figwidth() < 8 else 3 if figure.get_figwidth() < 12 else 4
+    place = "outside lower center"
+    figure.legend(handles=marks, loc=place, ncols=columns, frameon=False, fontsize=9)

@@ -27,7 +27,7 @@ from tacit.privacy.settings import Privacy
 from tacit.results.evaluation import measure
 from tacit.results.posterior import Posterior
 from tacit.run import sweep
-from tacit.server.schedule import Synchronous
+from tacit.server.schedule import Sequential, Synchronous
 from tacit.server.settings import DampingSettings
 from tacit.server.state import Log, ServerState
 from tacit.support.storage import write_text
@@ -35,6 +35,7 @@ from tacit_studies.tmlr_settings import Job
 
 DRAWS = 100
 """Draws of θ for a predictive distribution without a closed form, as in the paper."""
+SCHEDULES = {"synchronous": Synchronous, "sequential": Sequential}
 POINTS = 12
 """A curve has about this many points, the more the earlier."""
 
@@ -211,7 +212,7 @@ def job_plan(job: Job, federation: Federation) -> Plan:
         recipe.baseline,
         federation.parties,
         method,
-        Synchronous(rounds=recipe.rounds, damping=damping),
+        SCHEDULES[recipe.schedule](rounds=recipe.rounds, damping=damping),
         private=privacy is not None,
     )
     return make_plan(

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import tomllib
+from collections.abc import Sequence
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from tacit.data import DataConfig, PartitionConfig
+from tacit.data.readers.download import cache_folder
 from tacit.errors import ConfigError
 from tacit.plan.baselines import Baseline
 from tacit.privacy.guarantee import Aggregation
@@ -35,6 +39,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     damping: float | DampingSettings | None = None
     aggregation: Aggregation = "plain"
     baseline: Baseline = "none"
+    schedule: Literal["synchronous", "sequential"] = "synchronous"
     epsilon: float | None = None
     """Instead of the figure's ε."""
 
@@ -56,6 +61,8 @@ class FigureSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     methods: tuple[str, ...]
     hidden: int | None = None
     """Hidden units of a network; None: logistic regression."""
+    stand_in: str | None = None
+    """Data to use where those of the paper are not there."""
     absent: str = ""
     """Which of the paper's methods are not run, and why."""
     change: dict[str, dict[str, Any]] = {}
@@ -159,7 +166,47 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 def read_settings() -> Settings:
     """The study's own settings."""
     text = files("tacit_studies").joinpath("tmlr.toml").read_text(encoding="utf-8")
-    return msgspec.convert(tomllib.loads(text), Settings, strict=False)
+    return _located(msgspec.convert(tomllib.loads(text), Settings, strict=False))
+
+
+def data_directory() -> Path:
+    """Where files of public data are looked for."""
+    given = os.environ.get("TACIT_DATA")
+    return Path(given).expanduser() if given else cache_folder()
+
+
+def _located(settings: Settings) -> Settings:
+    """The settings with paths of files in the data directory."""
+    replace = msgspec.structs.replace
+    data = {
+        name: one if one.path is None else replace(one, path=str(data_directory() / str(one.path)))
+        for name, one in settings.data.items()
+    }
+    return replace(settings, data=data)
+
+
+def on_stand_in(settings: Settings, figure: int) -> Settings | None:
+    """The settings with the stand-in's data for a figure, named as such; None without one."""
+    what = settings.figures[str(figure)]
+    if what.stand_in is None:
+        return None
+    title = f"{what.stand_in.upper()} in the place of {what.title}"
+    here = msgspec.structs.replace(what, data=what.stand_in, title=title)
+    return msgspec.structs.replace(settings, figures={**settings.figures, str(figure): here})
+
+
+def only(settings: Settings, methods: Sequence[str]) -> Settings:
+    """The settings with these methods alone."""
+    for name in methods:
+        if name not in settings.methods:
+            raise ConfigError(f"methods has {name!r}; choose from {', '.join(settings.methods)}")
+    figures = {
+        number: msgspec.structs.replace(
+            figure, methods=tuple(name for name in figure.methods if name in methods)
+        )
+        for number, figure in settings.figures.items()
+    }
+    return msgspec.structs.replace(settings, figures=figures)
 
 
 def check_figure(figure: int | None) -> tuple[int, ...]:

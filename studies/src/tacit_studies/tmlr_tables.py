@@ -22,6 +22,11 @@ SPLITS = {
 }
 TRUSTED = {"plain": "nobody", "trusted": "the aggregator"}
 METRICS = ("accuracy", "log_likelihood")
+SAME_METHOD = {
+    "dp-optimisation-sequential": "dp-optimisation",
+    "dp-optimisation-few": "dp-optimisation",
+}
+"""Schedules of ours for one method of the paper."""
 UNDERSTATED_NOTE = (
     "The published ε of DP optimisation, of the committees and of central DP-VI is understated: "
     "their batches are drawn without replacement and accounted for as Poisson ones (marked *). "
@@ -56,8 +61,11 @@ class Series:
 
     @property
     def published(self) -> Published | None:
-        """The end of the paper's curve, where it can be read."""
-        return PUBLISHED.get((self.cell.figure, self.cell.split), {}).get(self.method)
+        """The end of the paper's curve, where it can be read and is one of the same data."""
+        if self.cell.figure == 2 and self.cell.job.data.source != "mimic3":
+            return None
+        curves = PUBLISHED.get((self.cell.figure, self.cell.split), {})
+        return curves.get(SAME_METHOD.get(self.method, self.method))
 
     @property
     def trusted(self) -> str:
@@ -141,7 +149,8 @@ def split_table(figure: int, what: FigureSettings, split: str, found: Sequence[S
 def _row(one: Series, reference: Series | None) -> list[TableCell]:
     accuracy, fit = one.end("accuracy"), one.end("log_likelihood")
     theirs = one.published or Published(None, None)
-    star = "*" if one.published and one.method in UNDERSTATED else ""
+    known = SAME_METHOD.get(one.method, one.method)
+    star = "*" if one.published and known in UNDERSTATED else ""
     lost = f" ({fit.lost} of {len(one.runs)} predict nothing)" if fit.lost else ""
     return [
         f"{one.label}{star}{lost}",

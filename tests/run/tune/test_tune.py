@@ -172,7 +172,7 @@ SOURCES = {
         "partition": {"kind": "source", "parties": 4},
         "unit": "person",
     },
-    "regression": {"data": {"source": "rugged"}, "model": {"kind": "linear"}},
+    "regression": {"data": {"source": "rugged"}, "model": {"kind": "linear", "noise_sd": 1.0}},
     "a mean": {"data": {"source": "normal-mean", "records": 200}},
     "a network": {"data": {"source": "heart"}, "model": {"kind": "neural-network", "hidden": 3}},
 }

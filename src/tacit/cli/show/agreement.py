@@ -180,13 +180,14 @@ def show_agreed(agreed: Agreed, plan: Plan) -> None:
 def show_server_check(setup: ServerSetup, plan: Plan, address: str, state: str) -> None:
     """Output of `tacit check server.toml`."""
     serve, federation = setup.own.serve, setup.agreed.federation
+    quorum = plan.thresholds.quorum if plan.thresholds else federation.quorum
     rows = [
         ["certificate", _certificate(setup.base / serve.certificate)],
         ["listens on", address],
         ["state", state],
         ["starts", _start(serve.start, len(federation.parties))],
         ["a round needs", _quorum(federation, plan)],
-        ["late parties", _late(serve.deadline_s, plan.rules.quorum)],
+        ["late parties", _late(serve.deadline_s, quorum)],
         ["revocation list", serve.revoked or "none: a lost key cannot be revoked"],
         ["metrics", serve.metrics or "nowhere"],
         *_agreed_rows(setup.agreed, plan),

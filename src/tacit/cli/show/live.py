@@ -128,7 +128,7 @@ _SERVER_EVENTS: dict[str, Callable[[Line], str | None]] = {
         else None
     ),
     "round": lambda line: f"round {line['round']}: {_elbo(line)}{_change(line)}",
-    "skipped": lambda line: f"round {line['round']}: passed over {line['party']}, which is late",
+    "skipped": lambda line: f"round {line['round']}: skipped {line['party']}, which is late",
     "waiting": lambda line: (
         f"past the deadline, but no quorum without {', '.join(line['late'])}: waiting"
     ),
@@ -203,7 +203,7 @@ def _spent(line: Line) -> str:
         return ""
     return (
         f"; ε = {line['epsilon_spent']:.3g} of {line['budget']:g} spent "
-        f"(δ = {line['delta']:g}, {line['adjacency']} a {line['unit']})"
+        f"(δ = {line['delta']:g}, per {line['unit']}, {line['adjacency']})"
     )
 
 
@@ -304,7 +304,7 @@ def _elbo(line: Line) -> str:
 def _change(line: dict[str, Any]) -> str:
     if line.get("last_change") is None:
         return f"stage {line.get('stage', 'update')}"
-    return f"q moved by {line['last_change']:.3g} nats"
+    return f"change {line['last_change']:.3g} (KL)"
 
 
 # Status -----------------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ def show_server_status(status: dict[str, Any], *, running: bool) -> None:
     if status["negative_elbo"] is not None:
         say(f"negative ELBO {status['negative_elbo']:.4f}")
     if status["last_change"] is not None:
-        say(f"the last round moved q by {status['last_change']:.3g} nats")
+        say(f"last change: {status['last_change']:.3g} (KL)")
     rows = [
         [name, _presence(one, running=running), one["visits"], _told(one["data_size"]),
          _promised(one["guarantee"]), one["bytes_in"], one["bytes_out"]]
@@ -347,7 +347,7 @@ def _phase(phase: str) -> str:
 
 def _told(count: int | None) -> str:
     if not count:
-        return "not told"
+        return "not reported"
     return "fewer than 100" if count == MIN_REPORTED_RECORDS - 1 else f"about {count:,}"
 
 
@@ -355,8 +355,8 @@ def _promised(guarantee: dict[str, Any] | None) -> str:
     if guarantee is None:
         return ""
     return (
-        f"{guarantee['epsilon']:.4g} (δ = {guarantee['delta']:g}, {guarantee['adjacency']} a "
-        f"{guarantee['unit']})"
+        f"{guarantee['epsilon']:.4g} (δ = {guarantee['delta']:g}, per {guarantee['unit']}, "
+        f"{guarantee['adjacency']})"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tacit.cli.show.results import console, show_table
 from tacit.plan.explain import Explanation
 from tacit.plan.plan import Plan
+from tacit.privacy.events import LaplaceEvent
 from tacit.results.statements import statement
 
 
@@ -52,9 +53,10 @@ def _messages(plan: Plan, party: str) -> str:
     """What a message consists of, by the lattice of the first release."""
     event = plan.settled[party].events_at(0)[0]
     assert event.lattice is not None
+    law = "Laplace" if isinstance(event, LaplaceEvent) else "Gaussian"
     return (
-        f"integers times a public step ({event.step:.3g} at first), with exact discrete noise of "
-        f"sd 2^{event.lattice.bits} steps per party"
+        f"integers times a public step ({event.step:.3g} at first), with exact discrete "
+        f"{law} noise of parameter 2^{event.lattice.bits} steps per party"
     )
 
 

@@ -14,7 +14,7 @@ from tacit.engines.execute import Observer
 from tacit.results.check import NOTHING_SPENT, TERMS, Check
 from tacit.results.shown import to_precision
 from tacit.results.summary import PartyResult, Result, VerdictFacts
-from tacit.results.text import COLUMNS, table_rows, texts
+from tacit.results.text import COLUMNS, interaction_lines, table_rows, texts
 from tacit.run.run import Prepared
 
 # Names of columns, levels, parties and files are printed literally: "[age,0]" is not markup.
@@ -159,7 +159,9 @@ def show_result(result: Result) -> None:
         show_table(f"{result.name}: topics", ["topic", "share", "top words"], rows)
     elif result.posterior.names:
         show_coefficients(result)
-    if warning is not None and (result.sites or result.posterior.names):
+    for one in result.tables:
+        show_table(f"{result.name}: {one.title}", one.columns, one.rows)
+    if warning is not None and (result.sites or result.posterior.names or result.tables):
         console.print(f"warning: {warning}", highlight=False)
     show_metrics(result.metrics, local=result.privacy.private)
     show_party_metrics(result)
@@ -269,6 +271,8 @@ def show_coefficients(result: Result | PartyResult) -> None:
     show_table(title, columns, cells, formatted=right)
     if hidden:
         console.print(f"… and {hidden} more with less clear signs, in the report")
+    for line in interaction_lines(result):
+        console.print(printable(line), highlight=False)
 
 
 def _share(learned: float | None) -> str:

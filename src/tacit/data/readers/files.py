@@ -51,6 +51,7 @@ def table_of_parties(frames: Mapping[str, pl.DataFrame], schema: SourceSchema) -
 def _same_columns(frames: Mapping[str, pl.DataFrame], schema: SourceSchema) -> list[pl.DataFrame]:
     """The columns that all tables have, as text where types differ; declared ones must be there."""
     wanted = {*raw_names(schema.columns, (one.name for one in schema.features)), schema.outcome}
+    wanted.discard("")  # no outcome
     for name, frame in frames.items():
         for column in wanted - {*frame.columns}:
             raise DataError(

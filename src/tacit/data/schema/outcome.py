@@ -21,6 +21,9 @@ def read_outcome(table: Table) -> Column:
     """
     schema = table.schema
     config = outcome_config(schema)
+    if not schema.outcome:
+        rows = table.frame.height
+        return Column(config=config, values=np.zeros(rows), missing=np.zeros(rows, dtype=bool))
     series = table.frame[schema.outcome]
     if schema.positive is not None and not config.levels:
         config = msgspec.structs.replace(config, levels=_two_levels(series, config))
@@ -36,6 +39,8 @@ def read_outcome(table: Table) -> Column:
 
 def outcome_config(schema: SourceSchema) -> ColumnConfig:
     """The outcome's declared column, or a default one."""
+    if not schema.outcome:
+        return ColumnConfig(name="no outcome")
     kind = "numeric" if schema.positive is None else "categorical"
     return schema.declared(schema.outcome) or ColumnConfig(name=schema.outcome, kind=kind)
 

@@ -21,7 +21,7 @@ class SourceSchema:
     columns: tuple[ColumnConfig, ...]
     """The public facts about each column."""
     outcome: str
-    """The column that is learned to be predicted."""
+    """The outcome column; "" if there is none."""
     positive: str | None = None
     """The level of the outcome that is y = 1; None: the outcome is a number, or, where levels of it
     are declared, one of these."""

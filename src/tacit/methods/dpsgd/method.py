@@ -256,6 +256,16 @@ class DPSGD(PrivateMethod):
         return max(1.0, model.dimension / 11.0) if isotropic else 1.0
 
     @property
+    def own_releases(self) -> bool:
+        """True with several steps per visit.
+
+        At the posterior a party's likelihood differs from an equal share of all if its records
+        differ from the others'. From a share its steps would lead away from the posterior, the
+        further the more of them there are.
+        """
+        return self.steps > 1
+
+    @property
     def server_momentum(self) -> float:
         """β between rounds; with several steps per round it is used within the round."""
         return self.momentum if self.steps == 1 else 0.0

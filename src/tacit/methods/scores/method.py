@@ -175,11 +175,11 @@ class PrivateScores(SummedMethod):
             return None
         few = f"; those of levels that fewer than {found.rare:.0%} of the records have, more than"
         return (
-            f"Intervals will be about {found.usual:.1f} times as wide as without privacy"
+            f"Expect intervals about {found.usual:.1f} times as wide as without privacy"
             f"{f'{few} {WIDE:g} times' if rare and found.rare < 1.0 else ''} ({model.dimension} "
             f"parameters, {self.total_units} records in {len(settled)} parties); to narrow them "
-            "use privacy.aggregation = 'trusted', a larger epsilon, more records or fewer "
-            "parameters."
+            "use privacy.aggregation = 'secure' or 'trusted', a larger epsilon, more records or "
+            "fewer parameters."
         )
 
     def check_ranges(self, model: Model, parties: Mapping[str, Records]) -> None:
@@ -232,7 +232,7 @@ class PrivateScores(SummedMethod):
     def is_nonnegative(self, stage: str) -> bool:
         return stage != SCORE
 
-    def budget_share(self, visit: int, visits: int, mu: float) -> float:
+    def budget_share(self, visit: int, visits: int, mu: float = 1.0) -> float:
         del visits
         return self.budget_shares(mu)[visit]
 

@@ -222,7 +222,7 @@ class ScoresServer:
         return found | {"effective_share": np.array([moments.share]), "moved": np.array([q.moved])}
 
     def _renewed(self, known: Arrays, mean: np.ndarray, number: int) -> Arrays:
-        """Another map, and no rounds of the old one, where the rounds that are left gain by it."""
+        """A new map if the remaining rounds gain by it; rounds of the old one are then dropped."""
         left = self._main_noise(number)
         noise = (left**-2.0 + float(np.sum(known["noise"] ** -2.0))) ** -0.5
         made_at, ratio = known.get("made_at", self.start), self._ratio(known)

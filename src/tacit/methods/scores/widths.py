@@ -22,7 +22,7 @@ from tacit.methods.scores.estimate import MOST_STEPS, SCALE_STEP
 from tacit.methods.scores.party import CLIP
 
 WIDE = 1.6
-"""Times the width without privacy: wider intervals are announced."""
+"""Width of intervals, relative to that without privacy, above which a warning is given."""
 
 
 class Widths(NamedTuple):

@@ -127,7 +127,7 @@ class PrivateScoring(SummedMethod):
     def is_nonnegative(self, stage: str) -> bool:
         return stage != SCORE
 
-    def budget_share(self, visit: int, visits: int, mu: float) -> float:
+    def budget_share(self, visit: int, visits: int, mu: float = 1.0) -> float:
         del mu
         if visit < 2:
             return (COUNTS_SHARE, MOMENT_SHARE)[visit]

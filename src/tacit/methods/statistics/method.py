@@ -12,6 +12,10 @@ typical record.
 **Sensitivity.** One unit is one contribution of norm ≤ C over all coordinates: 2C under
 replace-one, √2·C if the model declares its statistics nonnegative.
 
+**Pure ε.** With δ = 0 contributions are clipped in the L1 norm, which moves the sum by at most C or
+2C, and the noise is Laplace noise of scale Δ/ε in every coordinate. The L1 norm of a matrix of d²
+numbers is far larger than its L2 norm, so that this suits few columns.
+
 **Repair.** A noisy sum may not be a valid sum of statistics: a precision or a count may be
 negative. "truncate" takes the positive part of a precision or of counts at the party, which biases
 them upwards (MEng 4.21, 4.24–4.26; VIPS, section 4); "none" keeps the raw sums, which are unbiased,
@@ -42,9 +46,10 @@ from tacit.methods.statistics.noise_aware import aware_q, plain_q, stepped_q, su
 from tacit.models import ConjugateGaussian, Model, Records
 from tacit.models.statistics import Statistics, whole
 from tacit.privacy.bounded import Bounded, Tally, clip_sum, clip_units
-from tacit.privacy.events import GaussianEvent
+from tacit.privacy.events import GaussianEvent, LaplaceEvent
 from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.privacy.mechanisms import Gaussian as GaussianMechanism
+from tacit.privacy.mechanisms import Laplace as LaplaceMechanism
 from tacit.privacy.settings import check_clip
 from tacit.pvi import cavity, divide, multiply, power
 from tacit.server.combine import Combine, RoundSum, Run, Shared
@@ -162,6 +167,7 @@ class PrivateStatistics(PrivateMethod):
     units: ClassVar[tuple[Unit, ...]] = ("record", "person")
     eager: ClassVar[bool] = True
     takes_batches: ClassVar[bool] = True
+    pure_noise: ClassVar[bool] = True
     aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "secure", "trusted", "server")
     damping: ClassVar[float | None] = 1.0
     wants_full: ClassVar[bool] = True
@@ -205,6 +211,8 @@ class PrivateStatistics(PrivateMethod):
                 f"privacy.aggregation = 'server' with model {model.kind!r}; supported only for "
                 "counts: use 'trusted'"
             )
+        if self.pure:
+            self._check_pure(model, family)
         if self.repair == "truncate" and self.aggregation != "plain":
             raise ConfigError(
                 f"method.repair = 'truncate' with privacy.aggregation = {self.aggregation!r}; a "
@@ -218,6 +226,19 @@ class PrivateStatistics(PrivateMethod):
                 "must not depend on q or on a batch: use a conjugate model with posterior = "
                 "'full' and sampling_rate 1"
             )
+
+    def _check_pure(self, model: Model, family: Family) -> None:
+        if self.sampling_rate < 1:
+            raise ConfigError(
+                f"method.sampling_rate = {self.sampling_rate} with privacy.delta = 0; pure ε is "
+                "computed for sums over all records: leave sampling_rate out"
+            )
+        if not model.statistics_have_l1_norms:
+            raise ConfigError(
+                f"privacy.delta = 0 with model {model.kind!r}, whose statistics have no L1 norm in "
+                "closed form; set a small delta, e.g. 1e-9"
+            )
+        del family
 
     def numbers(self, dimension: int) -> int:
         return (
@@ -233,6 +254,8 @@ class PrivateStatistics(PrivateMethod):
         return by_unit(party, records, self.unit)
 
     def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
+        if self.pure:
+            return (LaplaceEvent(clip=clip, noise_sd=noise_sd, nonnegative=self._nonnegative),)
         return (
             GaussianEvent(
                 clip=clip,
@@ -299,10 +322,11 @@ class PrivateStatistics(PrivateMethod):
             return self._clipped(model, family, for_model, task, records, weights)
 
         bounded, drawn = self.batches.summed(for_batch, task, clipped, traced=model.traceable)
+        noise_sd, lattice = task.terms.noise_sds[0], task.terms.lattice
         shares = jnp.inf if self.aggregation == "server" else task.terms.shares
-        mechanism = GaussianMechanism(
-            noise_sd=task.terms.noise_sds[0], shares=shares, lattice=task.terms.lattice
-        )
+        mechanism = GaussianMechanism(noise_sd=noise_sd, shares=shares, lattice=lattice)
+        if self.pure:
+            mechanism = LaplaceMechanism(noise_sd=noise_sd, lattice=lattice)
         released = mechanism.release(task.noise[0], bounded, drawn)
         costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], released.cost)
         integers = released.integers
@@ -388,14 +412,18 @@ class PrivateStatistics(PrivateMethod):
             assert found is not None
             return found
 
+        norm = "l1" if self.pure else "l2"
         if weights.ndim == 1:
             found = statistics(records, weights)
-            least = found.least()
-            return clip_sum(found.norms(), clip, weights, found.total, least=least, tally=tally)
+            norms = found.l1_norms() if self.pure else found.norms()
+            return clip_sum(
+                norms, clip, weights, found.total, least=found.least(), tally=tally, norm=norm
+            )
         contributions = jax.vmap(lambda own, there: statistics(own, there).total(there))(
             records, weights
         )
-        return clip_units(contributions, clip, jnp.any(weights > 0, axis=1), tally=tally)
+        there = jnp.any(weights > 0, axis=1)
+        return clip_units(contributions, clip, there, tally=tally, norm=norm)
 
     def _factor(self, model: Model, family: Family, q: Natural, value: Any) -> Natural:
         """λ of the factor made of the released sums, scaled to all records."""

@@ -12,7 +12,7 @@ import numpy as np
 from tacit.arrays import Array
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, MeanFieldGaussian, Natural
-from tacit.models.base import GaussianPriorModel, Output, Records
+from tacit.models.base import GaussianPriorModel, ModelSchema, Output, Records
 from tacit.models.belief.statistics import (
     PARTS,
     BeliefStatistics,
@@ -21,9 +21,11 @@ from tacit.models.belief.statistics import (
     infer,
     lower_bound,
 )
+from tacit.models.settings import BeliefNetworkSettings
 from tacit.models.statistics import Statistics
 
 CHUNK = 1000
+MEASURED_DRAWS = 10
 START_MEAN, START_SD = 0.1, 0.01
 
 
@@ -49,6 +51,10 @@ class BeliefNetwork(GaussianPriorModel):
     """
 
     kind: ClassVar[str] = "belief-network"
+    Settings = BeliefNetworkSettings
+    serves: ClassVar[tuple[Output, ...]] = ("other",)
+    seeded: ClassVar[bool] = True
+    listed: ClassVar[bool] = False
     output: Output = "other"
     ties_at_prior: ClassVar[bool] = True
     rounding_grows: ClassVar[bool] = True
@@ -74,6 +80,27 @@ class BeliefNetwork(GaussianPriorModel):
         super().__init__(names, 0.0, prior_sd)
         self.visible, self.hidden = visible, hidden
         self.sweeps, self.start_seed = sweeps, start_seed
+
+    @classmethod
+    def build(cls, settings: BeliefNetworkSettings, schema: ModelSchema) -> BeliefNetwork:
+        numbers = [one.source for one in schema.layout or () if one.kind != "level"]
+        if numbers:
+            raise ConfigError(
+                f"model.kind = 'belief-network' with column {numbers[0]!r}, which is a number; its "
+                'columns have two levels: declare levels = ["no", "yes"] and reference = "no"'
+            )
+        return cls(
+            len(schema.names),
+            hidden=settings.hidden,
+            prior_sd=settings.prior_sd,
+            sweeps=settings.sweeps,
+            start_seed=schema.seed,
+        )
+
+    def measured(self, natural: Natural, records: Records, seed: int) -> dict[str, float]:
+        """Lower bound of the log-likelihood of held-out records, in nats per record."""
+        found = self.bound(natural, records, draws=MEASURED_DRAWS, seed=seed)
+        return {"log_likelihood_bound": float(np.mean(found))}
 
     @property
     def statistics_unit(self) -> float:

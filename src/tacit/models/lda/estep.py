@@ -57,6 +57,12 @@ class Expected:
         inner *= np.square(self.theta, dtype=np.float64)
         return np.sqrt(inner.sum(axis=1))
 
+    def l1_norms(self) -> Array:
+        """Σ of |entries| of each document, in float64: its number of words up to rounding."""
+        inner = self._sparse(np.abs(self.ratios.astype(np.float64)))
+        inner = inner @ np.abs(self.table.astype(np.float64))
+        return (inner * np.abs(self.theta.astype(np.float64))).sum(axis=1)
+
     def least(self) -> Array:
         """Lower bound on the entries of each document's statistics."""
         ratios = np.minimum.reduceat(self.ratios, self.documents.indptr[:-1])

@@ -50,6 +50,10 @@ class TopicStatistics(Statistics):
     def norms(self) -> np.ndarray:
         return self._spread(self.found.norms() / self.unit)
 
+    def l1_norms(self) -> np.ndarray:
+        """The number of words: the statistics of a document share its words among the topics."""
+        return self._spread(self.found.l1_norms() / self.unit)
+
     def least(self) -> np.ndarray:
         return self._spread(self.found.least())
 
@@ -186,6 +190,10 @@ class TopicModel(Model):
     @property
     def own_family(self) -> Family:
         return Dirichlets(self.topics, self.words)
+
+    @property
+    def statistics_have_l1_norms(self) -> bool:
+        return True
 
     @property
     def statistics_unit(self) -> float:

@@ -48,7 +48,10 @@ def supported(event: GaussianEvent, adjacency: Adjacency, accountant: Accountant
     "the moments accountant has no bound for poisson sampling under replace-one: use 'pld'"
     """
     module = _module(accountant)
-    return refusal(event, adjacency) or module.refusal(to_step(event, adjacency))
+    if reason := refusal(event, adjacency):
+        return reason
+    step = to_step(event, adjacency)
+    return None if step.scheme == "pure" else module.refusal(step)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,21 +95,37 @@ class Composition:
         return self._with((step, count * int(times)) for step, count in self.steps)
 
     def epsilon(self, delta: float) -> float:
-        """ε at δ; `math.inf` if the accountant has no bound."""
-        if not 0 < delta < 1:
-            raise ConfigError(f"delta = {delta}; it must be greater than 0 and less than 1")
-        return _epsilon(self.accountant, self.steps, float(delta))
+        """ε at δ; `math.inf` if there is no bound, as for Gaussian noise at δ = 0.
+
+        The losses of pure releases are bounded and add up; the others have ε at δ beside them.
+        """
+        if not 0 <= delta < 1:
+            raise ConfigError(f"delta = {delta}; it must be 0 or more and less than 1")
+        pure, others = _pure(self.steps)
+        if not others:
+            return pure
+        return math.inf if delta == 0 else pure + _epsilon(self.accountant, others, float(delta))
 
     def delta(self, epsilon: float) -> float:
         """δ at ε, at most 1."""
         if not (epsilon >= 0 and math.isfinite(epsilon)):
             raise ConfigError(f"epsilon = {epsilon}; it must be a finite number, 0 or more")
-        return _delta(self.accountant, self.steps, float(epsilon))
+        pure, others = _pure(self.steps)
+        if epsilon < pure:  # without the pure releases' share nothing is left for the others
+            return 1.0
+        return _delta(self.accountant, others, float(epsilon) - pure)
 
     def _with(self, counts: Iterable[tuple[Step, int]]) -> Composition:
         return Composition(
             adjacency=self.adjacency, accountant=self.accountant, steps=tuple(sorted(counts))
         )
+
+
+def _pure(steps: Steps) -> tuple[float, Steps]:
+    """Sum of the losses of pure releases, rounded up, and the other steps."""
+    each = [step.far * count for step, count in steps if step.scheme == "pure"]
+    total = math.nextafter(math.fsum(each), math.inf) if each else 0.0
+    return total, tuple(item for item in steps if item[0].scheme != "pure")
 
 
 @functools.lru_cache(maxsize=512)

@@ -3,12 +3,15 @@
 An accountant's theorem fixes noise, clip and sampling of all releases in advance. A ledger's budget
 spans runs whose settings are chosen after seeing earlier results, so it needs a *filter*: a rule
 that admits the next run by what was charged so far, and that keeps (ε, δ) whatever was chosen and
-why. Two are proven and used here (docs/methods/accounting.md, "Filters"):
+why. Three are proven and used here (docs/methods/accounting.md, "Filters"):
 
-* all releases without sampling: Σ distance² ≤ μ², exactly as if planned in advance;
-* Rényi divergences of one order, which the budget fixes: Σ D_order ≤ the budget's.
+* only releases with Laplace noise, whose losses are bounded: Σ ε ≤ the budget's ε, with no δ;
+* all releases Gaussian and without sampling: Σ distance² ≤ μ², exactly as if planned in advance;
+* Rényi divergences of one order, which the budget fixes: Σ D_order ≤ the budget's. A release that
+  is purely ε-private has D_order ≤ min(ε, order·ε²/2) (Bun and Steinke 2016).
 
-Each is given a share of δ, so that a sequence of runs may end under either.
+The last two are given a share of δ each, so that a sequence of runs may end under any of them.
+Under a budget with δ = 0 only the first one admits anything.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import numpy as np
 
 from tacit.privacy.accounting.profiles import hockey_stick
 from tacit.privacy.accounting.steps import Step, not_negative, to_step
-from tacit.privacy.events import Adjacency, GaussianEvent
+from tacit.privacy.events import Adjacency, GaussianEvent, LaplaceEvent
 
 GAUSSIAN_SHARE = 0.8
 """Share of δ for the first filter; the second has the rest."""
@@ -58,7 +61,12 @@ def filtered_epsilon(
         Accountant of releases without sampling; its result must be that of a Gaussian release with
         the sum of the squared distances.
     """
-    if not any(is_sampled(event) for event in events):
+    pure = [isinstance(event, LaplaceEvent) for event in events]
+    if all(pure):
+        return epsilon(events, 0.0, adjacency)
+    if delta == 0:
+        return math.inf
+    if not any(pure) and not any(is_sampled(event) for event in events):
         return epsilon(events, GAUSSIAN_SHARE * delta, adjacency)
     order = renyi_order(budget, (1 - GAUSSIAN_SHARE) * delta)
     return _converted(renyi(events, adjacency, order), order, (1 - GAUSSIAN_SHARE) * delta)
@@ -99,6 +107,8 @@ def _converted(divergence: float, order: float, delta: float) -> float:
 @functools.lru_cache(maxsize=4096)
 def _divergence(step: Step, order: float) -> float:
     """Rényi divergence of one step's worst-case pair, in the worse direction."""
+    if step.scheme == "pure":
+        return min(step.far, order * (step.far * step.far) / 2.0)
     if step.scheme == "all":
         return order * (step.far * step.far) / 2.0  # inf, where ** would raise
     forth, back = (_log_moment(step, order, reverse=reverse) for reverse in (False, True))

@@ -12,9 +12,15 @@ import math
 from typing import Literal, NamedTuple, get_args
 
 from tacit.errors import ConfigError
-from tacit.privacy.events import Adjacency, GaussianEvent, Poisson, WithoutReplacement
+from tacit.privacy.events import (
+    Adjacency,
+    GaussianEvent,
+    LaplaceEvent,
+    Poisson,
+    WithoutReplacement,
+)
 
-Scheme = Literal["all", "poisson", "without-replacement"]
+Scheme = Literal["all", "poisson", "without-replacement", "pure"]
 
 
 class Step(NamedTuple):
@@ -22,6 +28,7 @@ class Step(NamedTuple):
 
     `far` is the distance between the sums with the unit and with its replacement (or without it);
     `near` is the distance between the sums with the unit and of a batch that excludes it.
+    A release with Laplace noise has the scheme "pure": `far` is its ε, the largest possible loss.
     `one_way`: the same neighbour has the unit in every step, so the two directions of the privacy
     loss are composed separately (add-or-remove-one). Otherwise they are mixed (replace-one).
     """
@@ -51,6 +58,8 @@ def to_step(event: GaussianEvent, adjacency: Adjacency) -> Step:
     if reason := refusal(event, adjacency):
         raise ConfigError(reason)
     far = event.distance(event.sensitivity(adjacency))
+    if isinstance(event, LaplaceEvent):
+        return Step("pure", 1.0, far, far, False)
     slack = 0.0 if event.lattice is None else event.lattice.slack
     sampling = event.sampling
     if sampling is None or sampling.rate == 1:

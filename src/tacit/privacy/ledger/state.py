@@ -25,7 +25,7 @@ from typing import Literal, get_args
 import msgspec
 
 from tacit.errors import ConfigError, DataError, PrivacyBudgetError
-from tacit.privacy.events import Adjacency, GaussianEvent
+from tacit.privacy.events import Adjacency, Event, GaussianEvent
 from tacit.privacy.ledger.chain import ADVICE, Entry
 from tacit.privacy.ledger.fingerprint import DatasetId
 from tacit.support.type_info import prepare
@@ -47,8 +47,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def __post_init__(self) -> None:
         if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
             raise ConfigError(f"budget epsilon = {self.epsilon}; it must be a finite number > 0")
-        if not 0 < self.delta < 1:
-            raise ConfigError(f"budget delta = {self.delta}; it must be between 0 and 1")
+        if not 0 <= self.delta < 1:
+            raise ConfigError(f"budget delta = {self.delta}; it must be 0 or more and below 1")
         check_terms(self.unit, self.adjacency)
 
     def within(self, other: Budget) -> bool:
@@ -72,7 +72,7 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     unit: Unit
     adjacency: Adjacency
-    events: tuple[GaussianEvent, ...]
+    events: tuple[Event, ...]
     purpose: str = ""
     new: bool = False
 
@@ -138,9 +138,7 @@ def counted(
     moves_two = budget.adjacency == "replace-one" and unit != "party"
     distance = event.sensitivity("replace-one") * (2.0 if moves_two else 1.0)
     clip = distance if budget.adjacency == "add-or-remove-one" else distance / 2.0
-    return GaussianEvent(
-        clip=clip, noise_sd=event.noise_sd, count=event.count, lattice=event.lattice
-    )
+    return type(event)(clip=clip, noise_sd=event.noise_sd, count=event.count, lattice=event.lattice)
 
 
 def tally(charges: Iterable[tuple[Iterable[GaussianEvent], Unit, Adjacency]]) -> Counter[Paid]:
@@ -251,7 +249,7 @@ def as_charge(entry: Entry, dataset: DatasetId) -> Charge:
             **{n: getattr(entry, n) for n in ("seq", "time", "run", "request", "attempt")},
             **{n: getattr(entry, n) for n in ("unit", "adjacency", "purpose")},
             "dataset": dataset,
-            "events": msgspec.json.decode(entry.body, type=prepare(tuple[GaussianEvent, ...])),
+            "events": msgspec.json.decode(entry.body, type=prepare(tuple[Event, ...])),
         },
         prepare(Charge),
     )

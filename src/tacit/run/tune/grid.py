@@ -43,6 +43,8 @@ GRIDS: dict[str, dict[str, Choice]] = {
         "schedule.rounds": ROUNDS,
     },
     "dp-scores": {"schedule.rounds": Choice(others=(14, 22))},
+    "conjugate": {"schedule.rounds": Choice(others=(50, 200))},
+    "dp-conjugate": {"schedule.rounds": Choice(others=(10, 14, 22))},
     "dp-updates": {
         "method.clip": CLIP,
         "method.shards": Choice(times=(0.25, 0.5, 2.0)),

@@ -1,0 +1,1 @@
+"""Conjugate-exponential models in stages, exact or with noise."""

@@ -1,0 +1,480 @@
+"""`GaussianMixture`: a mixture of normals with full covariance matrices, for columns of numbers.
+
+π ~ Dirichlet(α₀), and for each component Λ ~ Wishart, μ | Λ ~ N(m₀, (β₀Λ)⁻¹) (Bishop 2006, section
+10.2). q is Dirichlet × normal-Wishart (`tacit.expfam.normal_wishart`); given q, a record has
+responsibilities r and contributes r ⊗ (1, y, yyᵀ). The prior is that of scikit-learn's
+`BayesianGaussianMixture` with its defaults: centred at the mean of all records, in units of their
+covariance, and as strong as one record.
+
+Four stages (`tacit.models.conjugate`), all of them sums of second moments
+(`tacit.models.mixture.moments`):
+
+    columns ×2   counts, sums and squares of each column    → centre and scale
+    moment       second moment of the scaled columns        → whitening
+    cells ×3     moments of the records nearest to public centres → a start, fitted by the server
+    update …     moments weighted by responsibilities       → q
+
+docs/methods/conjugate.md derives the sensitivities. Intervals of a private fit are not calibrated:
+q does not contain the noise, and it knows one of K! equal modes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tacit.arrays import Array, Arrays
+from tacit.data.schema.layout import Layout, unknown_layout
+from tacit.errors import ConfigError
+from tacit.expfam import Family, Natural
+from tacit.expfam.normal_wishart import NormalWisharts
+from tacit.models.base import (
+    ColumnUnits,
+    Description,
+    ModelSchema,
+    Output,
+    Records,
+    checked_names,
+)
+from tacit.models.columns import check_numeric, check_x, column_bounds
+from tacit.models.conjugate import (
+    ConjugateExponential,
+    NoStatistics,
+    RowStatistics,
+    StageSum,
+    StatisticsStage,
+)
+from tacit.models.mixture.moments import (
+    Repaired,
+    Units,
+    diagonal_rows,
+    outer_rows,
+    positive_root,
+    product_statistics,
+    read_moments,
+    repaired,
+)
+from tacit.models.mixture.start import POINTS, drawn_points, fitted_components
+from tacit.models.predictive import Prediction
+from tacit.models.settings import MixtureSettings
+from tacit.models.statistics import Statistics
+
+COLUMNS, MOMENT, CELLS, UPDATE = "columns", "moment", "cells", "update"
+MAP_SHARES, CELL_SHARES = (0.02, 0.02, 0.04), (0.10, 0.10, 0.20)
+NARROW = 4.0
+"""The second look at the columns covers this many standard deviations around the first mean."""
+LARGEST_ASKED = 1e12
+"""A request with larger numbers is answered with an empty sum: its arithmetic would overflow."""
+STEP_POWER = 0.7
+"""ρ_t = (1 + t)^−0.7 averages noisy sums over rounds (VIPS, Alg. 1)."""
+
+
+class GaussianMixture(ConjugateExponential):
+    """A mixture of `components` normals over the columns of x.
+
+    Parameters
+    ----------
+    columns
+        Names of the columns of x.
+    components
+        Number of components K.
+    concentration
+        Dirichlet parameter of the weights; 1/K if left out, which lets components become empty.
+    start_seed
+        Seed of the first cells and of the server's restarts.
+    bounds
+        Smallest and largest value of every column, (low, high); needed with privacy unless the
+        columns are standardised. A data frame's schema declares them.
+    layout
+        Description of each column by a schema.
+
+    Examples
+    --------
+    >>> GaussianMixture(("age", "weight"), components=3).own_family
+    NormalWisharts(3, 2)
+    """
+
+    kind: ClassVar[str] = "mixture"
+    Settings = MixtureSettings
+    serves: ClassVar[tuple[Output, ...]] = ("other",)
+    reads_columns: ClassVar[bool] = True
+    seeded: ClassVar[bool] = True
+    output: Output = "other"
+    listed: ClassVar[bool] = False
+    multimodal: ClassVar[bool] = True
+    private_rounds: ClassVar[int] = 14
+    uncalibrated: ClassVar[str | None] = (
+        "Intervals of clusters are not calibrated: they hold for one of several equally good "
+        "labellings and assume that the records come from such a mixture."
+    )
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        *,
+        components: int = 3,
+        concentration: float | None = None,
+        start_seed: int = 0,
+        bounds: tuple[Any, Any] | None = None,
+        layout: Layout | None = None,
+    ) -> None:
+        self.columns = checked_names(columns, "columns")
+        whole = isinstance(components, int | np.integer) and not isinstance(components, bool)
+        if not (whole and components >= 1):
+            raise ConfigError(f"components = {components!r}; it must be a whole number, at least 1")
+        if concentration is not None and not 0 < concentration < math.inf:
+            raise ConfigError(f"concentration = {concentration}; it must be a finite number > 0")
+        self.components, self.start_seed = int(components), int(start_seed)
+        self.concentration = 1.0 / components if concentration is None else float(concentration)
+        self.layout = unknown_layout(self.columns) if layout is None else layout
+        self.bounds = column_bounds(self.kind, self.columns, self.layout, bounds)
+
+    @classmethod
+    def build(cls, settings: MixtureSettings, schema: ModelSchema) -> GaussianMixture:
+        check_numeric(cls.kind, schema.layout)
+        return cls(
+            schema.names,
+            components=settings.components,
+            concentration=settings.concentration,
+            start_seed=schema.seed,
+            layout=schema.layout,
+        )
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return len(self.columns)
+
+    @property
+    def dimension(self) -> int:
+        return self.own_family.dimension
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        groups = [f"cluster {k + 1}" for k in range(self.components)]
+        return (
+            *(f"{group}: weight" for group in groups),
+            *(f"{group}: mean of {name}" for group in groups for name in self.columns),
+            *(
+                f"{group}: precision of {one} and {other}"
+                for group in groups
+                for one in self.columns
+                for other in self.columns
+            ),
+        )
+
+    @property
+    def own_family(self) -> NormalWisharts:
+        return NormalWisharts(self.components, self.width)
+
+    @property
+    def cells(self) -> int:
+        """Number of cells from which the server finds a start."""
+        return max(4 * self.components, 20)
+
+    @property
+    def _units(self) -> Units:
+        return Units(math.sqrt(self.width + 4.0))
+
+    def check_records(self, party: str, records: Records) -> None:
+        check_x(self.kind, self.width, party, records)
+
+    # Prior and posterior
+
+    def prior(self, family: Family) -> Natural:
+        """The prior in units of the declared ranges; a fit has it in those of its columns."""
+        del family
+        low, high = self.bounds
+        return self._prior(0.5 * (low + high), np.diag(0.5 * (high - low)))
+
+    def _prior(self, centre: np.ndarray, root: np.ndarray) -> Natural:
+        k, d = self.components, self.width
+        return self.own_family.natural(
+            concentration=np.full(k, self.concentration),
+            mean=np.tile(centre, (k, 1)),
+            mean_precision=np.ones(k),
+            scale=np.tile(root @ root.T, (k, 1, 1)),
+            degrees=np.full(k, float(d)),
+        )
+
+    def _posterior(self, known: Arrays, found: Repaired) -> Natural:
+        """q from moments of y, in the coordinates of x = centre + root·y."""
+        centre, root = known["centre"], known["root"]
+        mean = centre + found.mean @ root.T
+        covariance = root @ found.covariance @ root.T
+        moment = covariance + mean[:, :, None] * mean[:, None, :]
+        before = self._prior(centre, root)
+        count = found.count
+        return {
+            "log": before["log"] + count,
+            "count": before["count"] + count,
+            "linear": before["linear"] + count[:, None] * mean,
+            "quadratic": before["quadratic"] + count[:, None, None] * moment,
+            "degrees": before["degrees"] + count,
+        }
+
+    # Stages
+
+    @property
+    def stages(self) -> tuple[StatisticsStage, ...]:
+        shares = (*MAP_SHARES, *CELL_SHARES)
+        names = (COLUMNS, COLUMNS, MOMENT, *(CELLS for _ in CELL_SHARES))
+        first = [StatisticsStage(*one) for one in zip(names, shares, strict=True)]
+        return (*first, StatisticsStage(UPDATE, 1.0 - sum(shares)))
+
+    def stage_size(self, stage: str) -> int:
+        d = self.width
+        if stage == COLUMNS:
+            return 1 + 2 * d
+        rows = {MOMENT: 1, CELLS: self.cells, UPDATE: self.components}[stage]
+        return rows * (1 + d + d * (d + 1) // 2)
+
+    def public_shapes(self, stage: str) -> dict[str, tuple[int, ...]]:
+        k, d = self.components, self.width
+        shapes: dict[str, tuple[int, ...]] = {"centre": (d,), "root": (d, d)}
+        if stage == CELLS:
+            shapes["cell_centres"] = (self.cells, d)
+        if stage == UPDATE:
+            shapes |= {"log_weight": (k,), "mean": (k, d), "factor": (k, d, d)}
+        return shapes
+
+    def first_public(self) -> Arrays:
+        low, high = self.bounds
+        return {"centre": 0.5 * (low + high), "root": np.diag(0.5 * (high - low))}
+
+    def stage_statistics(self, stage: str, public: Arrays, records: Records) -> Statistics:
+        x = np.asarray(records["x"], np.float64)
+        if not all(np.all(np.abs(value) <= LARGEST_ASKED) for value in public.values()):
+            return NoStatistics(records=len(x), size=self.stage_size(stage))
+        gap = x - public["centre"]
+        if stage == COLUMNS:
+            y = np.clip(gap / np.maximum(np.diagonal(public["root"]), 1e-12), -1.0, 1.0)
+            packed, norms = diagonal_rows(y, Units(1.0))
+            return RowStatistics(left=np.ones((len(x), 1)), right=packed, sizes=norms)
+        y = rowwise_product(gap, np.linalg.pinv(public["root"]))
+        packed, norms = outer_rows(y, self._units)
+        if stage == MOMENT:
+            return RowStatistics(left=np.ones((len(x), 1)), right=packed, sizes=norms)
+        if stage == CELLS:
+            return product_statistics(nearest_cells(y, public["cell_centres"]), packed, norms)
+        weights = responsibilities(y, public["log_weight"], public["mean"], public["factor"])
+        return product_statistics(weights, packed, norms)
+
+    def advance(self, known: Arrays, answer: StageSum) -> tuple[Arrays, Natural | None]:
+        if answer.stage == COLUMNS:
+            found = self._after_columns(known, answer)
+        elif answer.stage == MOMENT:
+            found = self._after_moment(known, answer)
+        elif answer.stage == CELLS:
+            found = self._after_cells(known, answer)
+        else:
+            return self._after_update(known, answer)
+        return found, None
+
+    def _after_columns(self, known: Arrays, answer: StageSum) -> Arrays:
+        """Centre and scale: the first look gives the range of the second."""
+        half = np.diagonal(known["root"])
+        units = Units(1.0)
+        moments = read_moments(answer.total, self.width, units, answer.noise_sd, diagonal=True)
+        count = max(float(moments.count[0]), moments.count_sd, 1.0)
+        mean = np.clip(moments.linear[0] / count, -1.0, 1.0)
+        square = np.diagonal(moments.quadratic[0]) / count
+        noise = moments.quadratic_sd / count
+        variance = np.clip(square - mean * mean, max(noise, 1e-6), 1.0)
+        centre, sd = known["centre"] + half * mean, half * np.sqrt(variance)
+        if answer.following == COLUMNS:
+            return {"centre": centre, "root": np.diag(np.minimum(half, NARROW * sd))}
+        return {"centre": centre, "root": np.diag(sd)}
+
+    def _after_moment(self, known: Arrays, answer: StageSum) -> Arrays:
+        """Whitening: afterwards y has mean 0 and covariance I."""
+        moments = read_moments(answer.total, self.width, self._units, answer.noise_sd)
+        count = max(float(moments.count[0]), moments.count_sd, 1.0)
+        mean = moments.linear[0] / count
+        covariance = moments.quadratic[0] / count - np.outer(mean, mean)
+        root = positive_root(covariance, moments.quadratic_sd / count)
+        rng = np.random.default_rng([self.start_seed, 1])
+        return {
+            "centre": known["centre"] + known["root"] @ mean,
+            "root": known["root"] @ root,
+            "cell_centres": rng.standard_normal((self.cells, self.width)),
+        }
+
+    def _after_cells(self, known: Arrays, answer: StageSum) -> Arrays:
+        moments = read_moments(answer.total, self.width, self._units, answer.noise_sd)
+        found = repaired(moments)
+        rng = np.random.default_rng([self.start_seed, 2, answer.number])
+        points = drawn_points(found, POINTS, rng)
+        if answer.following == CELLS:
+            centres = np.where(
+                (found.count > 2.0 * moments.count_sd + 1.0)[:, None],
+                found.mean,
+                points[rng.permutation(len(points))[: self.cells]],
+            )
+            return {**_map(known), "cell_centres": centres}
+        start = fitted_components(points, self.components, rng)
+        count = start.count * np.sum(found.count)
+        q = self._posterior(known, start._replace(count=count))
+        return {**_map(known), **self._request(known, q)}
+
+    def _after_update(self, known: Arrays, answer: StageSum) -> tuple[Arrays, Natural]:
+        step = 1.0 if answer.noise_sd == 0.0 else (1.0 + answer.number) ** -STEP_POWER
+        total, variance = answer.total, answer.noise_sd**2
+        if step < 1.0:
+            total = (1.0 - step) * known["sums"] + step * total
+            variance = (1.0 - step) ** 2 * float(known["noise"]) + step**2 * variance
+        moments = read_moments(total, self.width, self._units, math.sqrt(variance))
+        q = self._posterior(known, repaired(moments))
+        kept = {"sums": total, "noise": np.asarray(variance)}
+        return {**_map(known), **self._request(known, q), **kept}, q
+
+    def _request(self, known: Arrays, q: Natural) -> Arrays:
+        """What responsibilities depend on, in the coordinates of y (Bishop 2006, eq. 10.46)."""
+        usual = self.own_family.usual(q)
+        inverse = np.linalg.inv(known["root"])
+        mean = (usual["mean"] - known["centre"]) @ inverse.T
+        scale = inverse @ usual["scale"] @ inverse.T
+        precision = usual["degrees"][:, None, None] * np.linalg.inv(scale)
+        alpha = usual["concentration"]
+        from scipy.special import digamma
+
+        log_weight = digamma(alpha) - digamma(np.sum(alpha))
+        log_weight += 0.5 * self.own_family.log_determinant(scale, usual["degrees"])
+        log_weight -= 0.5 * self.width / usual["mean_precision"]
+        factor = np.swapaxes(
+            np.linalg.cholesky(0.5 * (precision + np.swapaxes(precision, 1, 2))), 1, 2
+        )
+        return {"log_weight": log_weight - np.max(log_weight), "mean": mean, "factor": factor}
+
+    # Results
+
+    def log_predictive(self, natural: Natural, x: Array) -> np.ndarray:
+        """log of weight × predictive density of every record and component: Student's t."""
+        from scipy.special import gammaln
+
+        usual, d = self.own_family.usual(natural), self.width
+        x = np.asarray(x, np.float64)
+        share = usual["concentration"] / np.sum(usual["concentration"])
+        result = np.empty((len(x), self.components))
+        for k in range(self.components):
+            free = usual["degrees"][k] + 1.0 - d
+            beta = usual["mean_precision"][k]
+            root = np.linalg.cholesky(usual["scale"][k] * (1.0 + beta) / (beta * free))
+            turned = np.linalg.solve(root, (x - usual["mean"][k]).T)
+            size = 2.0 * np.sum(np.log(np.diagonal(root)))
+            square = np.sum(turned * turned, axis=0)
+            result[:, k] = (
+                math.log(share[k])
+                + gammaln(0.5 * (free + d))
+                - gammaln(0.5 * free)
+                - 0.5 * (d * math.log(free * math.pi) + size)
+                - 0.5 * (free + d) * np.log1p(square / free)
+            )
+        return result
+
+    def predict(
+        self, family: Family, natural: Natural, records: Records, *, draws: int, seed: int
+    ) -> Prediction:
+        """Probabilities of the clusters of each record, and its log predictive density."""
+        del family, draws, seed
+        logs = self.log_predictive(natural, records["x"])
+        largest = np.max(logs, axis=1, keepdims=True)
+        weights = np.exp(logs - largest)
+        whole = np.sum(weights, axis=1, keepdims=True)
+        return Prediction(weights / whole, largest[:, 0] + np.log(whole[:, 0]), None)
+
+    def described(self, natural: Natural, units: ColumnUnits) -> list[Description]:
+        """Share, mean and sd of every cluster, the largest first, in the columns' own units."""
+        usual = self.own_family.usual(natural)
+        share = usual["concentration"] / np.sum(usual["concentration"])
+        spread = np.maximum(usual["degrees"] - self.width - 1.0, 1.0)
+        sd = np.sqrt(np.diagonal(usual["scale"], axis1=1, axis2=2) / spread[:, None])
+        known = [units.get(name, (0.0, 1.0)) for name in self.columns]
+        centre, scale = (np.array(part) for part in zip(*known, strict=True))
+        mean, sd = centre + scale * usual["mean"], scale * sd
+        order = np.argsort(-share, kind="stable")
+        rows = [
+            (
+                str(k + 1),
+                f"{share[k]:.1%}",
+                *(f"{m:.4g} ± {s:.3g}" for m, s in zip(mean[k], sd[k], strict=True)),
+            )
+            for k in order
+        ]
+        heading = ("Cluster", "Share", *self.columns)
+        return [Description("Clusters: mean ± standard deviation of their records", heading, rows)]
+
+    def weight_of(self, natural: Natural) -> float:
+        return float(np.sum(natural["count"]))
+
+    def measured(self, natural: Natural, records: Records, seed: int) -> dict[str, float]:
+        """Mean log predictive density of held-out records, in the units of x."""
+        found = self.predict(self.own_family, natural, records, draws=1, seed=seed)
+        return {"log_predictive_density": float(np.mean(found.log_density))}
+
+    def log_likelihood(self, theta: Array, records: Records) -> np.ndarray:
+        """log p(record | θ), in NumPy."""
+        return _log_total(self._log_parts(theta, records))
+
+    def response(self, theta: Array, records: Records) -> np.ndarray:
+        """Probabilities of the clusters of each record given θ, (n, K)."""
+        logs = self._log_parts(theta, records)
+        return np.exp(logs - _log_total(logs)[:, None])
+
+    def _log_parts(self, theta: Array, records: Records) -> np.ndarray:
+        weights, means, precisions = self.own_family.parts(np.asarray(theta, np.float64))
+        gap = np.asarray(records["x"], np.float64)[:, None, :] - means
+        squares = np.einsum("nki,kij,nkj->nk", gap, precisions, gap)
+        size = np.linalg.slogdet(precisions)[1] - self.width * math.log(2.0 * math.pi)
+        return np.log(weights) + 0.5 * (size - squares)
+
+
+def _log_total(logs: np.ndarray) -> np.ndarray:
+    largest = np.max(logs, axis=1)
+    return largest + np.log(np.sum(np.exp(logs - largest[:, None]), axis=1))
+
+
+def _map(known: Arrays) -> Arrays:
+    return {"centre": known["centre"], "root": known["root"]}
+
+
+# A record's values, independent of the other records to the last bit
+
+
+def rowwise_product(rows: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    """rows @ matrixᵀ by elementwise operations: BLAS may round by the number of rows."""
+    result = np.zeros((len(rows), len(matrix)))
+    for i, weights in enumerate(matrix):
+        for j, weight in enumerate(weights):
+            result[:, i] = result[:, i] + weight * rows[:, j]
+    return result
+
+
+def nearest_cells(y: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """One-hot of the nearest centre; the first one of equally near ones."""
+    squares = np.zeros((len(y), len(centres)))
+    for j in range(y.shape[1]):
+        squares = squares + np.square(y[:, j, None] - centres[:, j])
+    return np.eye(len(centres))[np.argmin(squares, axis=1)]
+
+
+def responsibilities(
+    y: np.ndarray, log_weight: np.ndarray, mean: np.ndarray, factor: np.ndarray
+) -> np.ndarray:
+    """r ∝ exp(log weight − ½‖factor·(y − mean)‖²); equal where all are impossible."""
+    logs = np.empty((len(y), len(mean)))
+    for k in range(len(mean)):
+        turned = rowwise_product(y - mean[k], factor[k])
+        squares = np.zeros(len(y))
+        for j in range(y.shape[1]):
+            squares = squares + np.square(turned[:, j])
+        logs[:, k] = log_weight[k] - 0.5 * squares
+    weights = np.exp(logs - np.max(logs, axis=1, keepdims=True))
+    whole = np.zeros(len(y))
+    for column in weights.T:
+        whole = whole + column
+    return weights / whole[:, None]
