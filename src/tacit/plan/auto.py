@@ -111,6 +111,7 @@ def choose_method(
     schedule: Schedule | None = None,
     parties: int = 1,
     steady: bool = True,
+    full: bool = False,
 ) -> tuple[LocalMethod, str]:
     """The method chosen by "auto", and the reason in one line."""
     if isinstance(model, ConjugateExponential):
@@ -131,14 +132,21 @@ def choose_method(
         return Exact(), f"model {model.kind!r} has a closed-form posterior"
     if isinstance(model, GaussianSites):
         return NaturalVI(), f"model {model.kind!r} is generalised linear: quadrature"
-    if model.traceable and not model.multimodal and model.dimension <= SOLVED_UP_TO:
-        return NaturalVI(), (
-            f"model {model.kind!r} has {model.dimension} parameters, at most {SOLVED_UP_TO}: "
-            "natural gradients with a full covariance"
-        )
+    size = f"model {model.kind!r} has {model.dimension} parameters"
+    if model.traceable and not model.multimodal:
+        if model.dimension <= SOLVED_UP_TO:
+            return NaturalVI(), (
+                f"{size}, at most {SOLVED_UP_TO}: natural gradients with a full covariance"
+            )
+        everyone = steady and (schedule is None or schedule.parties_per_round is None)
+        if everyone and not full:
+            return NaturalVI(), (
+                f"{size}, more than {SOLVED_UP_TO}: natural gradients with independent parameters "
+                "and standard deviations by linear response"
+            )
     return GradientVI(), (
-        f"model {model.kind!r} has several modes or more than {SOLVED_UP_TO} parameters: "
-        "stochastic gradients"
+        f"{size}, more than {SOLVED_UP_TO} without all parties in every round or with a full "
+        "covariance, or several modes: stochastic gradients"
     )
 
 
