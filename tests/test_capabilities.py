@@ -113,12 +113,15 @@ GLM = (
 )
 
 
+ONE_PREDICTOR = GLM.replace("InNumPy", "DiagonalExpectations InNumPy")
+
+
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        ("logistic", GLM),
+        ("logistic", ONE_PREDICTOR),
         ("softmax", GLM),
-        ("poisson", GLM),
+        ("poisson", ONE_PREDICTOR),
         ("normal-mean", "ConjugateGaussian BoundedDerivatives"),
         ("neural-network", ""),
         ("topics", "TopicTables"),

@@ -254,3 +254,43 @@ def test_a_numpyro_model_reads_columns_by_name():
     assert fit.predict({"age": NEW["age"].to_numpy()}).shape == (2,)
     with pytest.raises(DataError, match='no column "died"'):
         tacit.fit(adapted, FRAME.drop(columns="died"), party="hospital", privacy=None)
+
+
+def slope(age, pressure=None):
+    a = numpyro.sample("a", dist.Normal(100.0, 100.0))
+    b = numpyro.sample("b", dist.Normal(0.0, 10.0))
+    with numpyro.plate("records", age.shape[0]):
+        numpyro.sample("pressure", dist.Normal(a + b * age, 12.0), obs=pressure)
+
+
+def test_a_numpyro_function_is_fitted_to_the_columns_that_it_names():
+    fitted = tacit.fit(slope, FRAME, party="hospital", privacy="none")
+    assert fitted.converged
+    assert fitted.posterior.mean[1] == pytest.approx(0.5, abs=0.1)
+    with pytest.raises(ConfigError, match=r"slope, a function; with privacy give tacit.from_nump"):
+        tacit.fit(slope, FRAME, party="hospital", privacy=tacit.Privacy(epsilon=1.0))
+    with pytest.raises(ConfigError, match="argument age is no column of the records"):
+        tacit.fit(slope, FRAME.rename(columns={"age": "years"}), party="hospital", privacy="none")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # one round learns nothing
+def test_a_private_numpyro_fit_says_which_columns_to_declare():
+    records = {"age": AGE, "pressure": FRAME["pressure"].to_numpy()}
+    facts = {"age": (18, 100), "pressure": (0, 300)}
+    privacy = tacit.Privacy(epsilon=4.0, insecure_noise_seed=1)
+    few = {name: column[:8] for name, column in records.items()}
+    how = {
+        "privacy": privacy,
+        "method": tacit.methods.DPSGD(),
+        "schedule": tacit.schedules.Synchronous(rounds=1),
+    }
+    plain = tacit.fit(tacit.from_numpyro(slope, few), {"a": records}, **how)
+    said = str(plain.privacy)
+    assert "without declared bounds (age, pressure)" in said
+    assert "columns={'age': (low, high), …}" in said
+    declared = tacit.from_numpyro(slope, few, columns=facts)
+    quiet = tacit.fit(declared, {"a": records}, **how)
+    assert "without declared bounds" not in str(quiet.privacy)
+    beyond = tacit.from_numpyro(slope, few, columns=facts | {"age": (18, 60)})
+    with pytest.raises(DataError, match=r"column 'age': a value is outside .* \[18, 60\]; clip"):
+        tacit.fit(beyond, {"a": records}, **how)

@@ -159,7 +159,7 @@ def fitted():
 
 def test_a_summary_is_a_frame_in_original_units(fitted):
     table = fitted.summary()
-    assert table.columns == ["term", "unit", "mean", "sd", "low", "high", "learned"]
+    assert table.columns == ["term", "unit", "mean", "sd", "low", "high", "learned", "prior"]
     scaled = fitted.summary(scale="scaled")
     age = table.filter(pl.col("term") == "age")["mean"].item()
     center, scale = fitted.schema.scale["age"]

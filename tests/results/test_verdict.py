@@ -12,7 +12,10 @@ from json_results import run
 import tacit
 from tacit.data.schema.layout import indicated_columns
 from tacit.expfam import FullGaussian, MeanFieldGaussian
+from tacit.models.learnt_scale import LearntScalePrior
 from tacit.report import write_report
+from tacit.results.diagnostics import cautions_of, run_verdict
+from tacit.results.explained import shape_words
 from tacit.results.figures import BLUE
 from tacit.results.verdict import (
     LittleLearnedWarning,
@@ -144,10 +147,54 @@ def test_a_tiny_epsilon_learns_little_and_says_so():
     private = tacit.Privacy(epsilon=0.001, delta=1e-5, insecure_noise_seed=1)
     with pytest.warns(LittleLearnedWarning, match="almost the prior"):
         fitted = tacit.fit(tacit.models.LogisticRegression, hospitals, privacy=private)
-    assert max(fitted.learned.values()) < 0.15
+    assert max(fitted.learned.values()) < 0.05
     assert "Little was learned" in repr(fitted)
     summary = str(fitted)
     assert summary.index("Little was learned") < summary.index("Converged:")
+
+
+def test_a_fit_that_learned_much_says_nothing_of_the_prior():
+    hospitals = tacit.datasets.load("synthetic-cohort", parties=3, records=3000, seed=1)
+    private = tacit.Privacy(epsilon=8.0, delta=1e-5, insecure_noise_seed=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MissingIndicatorWarning)
+        fitted = tacit.fit(tacit.models.LogisticRegression, hospitals, privacy=private)
+    assert "scales learnt" in fitted.summary()["prior"][0]
+    assert max(fitted.learned.values()) > 0.5
+    assert not any(text.startswith("Little was learned:") for text in fitted.cautions)
+
+
+def test_without_records_of_its_own_nothing_is_learned():
+    prior = LearntScalePrior(np.zeros(6), np.diag([1.0, 2.0, 0.1, 1.0, 1.0, 1.0]), np.arange(6))
+    variance = np.ones(6)
+    for _ in range(200):  # the normal that meets the prior alone
+        scaled = np.square(np.diagonal(prior.transform)) * variance
+        variance = 1.0 / prior.term_of(scaled).precision
+        variance /= np.square(np.diagonal(prior.transform))
+    before = prior.variance_without_records(np.zeros(6), np.diag(variance), exact=False)
+    np.testing.assert_allclose(variance / before, 1.0, rtol=1e-6)
+    draws = prior.variance_without_records(np.zeros(6), np.diag(variance), exact=True)
+    assert np.all(draws > 1.5 * before), "a Student-t is wider than the normal that meets it"
+
+
+def test_a_large_shape_beside_converged_is_explained():
+    words = shape_words(0.95, 1.28)
+    assert "above 0.7" in words
+    assert "none is used" in words
+    assert "95% effective draws" in words
+    assert "NUTS" in shape_words(0.3, 1.28)
+    assert "usable" in shape_words(0.99, 0.2)
+
+
+def test_a_misfit_is_reported_beside_other_trouble(monkeypatch):
+    outcome = tacit.fit(MODEL, {"a": records()}, privacy="none")._outcome
+    where = "tacit.results.diagnostics"
+    monkeypatch.setattr(f"{where}.rounding_trouble", lambda *_: "singular to rounding")
+    monkeypatch.setattr(f"{where}._misfit", lambda *_: "tails are heavier")
+    verdict = run_verdict(outcome.plan, outcome.state, outcome.log)
+    assert not verdict.converged
+    kinds = [one.kind for one in cautions_of(outcome.plan, outcome.posterior, verdict)]
+    assert kinds[:2] == ["not-converged", "misfit"]
 
 
 def test_missing_values_beside_an_indicator_are_named():

@@ -50,7 +50,7 @@ from tacit.results.evaluation import (
 from tacit.results.published import NOTHING_MEASURED, public_result
 from tacit.results.saved import read_saved
 from tacit.results.shown import site_summary
-from tacit.results.statements import NOT_DECLARED
+from tacit.results.statements import not_declared
 from tacit.results.summary import LedgerFacts, Result, declared_columns
 from tacit.results.verdict import Caution, warn
 from tacit.server.schedule import Schedule
@@ -99,8 +99,9 @@ def fit(
     Parameters
     ----------
     model
-        A formula such as "died ~ age + C(sex)", a model (e.g. of `tacit.from_numpyro`), or a class
-        of `tacit.models`, which is instantiated for the columns of the federation.
+        A formula such as "died ~ age + C(sex)", a model (e.g. of `tacit.from_numpyro`), a class of
+        `tacit.models`, which is instantiated for the columns of the federation, or, without
+        privacy, a NumPyro function whose arguments are columns of the records.
     data
         With a formula: a pandas, polars or Arrow data frame, a dictionary of frames by party, files
         (one per party) or a pattern such as "data/*.csv". Otherwise a federation
@@ -335,7 +336,9 @@ def _fit_of(prepared: _Prepared, outcome: Outcome, charged: LedgerFacts | None) 
         warnings.warn(f"{what} could not be computed: {why}", EvaluationWarning, stacklevel=4)
     privacy = privacy_facts(plan)
     if prepared.undeclared:
-        said = f"{privacy.statement} {NOT_DECLARED}"
+        user_program = plan.model.user_program
+        lacks = not_declared(prepared.undeclared, user_program=user_program)
+        said = f"{privacy.statement} {lacks}"
         privacy = msgspec.structs.replace(privacy, statement=said)
     if charged is not None:
         privacy = msgspec.structs.replace(privacy, ledger=charged)

@@ -21,6 +21,7 @@ from tacit.models.capabilities import TopicTables
 from tacit.models.glm.normal import LOG_NOISE
 from tacit.models.lda.table import TopicTable
 from tacit.results.coefficients import Per, as_ratios, coefficients, ratio_name, unit_map
+from tacit.results.explained import explained, explained_lines
 from tacit.results.new_records import Kind, outcome_unit, predicted, read_new
 from tacit.results.posterior import INTERVAL, Posterior
 from tacit.results.raw_records import Prepared, prepared_records, schema_of
@@ -94,7 +95,10 @@ class Fit:
         (`last_step`), `pareto_k` and `effective_share` of importance
         weights against the exact posterior, `skewness` of each parameter, whether the weights
         corrected the moments (`corrected_by_weights`), and the parameter along which the posterior
-        is a mixture of normals (`split_along`). Empty with privacy.
+        is a mixture of normals (`split_along`). With more than 1,024 parameters there are instead
+        the smallest and median standard deviation of independent parameters relative to those
+        reported (`independent_sd`), their relative error (`sd_noise`) and the `residual` of
+        the systems that they solve. `print(fit)` explains all. Empty with privacy.
         """
         return self._result.diagnostics
 
@@ -224,7 +228,8 @@ class Fit:
         Returns
         -------
         polars.DataFrame
-            Columns term, unit, mean (or odds_ratio, rate_ratio), sd, low, high, learned.
+            Columns term, unit, mean (or odds_ratio, rate_ratio), sd, low, high, learned and
+            prior, which says what the prior of a regression is; `print(fit)` has it in full.
         """
         import polars as pl
 
@@ -247,8 +252,15 @@ class Fit:
                 "low": [row.low for row in rows],
                 "high": [row.high for row in rows],
                 "learned": pl.Series([row.learned for row in rows], dtype=pl.Float64),
+                "prior": pl.Series([self._short_prior] * len(rows), dtype=pl.String),
             }
         )
+
+    @property
+    def _short_prior(self) -> str | None:
+        """The prior in a few words; None for models that state their own."""
+        prior = self._result.model.prior
+        return None if prior is None else prior.split(":")[0]
 
     def _coefficients(self, level: float, scale: str, per: Per | None) -> list[Coefficient]:
         if scale not in ("original", "scaled"):
@@ -316,10 +328,11 @@ class Fit:
         return site_rows(self._result.sites) or shown_rows(self.posterior)
 
     def _remarks(self) -> list[str]:
-        lines = [f"Warning: {text}" for text in self.cautions]
+        remarks = [f"Warning: {text}" for text in self.cautions]
         if self._result.clipped is not None:
-            lines.append(f"Clipping: {self._result.clipped.statement}")
-        return [*lines, f"Converged: {self.why}."] if self.converged else lines
+            remarks.append(f"Clipping: {self._result.clipped.statement}")
+        remarks += [f"Converged: {self.why}."] if self.converged else []
+        return [*remarks, *(f"  {line}." for line in explained_lines(explained(self.diagnostics)))]
 
     def _note_lines(self) -> list[str]:
         if not self.notes:
@@ -383,6 +396,7 @@ class Fit:
                 *([public.intervals.warning] if public.intervals.warning else []),
             ],
             warnings=self.cautions,
+            details=explained(public.diagnostics, public.clipped),
         )
 
     def to_arviz(self, data: Any = None, *, draws: int = 1000, seed: int = 0) -> Any:

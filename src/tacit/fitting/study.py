@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -78,6 +79,8 @@ def read_study(
                 "as tacit.models.LogisticRegression"
             )
         return _of_formula(model, data, private, party, schema, family, person, test, seed)
+    if callable(model) and not isinstance(model, type | Model):
+        model = _of_function(model, data, private, party)
     if isinstance(data, Federation) or not _holds_frames(data):
         _refuse_unused(party=party, schema=schema, family=family, person=person)
         return Study(model, data, test)
@@ -90,6 +93,46 @@ def read_study(
         )
     _refuse_unused(schema=schema, family=family, person=person)
     return Study(model, _arrays(data, party, columns), _test_arrays(test, columns))
+
+
+def _of_function(function: Any, data: Any, private: bool, party: str | None) -> Model:
+    """A NumPyro function as a model; its arguments are columns of the records."""
+    name = getattr(function, "__name__", type(function).__name__)
+    wrapped = f"tacit.from_numpyro({name}, example, …)"
+    if private or isinstance(data, Federation):
+        facts = ", columns={'age': (18, 100), 'sex': 2}" if private else ""
+        why = "with privacy" if private else "with a federation"
+        raise ConfigError(
+            f"model = {name}, a function; {why} give tacit.from_numpyro({name}, example{facts}), "
+            "with a few made-up records as the example"
+            + (" and public bounds or numbers of levels of the columns" if private else "")
+        )
+    from tacit.models.numpyro.model import from_numpyro
+
+    known = [
+        one
+        for one in inspect.signature(function).parameters.values()
+        if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+    ]
+    if _holds_frames(data):
+        first = next(iter(open_parties(data, party).values()))
+        columns = tuple(one.name for one in known if one.name in first.names)
+        parties = _arrays(data, party, columns) if columns else {}
+    else:
+        parties = data if isinstance(data, dict) else {}
+    records = max((one for one in parties.values() if isinstance(one, dict)), key=_rows, default={})
+    missing = [one.name for one in known if one.default is one.empty and one.name not in records]
+    if missing or not records:
+        raise ConfigError(
+            f"model = {name}, a function whose argument {', '.join(missing) or 'list'} is no "
+            f"column of the records; rename it, or give {wrapped} with arguments={{…}}"
+        )
+    wanted = [one.name for one in known if one.name in records]
+    return from_numpyro(function, {key: np.asarray(records[key])[:8] for key in wanted})
+
+
+def _rows(records: Records) -> int:
+    return len(next(iter(records.values()), ()))
 
 
 def _holds_frames(data: Any) -> bool:

@@ -148,6 +148,10 @@ class RunFacts(NamedTuple):
     parties: int = 1
     dimension: int = 1
     """Number of parameters of the model."""
+    full: bool = False
+    """Whether q has a full covariance."""
+    gaussian_sites: bool = False
+    """Whether the model is a `tacit.models.capabilities.GaussianSites`."""
 
 
 class LocalMethod(abc.ABC):

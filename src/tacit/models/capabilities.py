@@ -110,6 +110,39 @@ class WhitenedExpectations(Protocol):
         ...
 
 
+class DiagonalDerivatives(NamedTuple):
+    """E[log p] of all records and its derivatives in z, θ = mean + scale·z."""
+
+    value: Array
+    gradient: Array
+    diagonal: Array
+    """Of the Hessian."""
+    products: Array
+    """The Hessian times each direction, one per row."""
+
+
+@runtime_checkable
+class DiagonalExpectations(Protocol):
+    """Expectations under independent normals without a matrix of all parameters, for many of them.
+
+    In closed form or by quadrature, in the library of the arguments.
+    """
+
+    has_site_prior: bool
+
+    def diagonal_derivatives(
+        self,
+        mean: Array,
+        scale: Array,
+        directions: Array,
+        spread: Array,
+        records: Records,
+        weights: Array,
+    ) -> DiagonalDerivatives:
+        """Σ w E[log p(record | mean + scale·z)], z ~ N(0, spread²·I), with derivatives in z."""
+        ...
+
+
 @runtime_checkable
 class InNumPy(WhitenedExpectations, Protocol):
     """`whitened_derivatives` computes with NumPy arrays too, and so does `log_likelihoods`."""
@@ -300,6 +333,7 @@ def abilities(model: Any) -> tuple[str, ...]:
         GaussianExpectations,
         GaussianSites,
         WhitenedExpectations,
+        DiagonalExpectations,
         InNumPy,
         GradientNorms,
         BoundedDerivatives,

@@ -93,16 +93,26 @@ class LearntScalePrior(NamedTuple):
             value -= 0.5 * degrees * np.log(wide)
         return PriorTerm(float(value), precision)
 
-    def learnt_variance(self, mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-        """Square of the learnt scale of each coordinate of θ, for a posterior of these moments."""
+    def variance_without_records(
+        self, mean: np.ndarray, covariance: np.ndarray, *, exact: bool
+    ) -> np.ndarray:
+        """Variance of each coordinate of θ if its own records said nothing, with learnt scales.
+
+        Comparable with the variances of the posterior whose moments are given. An exact one is of
+        draws of the Student-t, ν/(ν − 2)·E[τ² | R]. That of a normal q, which meets the prior as a
+        normal with precisions c, is 1/c: with E[τ²] an unknown τ would look like something learned.
+        """
         free = self.column >= 0
         square = np.square(self.transform @ (mean - self.mean))
         square += np.sum((self.transform @ covariance) * self.transform, axis=1)
-        sums = np.bincount(self.column[free], square[free], len(self._sizes)) / self.unit**2
-        weights = self.scale_weights(sums)
-        common = float(weights @ np.square(GRID) / np.sum(weights))
-        scale = self.unit * np.where(free, np.sqrt(common), CONSTANT_SCALE)
-        return np.sum(np.square(np.linalg.inv(self.transform) * scale), axis=1)
+        variance = 1.0 / self.term_of(square).precision
+        if exact:
+            sums = np.bincount(self.column[free], square[free], len(self._sizes)) / self.unit**2
+            weights = self.scale_weights(sums)
+            common = float(weights @ np.square(GRID) / np.sum(weights))
+            scale = np.where(free, common, CONSTANT_SCALE**2) * self.unit**2
+            variance = FREEDOM / (FREEDOM - 2.0) * scale
+        return np.sum(np.square(np.linalg.inv(self.transform)) * variance, axis=1)
 
     def scale_weights(self, sums: np.ndarray) -> np.ndarray:
         """p(τ | R) over `GRID`, for R/u² of each column, up to a factor."""

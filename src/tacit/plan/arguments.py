@@ -185,7 +185,11 @@ def check_declared(model: Model, parties: dict[str, Records]) -> tuple[str, ...]
     compared with the bounds and never changed.
     """
     if not isinstance(model, Coefficients):
-        return tuple(next(iter(parties.values()), {})) if model.listed else ()
+        declared = getattr(model, "columns", None) or {}  # of `tacit.from_numpyro`
+        for name, records in parties.items():
+            _check_within(name, records, declared)
+        columns = next(iter(parties.values()), {}) if model.listed else ()
+        return tuple(name for name in columns if name not in declared)
     for name, records in parties.items():
         x = np.asarray(records["x"]) if "x" in records else np.zeros((0, len(model.layout)))
         if x.ndim != 2 or x.shape[1] != len(model.layout) or x.dtype.kind not in "fiub":
@@ -205,6 +209,19 @@ def check_declared(model: Model, parties: dict[str, Records]) -> tuple[str, ...]
         for feature in model.layout
         if feature.kind == "numeric" and not math.isfinite(feature.high - feature.low)
     )
+
+
+def _check_within(party: str, records: Records, declared: Mapping[str, Any]) -> None:
+    """Refuse values outside (low, high), or codes outside 0 … levels − 1."""
+    for column, facts in declared.items():
+        values = np.asarray(records.get(column, ()))
+        low, high = (0, facts - 1) if isinstance(facts, int) else facts
+        if values.dtype.kind in "fiub" and not np.all((values >= low) & (values <= high)):
+            raise DataError(
+                f"party {party!r}, column {column!r}: a value is outside the declared bounds "
+                f"[{low:g}, {high:g}]; clip it to them, e.g. numpy.clip(column, low, high), or "
+                "declare wider ones"
+            )
 
 
 def _check_fits(model: type[Model], federation: Federation) -> None:

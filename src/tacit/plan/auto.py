@@ -19,7 +19,7 @@ from tacit.methods.scoring.method import PrivateScoring
 from tacit.methods.scoring.stages import LEAST_ROUNDS
 from tacit.methods.statistics.method import ExpectedStatistics, PrivateStatistics
 from tacit.models import ConjugateGaussian, Model
-from tacit.models.capabilities import GaussianSites, Scores, SimulatesOutcomes
+from tacit.models.capabilities import Coefficients, GaussianSites, Scores, SimulatesOutcomes
 from tacit.models.conjugate import ConjugateExponential
 from tacit.privacy.settings import Privacy
 from tacit.server.schedule import Schedule, Synchronous
@@ -47,6 +47,8 @@ def _counts(model: Model) -> bool:
 
 
 REASONS: tuple[tuple[Callable[[Case], bool], str], ...] = (
+    (lambda case: isinstance(case.model, Coefficients) and not isinstance(case.model, Scores),
+     "the noise of model {model} is unknown; declare noise_sd if it is known"),
     (lambda case: not isinstance(case.model, Scores),
      "model {model} is not a generalised linear model"),
     (lambda case: not _counts(case.model),
@@ -111,6 +113,7 @@ def choose_method(
     schedule: Schedule | None = None,
     parties: int = 1,
     steady: bool = True,
+    full: bool = False,
 ) -> tuple[LocalMethod, str]:
     """The method chosen by "auto", and the reason in one line."""
     if isinstance(model, ConjugateExponential):
@@ -131,14 +134,21 @@ def choose_method(
         return Exact(), f"model {model.kind!r} has a closed-form posterior"
     if isinstance(model, GaussianSites):
         return NaturalVI(), f"model {model.kind!r} is generalised linear: quadrature"
-    if model.traceable and not model.multimodal and model.dimension <= SOLVED_UP_TO:
-        return NaturalVI(), (
-            f"model {model.kind!r} has {model.dimension} parameters, at most {SOLVED_UP_TO}: "
-            "natural gradients with a full covariance"
-        )
+    size = f"model {model.kind!r} has {model.dimension} parameters"
+    if model.traceable and not model.multimodal:
+        if model.dimension <= SOLVED_UP_TO:
+            return NaturalVI(), (
+                f"{size}, at most {SOLVED_UP_TO}: natural gradients with a full covariance"
+            )
+        everyone = steady and (schedule is None or schedule.parties_per_round is None)
+        if everyone and not full:
+            return NaturalVI(), (
+                f"{size}, more than {SOLVED_UP_TO}: natural gradients with independent parameters "
+                "and standard deviations by linear response"
+            )
     return GradientVI(), (
-        f"model {model.kind!r} has several modes or more than {SOLVED_UP_TO} parameters: "
-        "stochastic gradients"
+        f"{size}, more than {SOLVED_UP_TO} without all parties in every round or with a full "
+        "covariance, or several modes: stochastic gradients"
     )
 
 

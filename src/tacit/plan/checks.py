@@ -14,11 +14,11 @@ import numpy as np
 
 from tacit.data.records import len_records
 from tacit.errors import ConfigError, DataError
-from tacit.expfam import Family, make_family
+from tacit.expfam import Family, FullGaussian, make_family
 from tacit.methods import METHODS, Exact, LocalMethod, PrivateMethod
 from tacit.methods.base import MAX_FULL_COVARIANCE, RunFacts
 from tacit.models import Model, Records
-from tacit.models.capabilities import Coefficients
+from tacit.models.capabilities import Coefficients, GaussianSites
 from tacit.models.prior import PRIOR_PARTY
 from tacit.plan.calibrate import PartyShape, Settled
 from tacit.privacy.secure_sums import Thresholds
@@ -178,7 +178,8 @@ def facts(
     live: Live | None = None,
     *,
     parties: int = 1,
-    dimension: int = 1,
+    model: Model | None = None,
+    family: Family | None = None,
 ) -> RunFacts:
     """Facts about a run with a resolved schedule that a method may need."""
     assert schedule.tolerance is not None
@@ -191,7 +192,9 @@ def facts(
         one_noise=privacy is not None and privacy.aggregation != "plain" and any(clips),
         quorum=live is not None and live.quorum is not None,
         parties=parties,
-        dimension=dimension,
+        dimension=1 if model is None else model.dimension,
+        full=isinstance(family, FullGaussian),
+        gaussian_sites=isinstance(model, GaussianSites),
     )
 
 

@@ -304,8 +304,9 @@ def make_plan(
     steady, why = live is None or live.quorum is None, ""
     if method is None:
         method, why = choose_method(
-            model, privacy=privacy, schedule=schedule, parties=len(parties), steady=steady
-        )
+            model, privacy=privacy, schedule=schedule, parties=len(parties), steady=steady,
+            full=family == "full",
+        )  # fmt: skip
     method = method.suited(model)
     if earlier is not None:
         check_continued(method, model)
@@ -320,7 +321,9 @@ def make_plan(
     schedule = resolved_schedule(schedule, method, model, chosen_family, len(parties))
     secure = privacy and privacy.thresholds(len(parties))
     check_memory(method, model, chosen_family, schedule, live, secure=secure)
-    method = _for_run(method, schedule, privacy, live, len(parties), model.dimension)
+    known = facts(schedule, privacy, live, parties=len(parties), model=model, family=chosen_family)
+    method.check_run(known)
+    method = method.for_run(known)
     plan = Plan(
         model, chosen_family, method, schedule, parties, seed, batch_parties, live=live, why=why,
         earlier=earlier,
@@ -355,20 +358,6 @@ def _private_plan(
             raise
         return replace(instead(), why=f"not {method.kind}: {refused}; {LACKS}")
     return replace(plan, privacy=privacy, settled=settled)
-
-
-def _for_run(
-    method: LocalMethod,
-    schedule: Schedule,
-    privacy: Privacy | None,
-    live: Live | None,
-    parties: int,
-    dimension: int,
-) -> LocalMethod:
-    """The method with the facts of the run; refuses a run that it does not support."""
-    known = facts(schedule, privacy, live, parties=parties, dimension=dimension)
-    method.check_run(known)
-    return method.for_run(known)
 
 
 def _settled(

@@ -476,7 +476,8 @@ def convergence_parts(run: Run) -> list[Any]:
         caption = "Negative evidence lower bound of the q that each round started from."
         parts.append(Drawing(as_svg(plot_negative_elbo(run.rounds), "elbo", caption), caption))
     numbers = [
-        TableRow(one.name, (one.value, one.meaning)) for one in explained(result.diagnostics)
+        TableRow(one.name, (one.value, one.meaning))
+        for one in explained(result.diagnostics, result.clipped)
     ]
     if numbers:
         head = ["Diagnostic", "Value", "Meaning"]

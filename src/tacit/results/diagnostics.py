@@ -12,6 +12,7 @@ from tacit.expfam import FullGaussian, Gaussian
 from tacit.methods import DPSGD, Clipped, PrivateMethod, PrivateScores, PrivateScoring
 from tacit.methods.natural.method import SOLVED_UP_TO
 from tacit.methods.natural.solver import NaturalSolver
+from tacit.methods.natural.wide import WideSolver
 from tacit.methods.scores.server import SIGNIFICANT, ScoresServer, fit_of
 from tacit.methods.scores.server import trouble as scores_trouble
 from tacit.methods.scoring.combine import ScoringServer
@@ -26,12 +27,14 @@ from tacit.results.verdict import (
     convergence_caution,
     judge,
     judge_solved,
+    judge_wide,
     learned,
     learning_caution,
     misfit_caution,
     narrow_caution,
     rounding_trouble,
     unknown_clipping_caution,
+    unresolved_caution,
 )
 from tacit.server.state import ServerState
 
@@ -51,10 +54,12 @@ def run_verdict(
         assert isinstance(server, ScoresServer)
         trouble = scores_trouble(server, state.memory or {})
     if trouble is not None:
-        return Verdict(False, trouble)
+        return Verdict(False, trouble, misfit=_misfit(plan, state))
     own = plan.method.judged(plan.model, state.q, state.finished, log)
     if own is not None:
         return Verdict(*own)
+    if isinstance(plan.rules.solver, WideSolver):
+        return judge_wide(state, log)
     if plan.rules.solver is not None:
         full = isinstance(plan.family, FullGaussian)
         return judge_solved(state, log, full=full, names=plan.model.names)
@@ -85,6 +90,14 @@ def diagnostics_block(
     energies = [line["negative_elbo"] for line in rounds]
     found: dict[str, Any] = {"elbo": [None if one is None else -one for one in energies]}
     memory = state.memory or {}
+    if "sd_noise" in memory:
+        narrow = memory["narrow"]
+        return found | {
+            "last_step": float(memory["last_change"]),
+            "residual": float(memory["residual"]),
+            "sd_noise": float(memory["sd_noise"]),
+            "independent_sd": [float(np.min(narrow)), float(np.median(narrow))],
+        }
     if plan.rules.solver is None or "pareto_k" not in memory:
         return found
     return found | {
@@ -115,7 +128,8 @@ def learned_share(
 ) -> np.ndarray | None:
     """1 − (posterior sd / prior sd)² of each coordinate; None if the prior has no sd.
 
-    Where scales are learnt, the prior sd is the common scale that was learnt.
+    Where scales are learnt, the prior sd is that of a coefficient without records of its own: with
+    these scales the result would have it, as a normal or as weighted draws. Not below 0.
     """
     model = plan.model
     if plan.method.learns_scale(model):
@@ -123,7 +137,9 @@ def learned_share(
         if prior is None or not isinstance(posterior.family, Gaussian):
             return None
         covariance = posterior.family.covariance(posterior.natural)
-        return 1.0 - np.diagonal(covariance) / prior.learnt_variance(posterior.mean, covariance)
+        exact = bool(posterior.natural.get("weighted", 0.0))
+        before = prior.variance_without_records(posterior.mean, covariance, exact=exact)
+        return np.maximum(0.0, 1.0 - np.diagonal(covariance) / before)
     if model.has_site_prior or not model.listed or not isinstance(posterior.family, Gaussian):
         return None
     return learned(posterior.family, posterior.natural, model.prior(posterior.family))
@@ -132,7 +148,7 @@ def learned_share(
 def _learnt_prior(plan: Plan, memory: Arrays) -> LearntScalePrior | None:
     """The prior in the units of the columns, as far as the server came to know them."""
     solver, combine = plan.rules.solver, plan.rules.combine
-    if isinstance(solver, NaturalSolver):
+    if isinstance(solver, NaturalSolver | WideSolver):
         return solver.known_scale_prior(memory)
     if isinstance(combine, ScoringServer) and "counts" in memory:
         prior = combine.prior_of(memory)
@@ -156,6 +172,8 @@ def cautions_of(
             *narrow_caution(verdict.effective_share),
             *misfit_caution(verdict),
         ]
+    if "residual" in (memory or {}) and isinstance(plan.rules.solver, WideSolver):
+        doubts += unresolved_caution(float((memory or {})["residual"]))
     doubts += [*_unweighed_caution(plan), *known_limits(plan)]
     return [*doubts, *learning_caution(share, posterior.names), *_clipping_cautions(plan, clipped)]
 
@@ -170,7 +188,8 @@ def known_limits(plan: Plan) -> list[Caution]:
 
 def _unweighed_caution(plan: Plan) -> list[Caution]:
     """A caution where a user's model was not compared with its exact posterior."""
-    if plan.privacy is not None or plan.rules.solver is not None or not plan.model.user_program:
+    weighed = plan.rules.solver is not None and not isinstance(plan.rules.solver, WideSolver)
+    if plan.privacy is not None or weighed or not plan.model.user_program:
         return []
     return [
         Caution(

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tacit.methods.natural.weights import BELIEVED_SHARE, CLOSE_SHARE, MAX_PARETO_K
+
+if TYPE_CHECKING:
+    from tacit.results.summary import ClippedShare
 
 SKEWED = 0.5
 """Skewness from which a symmetric interval is visibly off: a gamma distribution of shape 16."""
@@ -18,36 +23,107 @@ class Explained(NamedTuple):
     meaning: str
 
 
-def explained(diagnostics: Mapping[str, Any]) -> list[Explained]:
-    """Rows for a report; empty where nothing was weighed against the exact posterior."""
-    if "pareto_k" not in diagnostics:
-        return []
-    share, shape = diagnostics["effective_share"], diagnostics["pareto_k"]
-    rows = [_bound(diagnostics["elbo"]), *_last_step(diagnostics.get("last_step"))]
-    rows.append(
-        Explained(
-            "effective draws",
-            f"{share:.1%}",
-            "of draws from the fitted posterior, as draws of the exact one; at least 50 % to be "
-            "believed, 99 % where the two are alike",
-        )
-    )
-    rows.append(
-        Explained(
-            "Pareto k̂",
-            f"{shape:.2f}",
-            "shape of the largest importance weights; above 0.7 averages with them are not to be "
-            "trusted: use another parametrisation, or compare with NUTS",
-        )
-    )
-    rows.append(_skewness(diagnostics["skewness"]))
+def explained(
+    diagnostics: Mapping[str, Any], clipped: ClippedShare | None = None
+) -> list[Explained]:
+    """Rows for a report, a notebook or a terminal.
+
+    Parameters
+    ----------
+    diagnostics
+        `Fit.diagnostics`; without weights against the exact posterior there is little to explain.
+    clipped
+        The share of clipped contributions, where it was measured.
+    """
+    rows = []
+    if "pareto_k" in diagnostics:
+        rows = [
+            _bound(diagnostics["elbo"]),
+            *_last_step(diagnostics.get("last_step")),
+            *_weights(diagnostics["effective_share"], diagnostics["pareto_k"]),
+            _skewness(diagnostics["skewness"]),
+        ]
+    if "sd_noise" in diagnostics:
+        rows = [
+            _bound(diagnostics["elbo"]),
+            *_last_step(diagnostics["last_step"]),
+            *_response(diagnostics),
+        ]
     if diagnostics.get("split_along") is not None:
         meaning = "the posterior is a mixture of normals along this parameter"
         rows.append(Explained("split along", str(diagnostics["split_along"]), meaning))
     elif diagnostics.get("corrected_by_weights"):
         meaning = "means, standard deviations and draws are those of the weighted draws"
         rows.append(Explained("correction", "importance weights", meaning))
+    if clipped is not None:
+        rows.append(Explained("clipped", f"{clipped.share:.0%}", clipped.statement))
     return rows
+
+
+def explained_lines(rows: Sequence[Explained]) -> list[str]:
+    """One line of text for each row.
+
+    >>> explained_lines([Explained("last step", "1e-05 nats", "small when settled")])
+    ['last step: 1e-05 nats; small when settled']
+    """
+    return [f"{row.name}: {row.value}; {row.meaning}" for row in rows]
+
+
+def _response(diagnostics: Mapping[str, Any]) -> list[Explained]:
+    least, median = diagnostics["independent_sd"]
+    return [
+        Explained(
+            "independent sds",
+            f"{least:.2f}, median {median:.2f}",
+            "smallest and median standard deviation with all other parameters fixed, relative to "
+            "those reported, which contain the correlations",
+        ),
+        Explained(
+            "noise of sds",
+            f"{diagnostics['sd_noise']:.1%}",
+            "common error of the reported standard deviations, which are found with random "
+            "vectors; single ones differ by a few per cent more",
+        ),
+        Explained(
+            "residual",
+            f"{diagnostics['residual']:.2g}",
+            "of the linear systems for standard deviations; above 0.2 they are too narrow: use "
+            "narrower priors, or leave out columns that are nearly multiples of others",
+        ),
+    ]
+
+
+def _weights(share: float, shape: float) -> list[Explained]:
+    of_draws = "of draws from the fitted posterior, as draws of the exact one"
+    if share >= CLOSE_SHARE:
+        of_draws += ": the two are close, unless there is another mode, which no draw would see"
+    elif share >= BELIEVED_SHARE:
+        of_draws += (
+            f"; at least {BELIEVED_SHARE:.0%} to be believed. Another mode would not be seen: "
+            "compare mixture models with NUTS"
+        )
+    else:
+        of_draws += (
+            f"; below {BELIEVED_SHARE:.0%} the posterior is far from the fitted one: use another "
+            "parametrisation or more informative priors, or compare with NUTS"
+        )
+    return [
+        Explained("effective draws", f"{share:.1%}", of_draws),
+        Explained("Pareto k̂", f"{shape:.2f}", shape_words(share, shape)),
+    ]
+
+
+def shape_words(share: float, shape: float) -> str:
+    """What the shape k̂ of the largest weights means beside that share of effective draws."""
+    if shape <= MAX_PARETO_K:
+        return f"shape of the largest importance weights, at most {MAX_PARETO_K}: they are usable"
+    unusable = f"above {MAX_PARETO_K} averages with the largest importance weights are not usable"
+    if share >= CLOSE_SHARE:
+        return (
+            f"{unusable}, and none is used: with {share:.0%} effective draws the fitted posterior "
+            "itself is close to the exact one; look at draws if you need its far tails"
+        )
+    return f"{unusable}: use another parametrisation, or compare with NUTS"
 
 
 def _bound(elbo: list[float | None]) -> Explained:

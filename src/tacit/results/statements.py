@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 
 from tacit.methods import Clipped, PrivateMethod
+from tacit.methods.natural.wide import WideSolver
 from tacit.models.capabilities import LearnsScale
 from tacit.plan.plan import Plan
 
@@ -28,10 +31,18 @@ NOT_BIASED = (
 )
 
 
-NOT_DECLARED = (
-    "Records were given as plain arrays without declared bounds: the guarantee holds for "
-    "these arrays and does not cover scaling, encoding or selection based on the data."
-)
+def not_declared(columns: Sequence[str], *, user_program: bool) -> str:
+    """What a guarantee lacks where these columns came without public facts, and what to do."""
+    named = ", ".join(columns[:5]) + (f" and {len(columns) - 5} more" if len(columns) > 5 else "")
+    advice = "fit a formula with schema=tacit.Schema(bounds={…}, levels={…})"
+    if user_program:
+        facts = f"{{{columns[0]!r}: (low, high), …}}"
+        advice = f"tacit.from_numpyro(function, example, columns={facts})"
+    return (
+        f"Records were given as plain arrays without declared bounds ({named}): the guarantee "
+        "holds for these arrays and does not cover scaling, encoding or selection based on the "
+        f"data. If these used public facts only, or none, declare them: {advice}."
+    )
 
 
 EARLIER_RECORDS = (
@@ -103,10 +114,17 @@ def clipping_statement(clipped: Clipped) -> str:
     )
 
 
+WITHOUT_CORRELATIONS = (
+    "Parameters are independent in this posterior: intervals of single parameters contain their "
+    "correlations, those of sums and differences of parameters and of predictions do not."
+)
+
+
 def interval_note(plan: Plan) -> str | None:
-    """Reason why the intervals of a run are too narrow, or None."""
+    """What the intervals of a run lack, or None."""
     if plan.guarantee is None:
-        return plan.model.uncalibrated
+        wide = isinstance(plan.rules.solver, WideSolver)
+        return WITHOUT_CORRELATIONS if wide else plan.model.uncalibrated
     assert isinstance(plan.method, PrivateMethod)
     if not plan.method.knows_noise(plan.family):
         own = plan.model.uncalibrated

@@ -26,7 +26,12 @@ import numpy as np
 
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.expfam.rooted import RootedGaussian
-from tacit.methods.natural.weights import BELIEVED_SHARE, MAX_PARETO_K, is_believed
+from tacit.methods.natural.weights import (
+    BELIEVED_SHARE,
+    CLOSE_SHARE,
+    MAX_PARETO_K,
+    is_believed,
+)
 from tacit.server.state import ServerState
 
 if TYPE_CHECKING:
@@ -38,7 +43,10 @@ SAMPLED_KL = 0.05
 """The same where the step is estimated from draws: 0.3 posterior standard deviations."""
 NOISY_KL = 0.5
 LARGE_STEP = 1.0
-LEARNED_LITTLE = 0.15
+LEARNED_LITTLE = 0.05
+"""Of the prior variance: an interval that is less than 2.6 % shorter than the prior's."""
+UNRESOLVED = 0.2
+"""Relative residual: standard deviations are then too narrow by an unknown amount."""
 MOSTLY_CLIPPED = 0.5
 """Share of clipped units above which the median contribution is longer than the clip."""
 ROUNDED_EIGENVALUE = 4 * float(np.finfo(np.float64).eps)
@@ -212,6 +220,11 @@ def judge_solved(
     step, shape = float(memory["last_change"]), float(memory["pareto_k"])
     share = float(memory["effective_share"])
     weights = f"importance weights: {share:.0%} effective draws, Pareto k̂ = {shape:.2f}"
+    if shape > MAX_PARETO_K and is_believed(shape, share):
+        weights += (
+            f" (above {MAX_PARETO_K} their averages are not usable and none is used; q is believed "
+            f"because at least {CLOSE_SHARE:.0%} of its draws are effective)"
+        )
     if not bool(memory["settled"]):
         return Verdict(
             False,
@@ -236,6 +249,39 @@ def judge_solved(
         axis = names[int(memory["split.axis"])] if names else int(memory["split.axis"])
         why = f"a mixture of normals along {axis!r} after {number}; {weights}"
     return Verdict(True, why, None if full else share)
+
+
+def judge_wide(state: ServerState, log: Sequence[dict[str, Any]]) -> Verdict:
+    """The verdict on a run of `tacit.methods.natural.wide`.
+
+    Importance weights say nothing about so many parameters. q is believed as the best one with
+    independent parameters; `unresolved_caution` says where its standard deviations lack the
+    correlations.
+    """
+    memory = state.memory or {}
+    number = f"{state.round} round{'' if state.round == 1 else 's'}"
+    if state.finished not in ("converged", "rounds"):
+        notes = [line["note"] for line in log if line.get("note")]
+        return Verdict(False, f"the run ended early: {(notes or [state.finished])[-1]}")
+    if "residual" not in memory:
+        return Verdict(
+            False, f"the limit of {number} was reached on the way; use more schedule.rounds"
+        )
+    silent = [name for name in _expected(state) if name not in state.moved_since]
+    if silent:
+        return Verdict(False, _silent(silent, state, "contributed; use more schedule.rounds"))
+    step = float(memory["last_change"])
+    if not bool(memory["settled"]):
+        return Verdict(
+            False,
+            f"after {number} a whole step would still move q by {step:.2g} nats; use informative "
+            "priors, or check the model for parameters that the records do not determine",
+        )
+    return Verdict(
+        True,
+        f"after {number} a whole step would move q by {step:.1g} nats; standard deviations by "
+        f"linear response (residual {float(memory['residual']):.2g})",
+    )
 
 
 def _expected(state: ServerState) -> list[str]:
@@ -329,6 +375,21 @@ def narrow_caution(share: float | None) -> list[Caution]:
             "Intervals are too narrow: the mean-field posterior leaves out correlations, and only "
             f"{share:.0%} of its draws count as draws of the exact posterior; use "
             'posterior="full".',
+        )
+    ]
+
+
+def unresolved_caution(residual: float) -> list[Caution]:
+    """A caution where standard deviations of many parameters were not found by linear response."""
+    if residual <= UNRESOLVED:
+        return []
+    return [
+        Caution(
+            "too-narrow",
+            "Intervals are too narrow: the linear systems that bring correlations between "
+            f"parameters into their standard deviations were not solved (residual {residual:.2g}, "
+            f"at most {UNRESOLVED:g}); use narrower priors, or leave out columns that are nearly "
+            "multiples of others.",
         )
     ]
 

@@ -66,7 +66,7 @@ class _Regression(BaseEstimator):
         privacy: PrivacyArgument,
         *,
         bounds: Any = None,
-        prior_sd: float = 1.0,
+        prior_sd: float | None = None,
         random_state: Any = 0,
     ) -> None:
         self.privacy: PrivacyArgument = privacy
@@ -193,7 +193,8 @@ class LogisticRegression(ClassifierMixin, _Regression):
         default columns are scaled by their mean and standard deviation.
     prior_sd
         Prior standard deviation of the intercept and of each coefficient of a scaled column (half
-        the width of its bounds, or its standard deviation).
+        the width of its bounds, or its standard deviation). Left out: as in `tacit.fit`, scales are
+        learnt where the method can, and 1 otherwise; `fit_.summary()` states the prior.
     classes
         All classes of y. With privacy they are public facts and required unless they are 0 and 1.
     random_state
@@ -213,7 +214,7 @@ class LogisticRegression(ClassifierMixin, _Regression):
         privacy: PrivacyArgument,
         *,
         bounds: Any = None,
-        prior_sd: float = 1.0,
+        prior_sd: float | None = None,
         classes: Any = None,
         random_state: Any = 0,
     ) -> None:
@@ -357,7 +358,8 @@ class LinearRegression(_Numeric):
         Standard deviation of y given X, in the unit of y, if it is known; by default it is
         inferred with the coefficients.
     prior_sd
-        Prior standard deviation of the intercept and of each coefficient, with X and y scaled.
+        Prior standard deviation of the intercept and of each coefficient, with X and y scaled;
+        left out as for `LogisticRegression`.
     random_state
         Seed of everything random except privacy noise.
 
@@ -376,7 +378,7 @@ class LinearRegression(_Numeric):
         bounds: Any = None,
         outcome_bounds: Pair | None = None,
         noise_sd: float | None = None,
-        prior_sd: float = 1.0,
+        prior_sd: float | None = None,
         random_state: Any = 0,
     ) -> None:
         super().__init__(privacy, bounds=bounds, prior_sd=prior_sd, random_state=random_state)
@@ -428,7 +430,8 @@ class PoissonRegression(_Numeric):
         Public upper bound on the counts; larger ones are clipped. Required with privacy; by default
         the largest count.
     prior_sd
-        Prior standard deviation of the intercept and of each coefficient of a scaled column.
+        Prior standard deviation of the intercept and of each coefficient of a scaled column; left
+        out as for `LogisticRegression`.
     random_state
         Seed of everything random except privacy noise.
     """
@@ -439,7 +442,7 @@ class PoissonRegression(_Numeric):
         *,
         bounds: Any = None,
         max_count: float | None = None,
-        prior_sd: float = 1.0,
+        prior_sd: float | None = None,
         random_state: Any = 0,
     ) -> None:
         super().__init__(privacy, bounds=bounds, prior_sd=prior_sd, random_state=random_state)

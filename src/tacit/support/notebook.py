@@ -19,6 +19,7 @@ def notebook_html(
     rows: Iterable[Sequence[str]] = (),
     remarks: Sequence[str] = (),
     warnings: Sequence[str] = (),
+    details: Sequence[tuple[str, str, str]] = (),
 ) -> str:
     """HTML of an object for a notebook.
 
@@ -32,6 +33,8 @@ def notebook_html(
         A table; the first cell of a row is its name, the others are numbers.
     remarks, warnings
         Sentences below the table.
+    details
+        Names, values and their meanings, in a table at the end.
 
     Examples
     --------
@@ -46,6 +49,8 @@ def notebook_html(
         parts.append(_table(head, body, right=True))
     parts += [f"<p>{escape(text)}</p>" for text in remarks]
     parts += [f"<p><strong>Warning:</strong> {escape(text)}</p>" for text in warnings]
+    if details:
+        parts.append(_table(("diagnostic", "value", "meaning"), details, right=False))
     return f"<div>{''.join(parts)}</div>"
 
 

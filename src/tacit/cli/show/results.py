@@ -12,6 +12,7 @@ from rich.table import Table
 
 from tacit.engines.execute import Observer
 from tacit.results.check import NOTHING_SPENT, TERMS, Check
+from tacit.results.explained import explained, explained_lines
 from tacit.results.shown import to_precision
 from tacit.results.summary import PartyResult, Result, VerdictFacts
 from tacit.results.text import COLUMNS, interaction_lines, table_rows, texts
@@ -180,6 +181,8 @@ def show_result(result: Result) -> None:
         highlight=False,
     )
     show_verdict(result)
+    for line in explained_lines(explained(result.diagnostics)):
+        console.print(f"  {printable(line)}", highlight=False)
     if result.model.prior is not None:
         console.print(f"prior: {result.model.prior}", highlight=False)
     console.print(f"privacy: {result.privacy.statement}", highlight=False)

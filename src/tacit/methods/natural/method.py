@@ -12,6 +12,10 @@ points that it chooses (`tacit.methods.natural.party`). The result is that of ce
 inference, however the records are divided, and the same to the last bit for every schedule: a
 schedule only orders the requests of a round.
 
+**More parameters**, all parties in every round and a mean-field q: the server controls the steps
+too, with products of the Hessian and chosen directions instead of the Hessian
+(`tacit.methods.natural.wide`, `tacit.methods.natural.wide_party`).
+
 **Otherwise** (some parties per round, a quorum): a party optimises its local free energy by
 safeguarded steps and replies with the change of its factor (`tacit.methods.natural.local`).
 
@@ -28,10 +32,10 @@ import numpy as np
 
 from tacit.arrays import Arrays
 from tacit.errors import ConfigError
-from tacit.expfam import Family, FullGaussian, Gaussian, Natural
+from tacit.expfam import Family, FullGaussian, Gaussian, MeanFieldGaussian, Natural
 from tacit.expfam.rooted import RootedGaussian
 from tacit.methods.base import Answer, Array, LocalMethod, RunFacts, Task
-from tacit.methods.natural import local, party, plain
+from tacit.methods.natural import local, party, plain, wide_party
 from tacit.methods.natural.scale_prior import ScaleFacts
 from tacit.methods.natural.solver import NaturalSolver
 from tacit.methods.natural.stages import (
@@ -39,15 +43,17 @@ from tacit.methods.natural.stages import (
     MODE,
     PUBLISHED,
     RELEASED,
+    WIDE,
 )
+from tacit.methods.natural.wide import WideSolver
 from tacit.models import Model
-from tacit.models.capabilities import GaussianSites, InNumPy
+from tacit.models.capabilities import DiagonalExpectations, GaussianSites, InNumPy
 from tacit.server.messages import UPDATE, Stage
 from tacit.support.validation import check_fields
 
 LEAST_SETTLED_KL = 1e-9
 SOLVED_UP_TO = 1024
-"""Parameters up to which the server controls the steps: a reply has about their square."""
+"""Parameters up to which a reply has the whole Hessian; q has a full covariance by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +80,8 @@ class NaturalVI(LocalMethod):
     dtype: str = "float64"
     _together: bool = False
     """Whether every party answers every round; set by the plan."""
+    _wide: bool = False
+    """Whether there are more than `SOLVED_UP_TO` parameters; set by the plan."""
     _parties: int = 1
     """How many parties there are; set by the plan."""
     _tolerance: float = 1e-5
@@ -97,11 +105,21 @@ class NaturalVI(LocalMethod):
                 f"method.steps and method.step_size need a generalised linear model, not "
                 f"{model.kind!r}; leave them out"
             )
-        if model.dimension > SOLVED_UP_TO and not isinstance(model, GaussianSites):
+        many = model.dimension > SOLVED_UP_TO and not isinstance(model, GaussianSites)
+        if many and isinstance(family, FullGaussian):
             raise ConfigError(
-                f"method.kind = 'natural' serves models of at most {SOLVED_UP_TO} parameters, "
-                f"model {model.kind!r} has {model.dimension}; use method.kind = 'gradient-vi'"
+                f"posterior = 'full' with {model.dimension} parameters; a full covariance serves "
+                f"at most {SOLVED_UP_TO}: leave posterior out"
             )
+
+    def check_run(self, facts: RunFacts) -> None:
+        if facts.dimension <= SOLVED_UP_TO or facts.gaussian_sites or self._in_step(facts):
+            return
+        raise ConfigError(
+            f"method.kind = 'natural' with {facts.dimension} parameters needs all parties in every "
+            "round: leave out schedule.parties_per_round and the quorum, or use method.kind = "
+            "'gradient-vi'"
+        )
 
     @property
     def safeguarded(self) -> bool:
@@ -122,18 +140,24 @@ class NaturalVI(LocalMethod):
         solved = everyone and self.safeguarded
         return SOLVED_UP_TO if solved else super().most_full(everyone=everyone)
 
+    def _in_step(self, facts: RunFacts) -> bool:
+        """Whether the server can control the steps."""
+        return facts.all_parties and not facts.quorum and self.safeguarded
+
     def for_run(self, facts: RunFacts) -> LocalMethod:
-        together = facts.all_parties and not facts.quorum and self.safeguarded
-        if not together or facts.dimension > SOLVED_UP_TO:
+        wide = facts.dimension > SOLVED_UP_TO
+        if not self._in_step(facts) or (wide and facts.full):
             return self
-        return replace(self, _together=True, _parties=facts.parties, _tolerance=facts.tolerance)
+        return replace(
+            self, _together=True, _wide=wide, _parties=facts.parties, _tolerance=facts.tolerance
+        )
 
     # Where the server controls the steps
 
     @property
     def reads_public(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Mean and root of q are read as published: natural parameters would lose digits."""
-        return self._together
+        return self._together and not self._wide
 
     @property
     def holds_prior(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -141,16 +165,22 @@ class NaturalVI(LocalMethod):
         return self._together
 
     def in_numpy(self, model: Model) -> bool:
-        plain = self._together and isinstance(model, InNumPy) and not model.has_site_prior
+        able = isinstance(model, InNumPy) and not model.has_site_prior
+        able = able and (not self._wide or isinstance(model, DiagonalExpectations))
+        plain = self._together and able
         return plain or super().in_numpy(model)
 
-    def solver(self, model: Model, family: Family) -> NaturalSolver | None:
+    def solver(self, model: Model, family: Family) -> NaturalSolver | WideSolver | None:
         if not self._together:
             return None
         assert isinstance(family, Gaussian)
         prior = None if model.has_site_prior else model.prior(family)
         settled = max(10.0 * self._tolerance, LEAST_SETTLED_KL)
         facts = ScaleFacts.of(model)
+        if self._wide:
+            assert isinstance(family, MeanFieldGaussian)
+            free = isinstance(model, DiagonalExpectations) and not model.has_site_prior
+            return WideSolver(family, prior, settled, model.scale_coordinates, facts, free)
         return NaturalSolver(family, prior, settled, model.scale_coordinates, facts)
 
     def learns_scale(self, model: Model) -> bool:
@@ -158,12 +188,14 @@ class NaturalVI(LocalMethod):
 
     def stage_at(self, visit: int) -> Stage:
         del visit
-        return Stage(MODE, needs_q=False, needs_factor=False) if self._together else Stage()
+        first = WIDE if self._wide else MODE
+        return Stage(first, needs_q=False, needs_factor=False) if self._together else Stage()
 
     def stage_table(self, rounds: int) -> dict[str, Stage]:
         if not self._together:
             return super().stage_table(rounds)
-        return {name: Stage(name, needs_q=False, needs_factor=False) for name in RELEASED}
+        names = [name for name in RELEASED if (name == WIDE) == self._wide]
+        return {name: Stage(name, needs_q=False, needs_factor=False) for name in names}
 
     def released_shapes(
         self, model: Model, family: Family, stage: str
@@ -179,14 +211,19 @@ class NaturalVI(LocalMethod):
 
     def result_shapes(self, model: Model, family: Family) -> dict[str, tuple[int, ...]]:
         del family
-        return RootedGaussian(model.dimension).stored_shapes if self._together else {}
+        rooted = self._together and not self._wide
+        return RootedGaussian(model.dimension).stored_shapes if rooted else {}
 
     def first_public(self, model: Model, family: Family) -> Arrays:
         if not self._together:
             return {}
         start = model.start(family) or model.prior(family)
-        centre = np.asarray(family.location_scale(start)[0], np.float64)
-        return {"centre": centre, "prior_share": np.asarray(1.0 / self._parties)}
+        centre, scale = (np.asarray(part, np.float64) for part in family.location_scale(start))
+        share = np.asarray(1.0 / self._parties)
+        solver = self.solver(model, family)
+        if isinstance(solver, WideSolver):
+            return solver.first(centre, scale) | {"prior_share": share}
+        return {"centre": centre, "prior_share": share}
 
     def read(
         self, model: Model, family: Family, natural: Natural, public: Arrays
@@ -201,6 +238,10 @@ class NaturalVI(LocalMethod):
         del key
         if task.stage == UPDATE:
             return local.answer(self, model, family, task)
+        if task.stage == WIDE:
+            if self.in_numpy(model) and isinstance(model, DiagonalExpectations):
+                return Answer(None, None, released=wide_party.in_numpy(model, task))
+            return Answer(None, None, released=wide_party.derivatives(model, task))
         if self.in_numpy(model) and isinstance(model, InNumPy):
             if task.stage == DRAWS:
                 return Answer(None, None, released=plain.at_draws(model, task))
@@ -210,13 +251,15 @@ class NaturalVI(LocalMethod):
         return Answer(None, None, released=party.derivatives(model, family, task))
 
     def program(self, stage: str) -> str:
-        return stage if stage == UPDATE else party.program_of(stage)
+        return stage if stage in (UPDATE, WIDE) else party.program_of(stage)
 
     def program_public(self, stage: str, public: Arrays) -> Arrays:
+        if stage == WIDE:
+            return wide_party.program_public(public)
         return public if stage == UPDATE else party.program_public(stage, public)
 
     def stage_released(self, stage: str, found: Arrays) -> Arrays:
-        return found if stage == UPDATE else party.stage_released(stage, found)
+        return found if stage in (UPDATE, WIDE) else party.stage_released(stage, found)
 
     # Where a party answers alone
 

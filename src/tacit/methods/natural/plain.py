@@ -57,7 +57,7 @@ def derivatives(model: InNumPy, family: Family, task: Task) -> Arrays:
 def at_draws(model: InNumPy, task: Task) -> Arrays:
     """As `tacit.methods.natural.party.at_draws`."""
     values = np.zeros(len(task.public["draws"]))
-    for records, weights in _blocks(task, DRAWS_BLOCK_ROWS):
+    for records, weights in blocks(task, DRAWS_BLOCK_ROWS):
         values += model.log_likelihoods(task.public["draws"], records, weights)
     return {"log_likelihood": np.where(np.isfinite(values), values, FAILED)}
 
@@ -65,7 +65,7 @@ def at_draws(model: InNumPy, task: Task) -> Arrays:
 def _at_point(model: InNumPy, task: Task, mean: Array, root: Array) -> WhitenedDerivatives:
     parts = [
         model.whitened_derivatives(mean, root, task.public["spread"], records, weights)
-        for records, weights in _blocks(task, BLOCK_ROWS)
+        for records, weights in blocks(task, BLOCK_ROWS)
     ]
     found = parts[0]
     for part in parts[1:]:
@@ -73,7 +73,7 @@ def _at_point(model: InNumPy, task: Task, mean: Array, root: Array) -> WhitenedD
     return found
 
 
-def _blocks(task: Task, rows: int) -> Iterator[tuple[Records, Array]]:
+def blocks(task: Task, rows: int) -> Iterator[tuple[Records, Array]]:
     """The records without padding, which is at the end, some at a time."""
     count = int(np.count_nonzero(task.weights))
     for start in range(0, count, rows):

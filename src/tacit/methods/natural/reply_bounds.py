@@ -33,6 +33,8 @@ def broken_sum_bound(model: Model, exchange: Exchange) -> BrokenBound | None:
     released, public, bounds = exchange.released, exchange.public, column_bounds(model)
     if "log_likelihood" in released:
         return _broken_value(released["log_likelihood"], curve)
+    if "products" in released:
+        return _broken_wide(exchange, bounds, curve)
     if "precision" in released:
         return _broken_mode(released, exchange.records, bounds, curve)
     found = _broken_value(released["value"], curve)
@@ -56,6 +58,32 @@ def broken_sum_bound(model: Model, exchange: Exchange) -> BrokenBound | None:
             or _broken_form("curvature", -hessian, most)
         )
     return found
+
+
+def _broken_wide(
+    exchange: Exchange, bounds: np.ndarray, curve: DerivativeBounds
+) -> BrokenBound | None:
+    """With independent parameters r_j = b_j scale_j, and |(Hv)_j| ≤ n c r_j Σ_i r_i |v_i|."""
+    released, public = exchange.released, exchange.public
+    with np.errstate(invalid="ignore"):
+        reach = np.where(bounds == 0, 0.0, bounds * public["scale"])
+        away = float(np.nansum(np.where(public["mean"] == 0, 0.0, bounds * abs(public["mean"]))))
+        away += float(np.sum(reach))
+        slope = curve.slope + (curve.slope_per_reach * away if curve.slope_per_reach else 0.0)
+        scale = exchange.records * (1.0 + ROUNDING)
+        most = scale * curve.curvature * np.square(reach)
+        directions = np.abs(public["directions"])
+        along = np.sum(np.where(directions == 0, 0.0, directions * reach), axis=1)
+        wide = scale * curve.curvature * np.outer(along, reach)
+        push = scale * slope * reach
+    least = np.max(released["diagonal"] - ROUNDING * np.where(np.isfinite(most), most, 0.0))
+    return (
+        _broken_value(released["value"], curve)
+        or _over("gradient in direction", np.abs(released["gradient"]), push)
+        or _over("curvature in direction", -released["diagonal"], most)
+        or (BrokenBound("second derivative", float(least), 0.0) if least > 0 else None)
+        or _over("product", np.abs(released["products"]).ravel(), wide.ravel())
+    )
 
 
 def _broken_mode(

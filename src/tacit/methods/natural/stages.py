@@ -12,6 +12,10 @@ DERIVATIVES = "derivatives"
 """The program that answers `MODE`, `EVALUATE` and `CANDIDATES`."""
 CANDIDATE_COUNT = 5
 NODE_COUNT = 12
+WIDE = "wide"
+"""The stage of models with more parameters than a full covariance serves."""
+DIRECTION_COUNT = 64
+"""Of a `WIDE` request."""
 FAILED = -1e25
 """Stands for a log-likelihood that is not a finite number: sums over parties stay finite."""
 
@@ -38,6 +42,12 @@ RELEASED: dict[str, Callable[[int], Shapes]] = {
         "hessian": (NODE_COUNT, d, d),
     },
     DRAWS: lambda d: {"log_likelihood": (len(weighing_draws(d)),)},
+    WIDE: lambda d: {
+        "value": (),
+        "gradient": (d,),
+        "diagonal": (d,),
+        "products": (DIRECTION_COUNT, d),
+    },
 }
 """Shapes of what a reply to each stage releases, by dimension."""
 PUBLISHED: dict[str, Callable[[int], Shapes]] = {
@@ -57,5 +67,13 @@ PUBLISHED: dict[str, Callable[[int], Shapes]] = {
         "prior_share": (),
     },
     DRAWS: lambda d: {"draws": (len(weighing_draws(d)), d), "prior_share": ()},
+    WIDE: lambda d: {
+        "mean": (d,),
+        "scale": (d,),
+        "directions": (DIRECTION_COUNT, d),
+        "spread": (),
+        "exact": (),
+        "prior_share": (),
+    },
 }
 """Shapes of what a request of each stage publishes."""

@@ -178,8 +178,8 @@ class PrivateScores(SummedMethod):
             f"Expect intervals about {found.usual:.1f} times as wide as without privacy"
             f"{f'{few} {WIDE:g} times' if rare and found.rare < 1.0 else ''} ({model.dimension} "
             f"parameters, {self.total_units} records in {len(settled)} parties); to narrow them "
-            "use privacy.aggregation = 'trusted', a larger epsilon, more records or fewer "
-            "parameters."
+            "use privacy.aggregation = 'secure' or 'trusted', a larger epsilon, more records or "
+            "fewer parameters."
         )
 
     def check_ranges(self, model: Model, parties: Mapping[str, Records]) -> None:

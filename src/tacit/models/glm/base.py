@@ -26,7 +26,7 @@ from tacit.models.base import (
     checked_names,
     gaussian_natural,
 )
-from tacit.models.capabilities import ClippingParts, WhitenedDerivatives
+from tacit.models.capabilities import ClippingParts, DiagonalDerivatives, WhitenedDerivatives
 from tacit.models.predictive import Prediction, quadrature_predictive
 from tacit.models.settings import ModelSettings, RegressionSettings
 
@@ -276,6 +276,31 @@ class GeneralisedLinear(LinearPredictor):
             xp.sum(weights * value).astype(np.float64),
             (reach.T @ (weights * slope)).astype(np.float64),
             -(bent.T @ reach).astype(np.float64),
+        )
+
+    def diagonal_derivatives(
+        self,
+        mean: Array,
+        scale: Array,
+        directions: Array,
+        spread: Array,
+        records: Records,
+        weights: Array,
+    ) -> DiagonalDerivatives:
+        """As `tacit.models.capabilities.DiagonalExpectations`."""
+        x, y = records["x"], records["y"]
+        xp = namespace(mean, x)
+        reach = x * scale.astype(x.dtype)
+        variance = xp.square(spread) * xp.sum(xp.square(reach), axis=1)
+        eta = x @ mean.astype(x.dtype)
+        value, slope, curvature = self.expected_derivatives(eta, variance.astype(x.dtype), y)
+        bend = weights * curvature
+        along = (reach @ directions.T.astype(x.dtype)) * bend[:, None]
+        return DiagonalDerivatives(
+            xp.sum(weights * value).astype(np.float64),
+            ((weights * slope) @ reach).astype(np.float64),
+            -(bend @ xp.square(reach)).astype(np.float64),
+            -(along.T @ reach).astype(np.float64),
         )
 
     def data_site(self, family: Family, records: Records, weights: Array) -> Natural:

@@ -1,0 +1,380 @@
+"""The server's half of `NaturalVI` for more parameters than a full covariance serves.
+
+q = N(mean, diag(scale²)) is the mean-field optimum, and its standard deviations are corrected at
+the end. Everything is computed in z, θ = mean + scale·z, so that the units of single coordinates
+do not matter, and from sums over parties (`tacit.methods.natural.wide_party`). A = −E_q[∇²] is
+known by its diagonal and by its products with `DIRECTION_COUNT` directions per exchange.
+
+1. **First look.** The diagonal at the start gives every coordinate its scale.
+2. **Steps.** A step is the solution of A x = E_q[∇] in the span of the directions known so far.
+   Each exchange evaluates the next q and multiplies A there with new directions: the residual,
+   which makes the steps those of conjugate gradients, and a random block that finds the directions
+   in which coordinates vary together. A step that lowers the evidence lower bound is shortened;
+   one that changes the gradient by other than its prediction drops what is known of A. Scales
+   follow the diagonal.
+3. **Standard deviations.** Those of a mean-field q are too narrow wherever coordinates are
+   correlated: 1/A_jj instead of (A⁻¹)_jj, which is linear response (Giordano, Broderick and Jordan
+   2018). The latter is found by solving A X = Z for unit vectors of the coordinates that vary most
+   with others, and for random signs; for other coordinates see `Subspace.diagonal_of_inverse`.
+   The variances of many effects and their common scale respond to each other; for scales of a
+   user's model this is included. Where a system is not solved, a mark says that intervals are too
+   narrow.
+
+With so many parameters importance weights against the exact posterior are those of a few draws
+whatever q is like, so that none are computed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from tacit.arrays import Arrays, Natural
+from tacit.expfam import MeanFieldGaussian
+from tacit.methods.natural import wide_variances
+from tacit.methods.natural.scale_prior import ScaleFacts
+from tacit.methods.natural.solver import ENERGY_ROUNDING, ENERGY_SLACK
+from tacit.methods.natural.stages import DIRECTION_COUNT, FAILED, WIDE
+from tacit.methods.natural.subspace import Solved, Subspace
+from tacit.methods.natural.wide_place import (
+    FIRST,
+    MOST_NUMBERS,
+    STEP,
+    Seen,
+    known_space,
+    positive,
+    request,
+)
+from tacit.methods.natural.wide_prior import (
+    NormalPrior,
+    ScalesPrior,
+    WideTerm,
+    constant_of,
+)
+from tacit.models.learnt_scale import LearntScalePrior
+from tacit.server.combine import RoundSum, Shared
+
+MAX_STEPS = 60
+MAX_SHRUNK = 5
+SHORTEST_STEP = 1e-4
+WIDE_SETTLED = 1e-3
+"""Nats that a whole step may still move the mean when a run has converged; that step is taken."""
+RESOLVED = 0.3
+"""Residual of the last step, relative to the gradient, that is small beside the step itself."""
+SCALE_TOLERANCE = 0.003
+"""Of log A_jj when a run has converged. Common scales follow many variances, so that small
+differences of these add up."""
+MEASURED_BELOW = 0.1
+"""Nats of a step from which every exchange asks for the diagonal."""
+SCALE_CHANGE = (0.25, 1e6)
+"""Between these the precision of a coordinate changes in one step."""
+SAMPLED_ENERGY = 0.05
+"""Nats by which the lower bound may fall with new scales by the diagonal at the mean: a bound that
+is an average over points is largest at slightly other ones."""
+FORGETTING = 0.5
+"""Error of a predicted gradient, relative to the last, from which old products are dropped."""
+LITTLE_RESCALED = 0.5
+LONGEST_WITHOUT_DIAGONAL = 1
+"""Accepted steps, where the diagonal is not free."""
+TURNS, AGREED = 30, 1e-4
+"""Of precisions of a prior with learnt scales and the next step."""
+
+
+class Proposal(NamedTuple):
+    """A whole step from a place."""
+
+    solved: Solved
+    term: WideTerm
+    precision: np.ndarray
+    """A_jj, the prior's part included."""
+    nats: float
+    """½ gᵀA⁻¹g, with the residual by the diagonal."""
+
+    @property
+    def step(self) -> np.ndarray:
+        return self.solved.solution[0]
+
+    @property
+    def residual(self) -> np.ndarray:
+        return self.solved.residual[0]
+
+
+@dataclass(frozen=True, eq=False)
+class WideSolver:
+    """A pure function from the sums of a round to the next request.
+
+    Parameters
+    ----------
+    family
+        The mean-field family of q.
+    prior
+        Natural parameters of the prior; None where each party adds its share of it.
+    settled_kl
+        Nats that a whole step may still move q when the run has converged, at least `WIDE_SETTLED`.
+    scales
+        Coordinates that are logarithms of scales (`Model.scale_coordinates`).
+    scale_facts
+        Of a prior whose scales are learnt, or None.
+    free_diagonal
+        Whether every reply has the diagonal of the Hessian, not only where it is asked for.
+    """
+
+    family: MeanFieldGaussian
+    prior: Natural | None
+    settled_kl: float = WIDE_SETTLED
+    scales: tuple[int, ...] = ()
+    scale_facts: ScaleFacts | None = None
+    free_diagonal: bool = False
+
+    def __call__(self, shared: Shared, answers: RoundSum) -> Shared:
+        memory = dict(shared.memory or {"phase": np.asarray(FIRST)})
+        share = np.asarray(1.0 / answers.contributors)
+        if shared.public["prior_share"] != share:
+            # A party has come or gone: nothing that was added up is comparable.
+            memory = {"phase": np.asarray(FIRST)}
+            public = self.first(shared.public["mean"], shared.public["scale"]) | {
+                "prior_share": share
+            }
+            return shared._replace(public=public, memory=memory, note="parties have changed")
+        after = (
+            self._after_first,
+            self._after_step,
+            partial(wide_variances.after_probe, self),
+            partial(wide_variances.after_response, self),
+        )[int(memory["phase"])]
+        with np.errstate(all="ignore"):
+            following = after(shared, memory, answers)
+        if following.finished is not None:
+            return following
+        return following._replace(public=following.public | {"prior_share": share})
+
+    def first(self, mean: np.ndarray, scale: np.ndarray) -> Arrays:
+        """What the first request publishes: a point, and the direction of the constant."""
+        directions = np.zeros((DIRECTION_COUNT, len(mean)))
+        constant = None
+        if self.scale_facts is not None:
+            constant = constant_of(self.scale_facts.model.layout)
+        if constant is not None:
+            directions[0, constant] = 1.0
+        return request(mean, scale, directions, spread=0.0, exact=True)
+
+    def site(self, stage: str, public: Arrays, released: Arrays) -> Natural | None:
+        """None: factors of single parties are not kept."""
+        del stage, public, released
+
+    def concluded(self, shared: Shared) -> Shared:
+        """The last q, for a run that ends on the way."""
+        place = Seen.unpack(shared.memory or {})
+        if shared.finished is not None or place is None:
+            return shared._replace(public={})
+        return shared._replace(q=self.natural(place.mean, place.scale), public={})
+
+    def known_scale_prior(self, memory: Arrays) -> LearntScalePrior | None:
+        """The prior whose scales are learnt, once the units of the columns are known."""
+        found = ScalesPrior.known(self.scale_facts, memory)
+        return None if found is None else found.density
+
+    # Phases
+
+    def _after_first(self, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
+        public, total = shared.public, answers.total
+        mean, scale = public["mean"], public["scale"]
+        if not float(total["value"]) > 0.1 * FAILED:
+            return _given_up(shared, memory, "the log-density is not finite where the fit starts")
+        if self.scale_facts is not None:
+            row = -total["products"][0] / scale
+            constant = constant_of(self.scale_facts.model.layout)
+            row = row if constant is None else row / scale[constant]
+            information = -total["diagonal"] / np.square(scale)
+            memory |= ScalesPrior.measured(self.scale_facts, information, row)
+        term = self.prior_of(memory).term(mean, scale, 0.0)
+        precision = positive(term.diagonal - total["diagonal"])
+        gradient = (total["gradient"] + term.gradient) / np.sqrt(precision)
+        scale = scale / np.sqrt(precision)
+        memory |= {
+            "steps": np.asarray(0),
+            "length": np.asarray(1.0),
+            "limit": np.asarray(1.0),
+            "unmeasured": np.asarray(0),
+            "shrunk": np.asarray(0),
+            "allowed": np.asarray(0.0),
+            "phase": np.asarray(STEP),
+        }
+        empty = Subspace.empty(len(mean))
+        directions = empty.new_directions(gradient[None], DIRECTION_COUNT, 0)
+        return self.ask(shared, memory, mean, scale, directions, exact=True)
+
+    def _after_step(self, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
+        before = Seen.unpack(memory)
+        seen = self._seen(shared.public, answers.total, memory)
+        failed = not seen.energy > 0.1 * FAILED
+        if before is None and failed:
+            shrunk = int(memory["shrunk"]) + 1
+            if shrunk > MAX_SHRUNK:
+                return _given_up(shared, memory, "no starting point has a finite lower bound")
+            memory |= {"shrunk": np.asarray(shrunk)}
+            directions = shared.public["directions"]
+            return self.ask(shared, memory, seen.mean, 0.1 * seen.scale, directions, exact=True)
+        if before is not None:
+            slack = ENERGY_SLACK + ENERGY_ROUNDING * abs(before.energy) + float(memory["allowed"])
+            if failed or not seen.energy >= before.energy - slack:
+                return self._shorten(shared, memory, before)
+        space = self._remembered(memory, before, seen)
+        space = space.joined(shared.public["directions"], -answers.total["products"])
+        memory |= {"limit": np.asarray(min(1.0, 2.0 * float(memory["length"])))}
+        return self.advance(shared, memory, seen, space)
+
+    def _shorten(self, shared: Shared, memory: Arrays, before: Seen) -> Shared:
+        """A shorter step of the mean alone."""
+        length = 0.3 * float(memory["length"])
+        if length < SHORTEST_STEP:
+            return wide_variances.begin(self, shared, memory, before, settled=False)
+        memory |= {"length": np.asarray(length), "allowed": np.asarray(0.0)}
+        mean = before.mean + length * memory["step"]
+        directions = shared.public["directions"] * (shared.public["scale"] / before.scale)
+        exact = bool(shared.public["exact"])
+        return self.ask(shared, memory, mean, before.scale, directions, exact)
+
+    def advance(self, shared: Shared, memory: Arrays, seen: Seen, space: Subspace) -> Shared:
+        """From an accepted place: one more step, or the standard deviations."""
+        proposal = self._proposal(memory, seen, space)
+        steps, nats = int(memory["steps"]) + 1, proposal.nats
+        measured = bool(shared.public["exact"])
+        precision = np.clip(positive(proposal.precision), *SCALE_CHANGE)
+        off = float(np.max(np.abs(np.log(precision)))) if measured else 0.0
+        unmeasured = 0 if measured else int(memory["unmeasured"]) + 1
+        memory |= seen.pack() | {
+            "steps": np.asarray(steps),
+            "last_change": np.asarray(nats),
+            "unmeasured": np.asarray(unmeasured),
+            "space.directions": space.directions,
+            "space.products": space.products,
+        }
+        near = nats < max(self.settled_kl, WIDE_SETTLED)
+        right = (seen.gradient + proposal.term.gradient)[None]
+        resolved = float(proposal.solved.share(right)[0]) < RESOLVED or nats < 1e-9
+        if near and resolved and measured and off <= SCALE_TOLERANCE and proposal.solved.definite:
+            mean = seen.mean + seen.scale * proposal.step
+            return wide_variances.begin(
+                self, shared, memory, seen._replace(mean=mean), settled=True
+            )
+        if steps >= MAX_STEPS:
+            return wide_variances.begin(self, shared, memory, seen, settled=False)
+        wanted = np.concatenate([proposal.residual[None], space.products[-DIRECTION_COUNT:]])
+        directions = space.new_directions(wanted, DIRECTION_COUNT, steps)
+        scale, allowed = seen.scale, 0.0
+        if off > SCALE_TOLERANCE:
+            scale = seen.scale / np.sqrt(precision)
+            allowed = 0.5 * float(np.sum(1.0 / precision - 1.0 + np.log(precision)))
+            allowed = 0.5 * allowed if self.free_diagonal else max(allowed, SAMPLED_ENERGY)
+        length, step = float(memory["limit"]), seen.scale * proposal.step
+        if allowed > 0 and nats < MEASURED_BELOW and not self.free_diagonal:
+            step = np.zeros_like(step)  # mean and scales in turn: both at once would swing
+        memory |= {
+            "step": step,
+            "length": np.asarray(length),
+            "bend": self._likelihood_part(proposal, right[0]) if np.any(step) else step,
+            "allowed": np.asarray(allowed),
+        }
+        mean = seen.mean + length * memory["step"]
+        exact = nats < MEASURED_BELOW or unmeasured >= LONGEST_WITHOUT_DIAGONAL
+        asked = directions * (seen.scale / scale)
+        following = self.ask(shared, memory, mean, scale, asked, exact)
+        return following._replace(energy=seen.energy, moved=nats)
+
+    def _likelihood_part(self, proposal: Proposal, right: np.ndarray) -> np.ndarray:
+        """What the likelihood's part of A makes of the step."""
+        whole = right - proposal.residual
+        return whole - proposal.term.products(proposal.step[None])[0]
+
+    # Arithmetic
+
+    def _seen(self, public: Arrays, total: Arrays, memory: Arrays) -> Seen:
+        mean, scale = public["mean"], public["scale"]
+        energy = float(total["value"])
+        if energy > 0.1 * FAILED:
+            energy += self.prior_of(memory).term(mean, scale).value + float(np.sum(np.log(scale)))
+        diagonal = -total["diagonal"]
+        before = Seen.unpack(memory)
+        if not public["exact"] and before is not None:
+            diagonal = before.diagonal * np.square(scale / before.scale)
+        energy = energy if math.isfinite(energy) else FAILED
+        return Seen(mean, scale, energy, total["gradient"], diagonal)
+
+    def _remembered(self, memory: Arrays, before: Seen | None, seen: Seen) -> Subspace:
+        """What is known of A and still holds."""
+        size = len(seen.mean)
+        if before is None:
+            return Subspace.empty(size)
+        space = known_space(memory, size)
+        if (len(space.directions) + DIRECTION_COUNT) * size > MOST_NUMBERS:
+            return Subspace.empty(size)
+        ratio, length = before.scale / seen.scale, float(memory["length"])
+        if 0 < np.max(np.abs(np.log(ratio))) < LITTLE_RESCALED:
+            return space.rescaled(ratio)  # the gradient changes with the scales, A does not
+        predicted = before.gradient - length * memory["bend"]
+        error = np.linalg.norm(seen.gradient * ratio - predicted)
+        whole = length * np.linalg.norm(
+            before.gradient + self.prior_of(memory).term(before.mean, before.scale).gradient
+        )
+        return space.rescaled(ratio) if error <= FORGETTING * whole else Subspace.empty(size)
+
+    def _proposal(self, memory: Arrays, seen: Seen, space: Subspace) -> Proposal:
+        """The step to the optimum of the quadratic model."""
+        prior = self.prior_of(memory)
+        solved, precisions = self.agreed(prior, seen, space)
+        term = prior.term(seen.mean, seen.scale, precision=precisions)
+        precision = seen.diagonal + term.diagonal
+        inner = float((seen.gradient + term.gradient) @ solved.solution[0])
+        rest = np.sum(np.square(solved.residual[0]) / positive(precision))
+        return Proposal(solved, term, precision, 0.5 * (abs(inner) + float(rest)))
+
+    def agreed(
+        self, prior: NormalPrior | ScalesPrior, seen: Seen, space: Subspace
+    ) -> tuple[Solved, np.ndarray]:
+        """A step, and precisions of the prior that agree with the q at its end."""
+        basis, precisions = space.basis(), prior.precisions(seen.mean, seen.scale)
+        for _ in range(TURNS if prior.learnt else 1):
+            term = prior.term(seen.mean, seen.scale, precision=precisions)
+            right = (seen.gradient + term.gradient)[None]
+            solved = space.solved(basis, term.products, right)
+            if not prior.learnt:
+                break
+            precision = np.clip(np.abs(seen.diagonal + term.diagonal), *SCALE_CHANGE)
+            mean = seen.mean + seen.scale * solved.solution[0]
+            following = prior.precisions(mean, seen.scale / np.sqrt(precision))
+            change = float(np.max(np.abs(np.log(following / precisions))))
+            if not change > AGREED:
+                break
+            precisions = following
+        return solved, precisions
+
+    def prior_of(self, memory: Arrays) -> NormalPrior | ScalesPrior:
+        found = ScalesPrior.known(self.scale_facts, memory)
+        return NormalPrior.of(self.prior, self.family.dimension) if found is None else found
+
+    def natural(self, mean: np.ndarray, sd: np.ndarray) -> Natural:
+        return self.family.natural(mean=mean, sd=sd)
+
+    def ask(
+        self,
+        shared: Shared,
+        memory: Arrays,
+        mean: np.ndarray,
+        scale: np.ndarray,
+        directions: np.ndarray,
+        exact: bool,
+    ) -> Shared:
+        del shared
+        exact = exact or self.free_diagonal
+        public = request(mean, scale, directions, spread=1.0, exact=exact)
+        return Shared(self.natural(mean, scale), public, memory, stage=WIDE)
+
+
+def _given_up(shared: Shared, memory: Arrays, note: str) -> Shared:
+    memory |= {"settled": np.asarray(0.0), "last_change": np.asarray(1e300)}
+    return shared._replace(memory=memory, public={}, finished="no density", note=note)

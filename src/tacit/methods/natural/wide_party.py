@@ -1,0 +1,122 @@
+"""The party's half of `NaturalVI` for more parameters than a full covariance serves.
+
+One kind of exchange, `WIDE`. The server publishes q = N(mean, diag(scale²)) and some directions; at
+θ = mean + scale·z the party replies, as sums over its records, with
+
+    E_q[log p],  E_q[∇ log p],  the diagonal of E_q[∇² log p],  its product with each direction,
+
+all in z. Generalised linear models have these by quadrature. For other models the first two are
+averages over fixed points with the right marginals (`wide_points`), products are averages over two
+opposite points one standard deviation away in every coordinate, and the diagonal, which costs one
+product per parameter, is that at the mean and computed on request only.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from tacit.arrays import Array, Arrays
+from tacit.methods.base import Task
+from tacit.methods.natural.party import TANGENT_BATCH, Scalar, share_of_log_joint
+from tacit.methods.natural.plain import BLOCK_ROWS, blocks
+from tacit.methods.natural.stages import FAILED
+from tacit.models import Model
+from tacit.models.capabilities import DiagonalDerivatives, DiagonalExpectations
+from tacit.support.compiler import jax, jnp
+
+STRATA = 32
+"""Quantiles of each coordinate; there are twice as many points, with both signs."""
+POINT_BATCH = 8
+
+
+@functools.cache
+def wide_points(dimension: int) -> tuple[np.ndarray, np.ndarray]:
+    """(points (2·STRATA, dimension), signs (dimension,)), always the same.
+
+    In every coordinate the points are the quantiles of a standard normal, scaled to variance 1, in
+    an order of its own: averages of sums of functions of single coordinates have little error.
+    """
+    from scipy.special import ndtri
+
+    rng = np.random.default_rng([dimension, 0x1A77])
+    sizes = ndtri(0.5 + (np.arange(STRATA) + 0.5) / (2 * STRATA))
+    sizes /= np.sqrt(np.mean(sizes * sizes))
+    order = np.argsort(rng.random((STRATA, dimension)), axis=0)
+    half = sizes[order] * rng.choice([-1.0, 1.0], (STRATA, dimension))
+    return np.concatenate([half, -half]), rng.choice([-1.0, 1.0], dimension)
+
+
+def program_public(public: Arrays) -> Arrays:
+    """What a request publishes, and the fixed points. NumPy."""
+    points, signs = wide_points(len(public["mean"]))
+    return public | {"points": points, "signs": signs}
+
+
+def derivatives(model: Model, task: Task) -> Arrays:
+    """The reply, compiled."""
+    public = task.public
+    if isinstance(model, DiagonalExpectations) and not model.has_site_prior:
+        parts = (public["mean"], public["scale"], public["directions"], public["spread"])
+        return _released(model.diagonal_derivatives(*parts, task.records, task.weights), jnp)
+    value = share_of_log_joint(model, task, public["prior_share"])
+    return _released(_by_points(value, public), jnp)
+
+
+def in_numpy(model: DiagonalExpectations, task: Task) -> Arrays:
+    """The same without a compiler, some records at a time."""
+    public = task.public
+    parts = (public["mean"], public["scale"], public["directions"], public["spread"])
+    found: DiagonalDerivatives | None = None
+    for records, weights in blocks(task, BLOCK_ROWS):
+        part = model.diagonal_derivatives(*parts, records, weights)
+        found = part if found is None else DiagonalDerivatives(*map(np.add, found, part))
+    assert found is not None
+    return _released(found, np)
+
+
+def _by_points(value: Scalar, public: Arrays) -> DiagonalDerivatives:
+    size, spread = len(public["mean"]), public["spread"]
+
+    def log_joint(z: Array) -> Array:
+        return value(public["mean"] + public["scale"] * z)
+
+    slope = jax.value_and_grad(log_joint)
+    groups = public["points"].reshape(-1, POINT_BATCH, size)
+    wanted = jnp.where(spread == 0, 1, len(groups))  # with spread 0 all points are one
+
+    def add(i: Array, total: tuple[Array, Array]) -> tuple[Array, Array]:
+        values, gradients = jax.vmap(slope)(spread * groups[i])
+        return total[0] + jnp.sum(values), total[1] + jnp.sum(gradients, axis=0)
+
+    nothing = (jnp.zeros(()), jnp.zeros(size))
+    fit, gradient = jax.lax.fori_loop(0, wanted, add, nothing)
+    count = wanted * POINT_BATCH
+
+    def along(z: Array, tangents: Array) -> Array:
+        _, push = jax.linearize(jax.grad(log_joint), z)
+        return jax.lax.map(push, tangents, batch_size=TANGENT_BATCH)
+
+    reach = spread * public["signs"]
+    products = 0.5 * (along(reach, public["directions"]) + along(-reach, public["directions"]))
+
+    def diagonal() -> Array:
+        _, push = jax.linearize(jax.grad(log_joint), jnp.zeros(size))
+        return jax.lax.map(
+            lambda i: push(jax.nn.one_hot(i, size, dtype=gradient.dtype))[i],
+            jnp.arange(size),
+            batch_size=TANGENT_BATCH,
+        )
+
+    found = jax.lax.cond(public["exact"] > 0, diagonal, lambda: jnp.zeros(size))
+    return DiagonalDerivatives(fit / count, gradient / count, found, products)
+
+
+def _released(found: DiagonalDerivatives, xp: Array) -> Arrays:
+    """FAILED and zeros where a number is not finite."""
+    finite = xp.isfinite(found.value)
+    for part in found[1:]:
+        finite = finite & xp.all(xp.isfinite(part))
+    parts = {name: xp.where(finite, part, 0.0) for name, part in found._asdict().items()}
+    return parts | {"value": xp.where(finite, found.value, FAILED)}

@@ -1,0 +1,63 @@
+"""A q of independent normals and what is seen from there; requests of `WideSolver`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tacit.arrays import Arrays
+from tacit.methods.natural.subspace import Subspace
+
+FIRST, STEP, PROBE, RESPOND = range(4)
+"""Phases."""
+MOST_NUMBERS = 4_000_000
+"""In the directions that are kept."""
+
+
+class Seen(NamedTuple):
+    """A q and what the likelihood looks like from there, in z."""
+
+    mean: np.ndarray
+    scale: np.ndarray
+    energy: float
+    """Evidence lower bound up to a constant."""
+    gradient: np.ndarray
+    diagonal: np.ndarray
+    """Of −E_q[∇²]."""
+
+    def pack(self) -> Arrays:
+        return {f"place.{name}": np.asarray(value) for name, value in self._asdict().items()}
+
+    @classmethod
+    def unpack(cls, memory: Arrays) -> Seen | None:
+        if "place.mean" not in memory:
+            return None
+        parts = {name: memory[f"place.{name}"] for name in cls._fields}
+        return cls(**parts)._replace(energy=float(parts["energy"]))
+
+
+def request(
+    mean: np.ndarray, scale: np.ndarray, directions: np.ndarray, *, spread: float, exact: bool
+) -> Arrays:
+    """What a request publishes, besides the share of the prior."""
+    return {
+        "mean": mean,
+        "scale": scale,
+        "directions": directions,
+        "spread": np.asarray(spread),
+        "exact": np.asarray(float(exact)),
+    }
+
+
+def positive(diagonal: np.ndarray) -> np.ndarray:
+    """Absolute values, and 1 for a coordinate of which nothing is known."""
+    size = np.abs(diagonal)
+    return np.where(size > 0, size, 1.0)
+
+
+def known_space(memory: Arrays, size: int) -> Subspace:
+    """The directions that the server remembers."""
+    if "space.directions" not in memory:
+        return Subspace.empty(size)
+    return Subspace(memory["space.directions"], memory["space.products"])

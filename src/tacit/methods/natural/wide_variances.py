@@ -1,0 +1,207 @@
+"""The phases of `WideSolver` that find standard deviations with correlations in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tacit.arrays import Arrays
+from tacit.methods.natural.stages import DIRECTION_COUNT, FAILED
+from tacit.methods.natural.subspace import Subspace
+from tacit.methods.natural.wide_place import (
+    MOST_NUMBERS,
+    PROBE,
+    RESPOND,
+    STEP,
+    Seen,
+    known_space,
+    positive,
+)
+from tacit.methods.natural.wide_prior import FIXED, ScalesPrior
+from tacit.server.combine import RoundSum, Shared
+
+if TYPE_CHECKING:
+    from tacit.methods.natural.wide import WideSolver
+
+MOST_SCALES = 4
+"""Scales whose response is measured; it takes two exchanges each."""
+HUBS = 16
+"""Coordinates whose standard deviation is solved for exactly."""
+MAX_PROBES = 16
+SETTLED_STEP = 0.1
+"""Nats: a larger whole step at the end shows that the mean was not where it seemed to be."""
+PROBE_RESIDUAL = 0.05
+MAX_TURNS, INFLATED = 3, 0.02
+"""Of learnt scales and corrected variances, and the change of log-precisions that is none."""
+SEEDS = 1_000
+"""Of random directions: others than those of the steps."""
+
+
+def begin(
+    solver: WideSolver, shared: Shared, memory: Arrays, seen: Seen, *, settled: bool
+) -> Shared:
+    """Ask for the first products with unit vectors and random signs."""
+    size = len(seen.mean)
+    space = known_space(memory, size)
+    precision = seen.diagonal + solver.prior_of(memory).term(seen.mean, seen.scale).diagonal
+    hubs = _hubs(solver, space, seen.diagonal)
+    rng = np.random.default_rng([size, 0x9B0BE])
+    right = rng.choice([-1.0, 1.0], (DIRECTION_COUNT, size))
+    right[: len(hubs)] = 0.0
+    right[np.arange(len(hubs)), hubs] = 1.0
+    memory = {n: v for n, v in memory.items() if not n.startswith(("place.", "space."))}
+    memory |= seen.pack() | {
+        "settled": np.asarray(float(settled)),
+        "precision": precision,
+        "hubs": hubs.astype(np.float64),
+        "right": right,
+        "probes": np.asarray(0),
+        "phase": np.asarray(PROBE),
+    }
+    directions = Subspace.empty(size).new_directions(right, DIRECTION_COUNT, SEEDS)
+    following = solver.ask(shared, memory, seen.mean, seen.scale, directions, exact=False)
+    return following._replace(energy=seen.energy, moved=float(memory["last_change"]))
+
+
+def _hubs(solver: WideSolver, space: Subspace, diagonal: np.ndarray) -> np.ndarray:
+    """Scales, and the coordinates that vary most with others, by random products."""
+    few = slice(max(0, len(space.directions) - DIRECTION_COUNT), None)
+    apart = space.products[few] - diagonal * space.directions[few]
+    order = np.argsort(-np.linalg.norm(apart, axis=0), kind="stable")
+    chosen = list(dict.fromkeys([*solver.scales[:MOST_SCALES], *order.tolist()]))
+    return np.array(chosen[:HUBS], dtype=np.int64)
+
+
+def after_probe(solver: WideSolver, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
+    """More directions until the systems are solved; then the variances."""
+    place = Seen.unpack(memory)
+    assert place is not None
+    space = known_space(memory, len(place.mean))
+    least = 1.0 / positive(memory["precision"])
+    if not float(answers.total["value"]) > 0.1 * FAILED:
+        memory |= {"settled": np.asarray(0.0), "residual": np.asarray(1.0)}
+        return _finished(solver, place, memory | {"variance": least, "sd_noise": np.asarray(1.0)})
+    space = space.joined(shared.public["directions"], -answers.total["products"])
+    term = solver.prior_of(memory).term(place.mean, place.scale)
+    gradient = answers.total["gradient"] + term.gradient
+    right, basis = np.concatenate([memory["right"], gradient[None]]), space.basis()
+    found = space.solved(basis, term.products, right)
+    residual = float(np.max(found.share(right)[:-1]))
+    probes, known = int(memory["probes"]) + 1, len(basis[0])
+    done = residual <= PROBE_RESIDUAL or known >= len(place.mean) or probes >= MAX_PROBES
+    if not done and (known + DIRECTION_COUNT) * len(place.mean) <= MOST_NUMBERS:
+        memory |= {
+            "probes": np.asarray(probes),
+            "space.directions": space.directions,
+            "space.products": space.products,
+        }
+        directions = space.new_directions(found.residual[:-1], DIRECTION_COUNT, SEEDS + probes)
+        return solver.ask(shared, memory, place.mean, place.scale, directions, exact=False)
+    hubs = memory["hubs"].astype(np.int64)
+    variance, noise = space.diagonal_of_inverse(
+        basis, term.products, right[len(hubs) : -1], found.solution[len(hubs) : -1]
+    )
+    variance[hubs] = found.solution[np.arange(len(hubs)), hubs]
+    variance = np.maximum(variance, least)
+    again = _with_variances(solver, memory, place, space, variance / least)
+    if again is not None:
+        place = place._replace(energy=float(again["place.energy"]))
+        return solver.advance(shared, again, place, space)
+    step = 0.5 * float(gradient @ found.solution[-1])
+    settled = bool(memory["settled"]) and found.definite and step < SETTLED_STEP
+    memory |= {
+        "settled": np.asarray(float(settled)),
+        "last_change": np.asarray(max(step, 0.0) if np.isfinite(step) else 1e300),
+        "residual": np.asarray(residual),
+        "sd_noise": np.asarray(0.5 * noise),
+        "variance": variance,
+    }
+    count = min(len(solver.scales), MOST_SCALES)
+    if not settled or not count:
+        return _finished(solver, place, memory)
+    memory = {n: v for n, v in memory.items() if not n.startswith("space.") and n != "right"}
+    memory |= {
+        "response.solution": found.solution[:count],
+        "response.hubs": hubs[:count].astype(np.float64),
+        "response.slopes": np.zeros((0, len(place.mean))),
+        "phase": np.asarray(RESPOND),
+    }
+    return _ask_response(solver, shared, memory, place)
+
+
+def _ask_response(solver: WideSolver, shared: Shared, memory: Arrays, place: Seen) -> Shared:
+    """Ask for the diagonal on one side of q along the response to a scale."""
+    number, side = divmod(len(memory["response.slopes"]), 2)
+    row, hub = memory["response.solution"][number], int(memory["response.hubs"][number])
+    reach = (0.5 - side) * row / np.sqrt(row[hub])
+    nothing = np.zeros((DIRECTION_COUNT, len(place.mean)))
+    mean = place.mean + place.scale * reach
+    return solver.ask(shared, memory, mean, place.scale, nothing, exact=True)
+
+
+def after_response(solver: WideSolver, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
+    """The variances of the other coordinates respond to a scale, and it to them.
+
+    With w_h the change of A_jj along the response x_h = A⁻¹e_h to scale h, V the block of A⁻¹
+    of the scales and W = (w_h), linear response of mean and variances has V(V − ½WWᵀ)⁻¹V in
+    its place, exact for groups that are independent given their scale.
+    """
+    place = Seen.unpack(memory)
+    assert place is not None
+    if not float(answers.total["value"]) > 0.1 * FAILED:
+        return _finished(solver, place, memory | {"residual": np.asarray(1.0)})
+    slopes = np.concatenate([memory["response.slopes"], -answers.total["diagonal"][None]])
+    memory |= {"response.slopes": slopes}
+    rows, hubs = memory["response.solution"], memory["response.hubs"].astype(np.int64)
+    if len(slopes) < 2 * len(rows):
+        return _ask_response(solver, shared, memory, place)
+    inner = rows[:, hubs]
+    spread = np.sqrt(np.diagonal(inner))
+    change = (slopes[0::2] - slopes[1::2]) * spread[:, None] * positive(memory["precision"]) ** -1.0
+    changed = inner - 0.5 * change @ change.T
+    try:
+        np.linalg.cholesky(0.5 * (changed + changed.T))
+    except np.linalg.LinAlgError:
+        return _finished(solver, place, memory | {"residual": np.asarray(1.0)})
+    more = np.linalg.inv(changed) - np.linalg.inv(inner)
+    added = np.sum(rows * (more @ rows), axis=0)
+    return _finished(solver, place, memory | {"variance": memory["variance"] + added})
+
+
+def _finished(solver: WideSolver, place: Seen, memory: Arrays) -> Shared:
+    names = ("settled", "last_change", "residual", "sd_noise")
+    kept = {n: v for n, v in memory.items() if n in names or n.startswith("prior.")}
+    kept |= {"narrow": np.sqrt(positive(memory["precision"]) ** -1.0 / memory["variance"])}
+    finished = "converged" if bool(memory["settled"]) else "rounds"
+    sd = place.scale * np.sqrt(memory["variance"])
+    step = float(memory["last_change"])
+    q = solver.natural(place.mean, sd)
+    return Shared(q, {}, kept, finished=finished, energy=place.energy, moved=step)
+
+
+def _with_variances(
+    solver: WideSolver, memory: Arrays, place: Seen, space: Subspace, inflation: np.ndarray
+) -> Arrays | None:
+    """The memory to go on with where the variances change learnt scales; None: they do not.
+
+    Precisions of the prior that agree with them and with the mean then stay fixed.
+    """
+    turns = int(memory.get("turns", np.asarray(0)))
+    prior = ScalesPrior.known(solver.scale_facts, memory)
+    if prior is None or turns >= MAX_TURNS or not bool(memory["settled"]):
+        return None
+    used = prior.precisions(place.mean, place.scale)
+    wider = prior._replace(inflation=inflation, fixed=None)
+    fixed = solver.agreed(wider, place, space)[1]
+    if not np.max(np.abs(np.log(fixed / used))) > INFLATED:
+        return None
+    memory = memory | {
+        FIXED: fixed,
+        "turns": np.asarray(turns + 1),
+        "phase": np.asarray(STEP),
+        "limit": np.asarray(1.0),
+    }
+    term = solver.prior_of(memory).term(place.mean, place.scale)
+    value = place.energy + term.value - prior.term(place.mean, place.scale).value
+    return memory | {"place.energy": np.asarray(value)}
