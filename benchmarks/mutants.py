@@ -67,7 +67,7 @@ MUTANTS = (
     ),
     Mutant(
         "a share of the noise is s/M instead of s/√M", MECHANISMS,
-        "step = noise_sd / jnp.sqrt(parties)", "step = noise_sd / parties",
+        "noise_sd / jnp.sqrt(parties), parties)", "noise_sd / parties, parties)",
         case("statistics, shared noise"),
     ),
     Mutant(
@@ -77,7 +77,11 @@ MUTANTS = (
     ),
     Mutant("half of the noise in dpsgd", DPSGD, *HALF, case("dp-sgd")),
     Mutant("half of the noise in an update", UPDATE, *HALF, case("update")),
-    Mutant("half of the noise in statistics", STATISTICS, *HALF, case("statistics")),
+    Mutant(
+        "half of the noise in statistics", STATISTICS,
+        "noise_sd, lattice = task.terms", "noise_sd, lattice = 0.5 * task.terms",
+        case("statistics"),
+    ),
     Mutant("half of the noise in scoring", SUMMED, *HALF, case("scoring")),
     Mutant("half of the noise in a second moment", WHITENED, *HALF, case("whitened dpsgd")),
     Mutant(
@@ -99,8 +103,7 @@ MUTANTS = (
     ),
     Mutant(
         "noise from a narrower table", LATTICE,
-        "chance = np.exp(-0.5 * place * (place + 2.0 * whole))",
-        "chance = np.exp(-0.6 * place * (place + 2.0 * whole))",
+        "chance = np.exp(-0.5 * place", "chance = np.exp(-0.6 * place",
         (SAMPLER,),
     ),
     Mutant(
@@ -140,9 +143,10 @@ MUTANTS = (
         (LATTICE_EVENTS,),
     ),
     Mutant(
-        "the projection is applied to the sum of scores", "methods/scoring/party.py",
+        "records are not projected before they are added up", "methods/scoring/party.py",
         "z = scale * (x - centre) - along @ bend", "z = scale * (x - centre)",
-        ("tests/methods/test_scoring.py",),
+        ("tests/methods/test_scoring.py::"
+         "test_every_record_is_projected_before_its_norm_is_taken",),
     ),
     Mutant(
         "rows of persons are one long sum", BOUNDED,

@@ -67,6 +67,7 @@ class Setting(NamedTuple):
     methods: dict[str, Any] = SCORING
     epsilon: float = 1.0
     aggregation: Any = "plain"
+    secure: Any = {}  # noqa: RUF012 - thresholds, never written to
 
 
 def adult(held: float, **given: Any) -> Any:
@@ -164,6 +165,9 @@ def settings() -> dict[str, Setting]:
         "Adult 80/20": Setting(adult(0.2)),
         "Adult 50/50, only the sum released": Setting(adult(0.5), aggregation="trusted"),
         "Adult 50/50, secure sums": Setting(adult(0.5), aggregation="secure"),
+        "Adult 50/50, secure sums without dropouts": Setting(
+            adult(0.5), aggregation="secure", secure={"quorum": 10}
+        ),
         "Adult 80/20, only the sum released": Setting(adult(0.2), aggregation="trusted"),
         "Adult 50/50, 200 parties, eps 0.5, only the sum released": Setting(
             adult(0.5, parties=200), epsilon=0.5, aggregation="trusted"
@@ -212,6 +216,7 @@ def show(name: str, setting: Setting, seeds: range, models: dict[Any, Any]) -> N
                 delta=1e-5,
                 insecure_noise_seed=seed,
                 aggregation=setting.aggregation,
+                secure=setting.secure,
             )
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # δ is not small against parties of few records

@@ -116,7 +116,7 @@ def test_gaussian_canaries_hold_and_show_more():
     whole, pair = np.array(found).T
     assert np.mean(whole <= true) >= 0.95
     assert np.median(whole) > 0.4 * true
-    assert np.median(whole) > 1.5 * np.median(pair)
+    assert np.all(whole > pair)
     assert canaries_epsilon(rng.normal(size=500), rng.random(500) < 0.5, delta, gaussian=True) == 0
 
 

@@ -375,3 +375,25 @@ def test_neither_a_record_nor_a_server_makes_an_answer_infinite():
     np.testing.assert_array_equal(scores(np.arange(6)), scores(np.array([4, 5])))
     for asked in ({"centre": np.full(2, 1e307)}, {"point": np.full(2, 1e300)}):
         np.testing.assert_array_equal(scores(np.arange(6), **asked), 0.0)
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.3])
+def test_every_record_is_projected_before_its_norm_is_taken(kept):
+    """Σ w ψ (I − WᵀW)y written out, in raw units far from 0; y is much longer than what is left."""
+    rng = np.random.default_rng(11)
+    likelihood, width, reach = BernoulliLikelihood(), 4, np.array(1.0)
+    x, y = 1e6 + 1e4 * rng.normal(size=(50, width)), (rng.random(50) < 0.5).astype(float)
+    scale, centre = np.full(width, 1e-3), np.full(width, 1e6)
+    axes = np.linalg.qr(rng.normal(size=(width, width)))[0][:2]
+    bend = np.zeros((8, width))
+    bend[:2] = np.sqrt(1.0 - kept) * axes
+    point = 1e-7 * rng.normal(size=width)
+    found = score_sum(
+        likelihood, {"x": x, "y": y}, np.ones(50), np.array(1.0), centre=centre, scale=scale,
+        bend=bend, point=point, reach=reach,
+    ).value  # fmt: skip
+    z = (scale * (x - centre)) @ (np.eye(width) - bend.T @ bend)
+    residual = np.asarray(likelihood.residual(y, x @ point, reach))
+    most = np.maximum(np.asarray(likelihood.bound(x @ point, reach)), np.abs(residual))
+    weights = np.minimum(1.0, (1.0 - 1e-6) / (most * np.linalg.norm(z, axis=1)))
+    np.testing.assert_allclose(found, (weights * residual) @ z, rtol=1e-9, atol=1e-9)

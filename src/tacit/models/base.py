@@ -234,6 +234,14 @@ class Model(abc.ABC):
         return None
 
     @property
+    def prediction_words(self) -> tuple[str, tuple[str, ...]] | None:
+        """What `predict` answers for each record, in words, and the names of its columns.
+
+        None for a model that predicts an outcome.
+        """
+        return None
+
+    @property
     def x_columns(self) -> int | None:
         """Number of columns of x, or None if unknown."""
         return None
