@@ -225,6 +225,11 @@ def test_a_data_frame_without_an_outcome(tmp_path):
     assert abs(ages[-1] - 100.0) < 3.0  # in the user's units
     probability = fit.predict(frame.drop("site").head(5))
     assert probability.shape == (5, 3)
+    named = fit.predict(frame.drop("site").head(5), "interval")  # no interval: not calibrated
+    assert named.columns == ["cluster 1", "cluster 2", "cluster 3"]
+    assert np.array_equal(named.to_numpy(), probability)
+    draws = fit.predict(frame.drop("site").head(5), "draws", draws=3)
+    assert draws.shape == (3, 5, 3)
     # The density is per unit of the columns: that of scaled columns minus the logarithm of scales.
     held = fit.metrics["held_out"]["log_predictive_density"]
     assert -4.2 - math.log(50.0) < held < -3.3 - math.log(50.0)

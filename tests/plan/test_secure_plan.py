@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 
 from tacit.errors import ConfigError, PrivacyBudgetError
-from tacit.methods import DPSGD, PrivateScoring, PrivateStatistics, PrivateUpdate
-from tacit.models import LinearRegression, LogisticRegression
+from tacit.methods import DPSGD, PrivateScoring, PrivateUpdate
+from tacit.models import LogisticRegression
 from tacit.party.agent import conclude
 from tacit.party.compute import SinglePartyComputer
 from tacit.plan.explain import explain
@@ -41,6 +41,11 @@ def plan_of(method=None, *, parties=5, rounds=4, model=MODEL, schedule=None, **p
     )
 
 
+class SendsFloats(PrivateUpdate):
+    def integer_shapes(self, model, family, stage):
+        return None
+
+
 @pytest.mark.parametrize(("given", "parties", "words"), [
     ({}, 2, "a secure sum needs 3"),
     ({"colluding": 4}, 5, r"colluding = 4 with 5 parties; use 1 to 3"),
@@ -70,8 +75,7 @@ def test_settings_that_make_no_sense_are_refused():
     ({"method": DPSGD()}, r"'dp-sgd'; the method supports plain"),
     ({"schedule": Asynchronous(rounds=2)}, "use schedule.kind = 'synchronous'"),
     ({"schedule": Synchronous(rounds=4, parties_per_round=3)}, "sums are over all parties"),
-    ({"method": PrivateStatistics(sampling="without-replacement", sampling_rate=0.5),
-      "model": LinearRegression(("a", "b"), prior_sd=1.0)}, "use method.sampling = 'poisson'"),
+    ({"method": SendsFloats()}, "sends floats at stage 'update'"),
     ({"method": PrivateUpdate(shards=1, form="log-precision"), "unit": "party",
       "secure": SecureSums(quorum=4)}, r"privacy.secure.quorum = 4 of 5: set it to 5"),
 ])  # fmt: skip

@@ -7,6 +7,7 @@ import numpyro.distributions as dist
 import pytest
 
 import tacit
+from tacit.results.diagnostics import modes_caution
 from tacit.results.verdict import NotConvergedWarning, TooNarrowWarning
 
 
@@ -23,6 +24,22 @@ def elementwise(x, y=None):
     sigma = numpyro.sample("sigma", dist.ImproperUniform(dist.constraints.positive, (), ()))
     with numpyro.plate("records", x.shape[0]):
         numpyro.sample("y", dist.Normal((x * beta).sum(-1), sigma), obs=y)
+
+
+def mixture(y=None):
+    w = numpyro.sample("w", dist.Beta(2.0, 2.0))
+    mu = numpyro.sample("mu", dist.Normal(0.0, 5.0).expand([2]).to_event(1))
+    with numpyro.plate("records", y.shape[0]):
+        weights = dist.Categorical(jnp.stack([w, 1.0 - w]))
+        numpyro.sample("y", dist.MixtureSameFamily(weights, dist.Normal(mu, 1.0)), obs=y)
+
+
+def test_a_mixture_says_that_other_modes_are_not_seen():
+    model = tacit.from_numpyro(mixture, {"y": np.zeros(3)})
+    assert "several modes" in modes_caution(model)[0].text
+    x = {"x": np.ones((3, 2)), "y": np.zeros(3)}
+    assert modes_caution(tacit.from_numpyro(elementwise, x)) == []
+    assert modes_caution(tacit.models.LogisticRegression(("one",))) == []
 
 
 def raw_records(count=150):

@@ -97,6 +97,7 @@ UPDATE = {"kind": "dp-updates", "shards": 5}
 ADDED = {"adjacency": "add-or-remove-one"}
 TRUSTED = {"aggregation": "trusted"}
 SHORT = {"schedule": {"rounds": 2}}
+KNOWN = SHORT | {"model": {"kind": "linear", "noise_sd": 1.0}}
 CASES = {
     "scoring, replace-one": (configuration({}), another),
     "scoring, add or remove": (configuration(ADDED), one_more),
@@ -125,11 +126,11 @@ CASES = {
         one_more,
     ),
     "statistics, replace-one": (
-        configuration({}, target="pain", method={"kind": "dp-statistics"}, **SHORT),
+        configuration({}, target="pain", method={"kind": "dp-statistics"}, **KNOWN),
         another,
     ),
     "statistics, add or remove, trusted": (
-        configuration(ADDED | TRUSTED, target="pain", method={"kind": "dp-statistics"}, **SHORT),
+        configuration(ADDED | TRUSTED, target="pain", method={"kind": "dp-statistics"}, **KNOWN),
         one_more,
     ),
 }

@@ -129,8 +129,10 @@ def predict(
     from tacit.cli.show.results import console
 
     clipped = ", ".join(f"{count} values of {name}" for name, count in new.prepared.clipped.items())
+    named = new.posterior.model.prediction_words is not None  # clusters, scores
+    interval = "" if named else f", {100 * level:g} % interval"
     console.print(
-        f"{frame.height:,} rows: {new.what}, {100 * level:g} % interval."
+        f"{frame.height:,} rows: {new.what}{interval}."
         + (f" Clipped to bounds: {clipped}." if clipped else "")
         + (f" Without a prediction (missing values): {incomplete}." if incomplete else ""),
         highlight=False,

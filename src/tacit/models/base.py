@@ -174,6 +174,8 @@ class Model(abc.ABC):
     """False if single coordinates have no meaning; results then do not list them."""
     uncalibrated: ClassVar[str | None] = None
     """What is known to be wrong with intervals of this model, in one sentence."""
+    mixes: bool = False
+    """True if the likelihood of a record is a mixture, whose posterior may have several modes."""
     user_program: ClassVar[bool] = False
     """True if the likelihood is user code that may fail on records; it is tested before a run."""
 
@@ -229,6 +231,14 @@ class Model(abc.ABC):
     @property
     def record_columns(self) -> tuple[str, ...] | None:
         """The columns that the model reads by their own names; None for one that reads x and y."""
+        return None
+
+    @property
+    def prediction_words(self) -> tuple[str, tuple[str, ...]] | None:
+        """What `predict` answers for each record, in words, and the names of its columns.
+
+        None for a model that predicts an outcome.
+        """
         return None
 
     @property

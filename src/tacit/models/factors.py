@@ -183,6 +183,10 @@ class FactorModel(ConjugateExponential):
         )
 
     @property
+    def prediction_words(self) -> tuple[str, tuple[str, ...]]:
+        return "score on each factor", tuple(f"factor {k + 1}" for k in range(self.factors))
+
+    @property
     def own_family(self) -> MeanFieldGaussian:
         return MeanFieldGaussian(self.dimension)
 

@@ -185,7 +185,8 @@ def check_declared(model: Model, parties: dict[str, Records]) -> tuple[str, ...]
     compared with the bounds and never changed.
     """
     if not isinstance(model, Coefficients):
-        declared = getattr(model, "columns", None) or {}  # of `tacit.from_numpyro`
+        facts = getattr(model, "columns", None)  # of `tacit.from_numpyro`
+        declared: Mapping[str, Any] = facts if isinstance(facts, Mapping) else {}
         for name, records in parties.items():
             _check_within(name, records, declared)
         columns = next(iter(parties.values()), {}) if model.listed else ()

@@ -19,7 +19,7 @@ from tacit.methods.scoring.method import PrivateScoring
 from tacit.methods.scoring.stages import LEAST_ROUNDS
 from tacit.methods.statistics.method import ExpectedStatistics, PrivateStatistics
 from tacit.models import ConjugateGaussian, Model
-from tacit.models.capabilities import GaussianSites, Scores, SimulatesOutcomes
+from tacit.models.capabilities import Coefficients, GaussianSites, Scores, SimulatesOutcomes
 from tacit.models.conjugate import ConjugateExponential
 from tacit.privacy.settings import Privacy
 from tacit.server.schedule import Schedule, Synchronous
@@ -47,6 +47,8 @@ def _counts(model: Model) -> bool:
 
 
 REASONS: tuple[tuple[Callable[[Case], bool], str], ...] = (
+    (lambda case: isinstance(case.model, Coefficients) and not isinstance(case.model, Scores),
+     "the noise of model {model} is unknown; declare noise_sd if it is known"),
     (lambda case: not isinstance(case.model, Scores),
      "model {model} is not a generalised linear model"),
     (lambda case: not _counts(case.model),

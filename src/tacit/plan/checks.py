@@ -166,9 +166,8 @@ def check_integers_only(model: Model, family: Family, method: PrivateMethod, rou
     for stage in method.stage_table(rounds):
         if method.integer_shapes(model, family, stage) is None:
             raise ConfigError(
-                f"method.kind = {method.kind!r} with privacy.aggregation = 'secure' releases "
-                "numbers whose unit depends on a party's number of records, which cannot be added "
-                "up in secret; use method.sampling = 'poisson', or sampling_rate = 1"
+                f"method.kind = {method.kind!r} with privacy.aggregation = 'secure' sends floats "
+                f"at stage {stage!r}, and only integers can be masked: use 'plain'"
             )
 
 

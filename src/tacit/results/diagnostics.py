@@ -17,6 +17,7 @@ from tacit.methods.scores.server import SIGNIFICANT, ScoresServer, fit_of
 from tacit.methods.scores.server import trouble as scores_trouble
 from tacit.methods.scoring.combine import ScoringServer
 from tacit.methods.scoring.units import counted_outside
+from tacit.models import Model
 from tacit.models.learnt_scale import LearntScalePrior
 from tacit.plan.plan import Plan
 from tacit.results.posterior import Posterior, posterior_of
@@ -174,8 +175,22 @@ def cautions_of(
         ]
     if "residual" in (memory or {}) and isinstance(plan.rules.solver, WideSolver):
         doubts += unresolved_caution(float((memory or {})["residual"]))
-    doubts += [*_unweighed_caution(plan), *known_limits(plan)]
+    doubts += [*_unweighed_caution(plan), *known_limits(plan), *modes_caution(plan.model)]
     return [*doubts, *learning_caution(share, posterior.names), *_clipping_cautions(plan, clipped)]
+
+
+def modes_caution(model: Model) -> list[Caution]:
+    """A caution where a posterior may have modes that one normal, and its draws, do not see."""
+    if not (model.user_program and model.mixes):
+        return []
+    return [
+        Caution(
+            "several-modes",
+            "The model is a mixture, whose posterior may have several modes or long ridges: this "
+            "fit describes the one that it found, and its diagnostics do not see others; compare "
+            "with NUTS, or with fits from other starting points (tacit.from_numpyro(…, seed=1)).",
+        )
+    ]
 
 
 def known_limits(plan: Plan) -> list[Caution]:

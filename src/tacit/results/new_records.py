@@ -117,6 +117,8 @@ def outcome_unit(model: Model, data: DataFacts) -> tuple[float, float]:
 
 
 def _words(model: Model, data: DataFacts) -> tuple[str, tuple[str, ...]]:
+    if model.prediction_words is not None:
+        return model.prediction_words
     name = data.outcome or "y"
     if model.output == "bernoulli":
         return f"probability of {name} = {data.positive or 1}", ()
@@ -197,6 +199,8 @@ def _responses(new: NewRecords, draws: int, seed: int) -> np.ndarray:
     theta = _theta(new, draws, seed)
     if isinstance(model, NumPyResponses):
         return model.responses(theta, records)
+    if not model.traceable:
+        return np.stack([np.asarray(model.response(draw, records)) for draw in theta])
     import jax
 
     one = jax.jit(lambda draw: model.response(draw, records))
@@ -214,6 +218,8 @@ def _outcomes(new: NewRecords, level: float, draws: int, seed: int) -> np.ndarra
 def _interval(new: NewRecords, level: float, draws: int, seed: int) -> pl.DataFrame:
     model = new.posterior.model
     mean = _mean(new, level, draws, seed)
+    if mean.ndim == 2 and model.uncalibrated is not None:  # intervals would claim too much
+        return pl.DataFrame({name: mean[:, place] for place, name in enumerate(new.levels)})
     if mean.ndim == 2:
         low, high = _quantiles(_responses(new, INTERVAL_DRAWS, seed), level)
         columns = {}

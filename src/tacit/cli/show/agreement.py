@@ -112,7 +112,7 @@ def _leaves(ready: ReadyParty) -> list[str]:
     private = plan.privacy is not None
     told = ready.reported_records
     return [
-        f"{_answers(ready)}, each of so many {noisy}numbers, by stage: {sizes}",
+        f"{_answers(ready)}; {noisy}numbers per reply, by stage: {sizes}",
         f"the number of records: {'not reported' if told == 0 else f'reported as {_count(told)}'}"
         f" (join.report_records = {join.report_records!r})",
         "the loss with each reply: "

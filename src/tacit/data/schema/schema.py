@@ -49,7 +49,7 @@ class Schema:
     def __init__(
         self,
         bounds: Mapping[str, tuple[float, float]] | None = None,
-        levels: Mapping[str, Sequence[str]] | None = None,
+        levels: Mapping[str, Sequence[str | float | bool]] | None = None,
         scale: Mapping[str, tuple[float, float]] | None = None,
         missing: Mapping[str, Missing] | None = None,
         units: Mapping[str, str] | None = None,

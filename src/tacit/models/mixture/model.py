@@ -168,6 +168,11 @@ class GaussianMixture(ConjugateExponential):
         )
 
     @property
+    def prediction_words(self) -> tuple[str, tuple[str, ...]]:
+        names = tuple(f"cluster {k + 1}" for k in range(self.components))
+        return "probability of each cluster", names
+
+    @property
     def own_family(self) -> NormalWisharts:
         return NormalWisharts(self.components, self.width)
 

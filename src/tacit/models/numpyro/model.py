@@ -159,6 +159,13 @@ class NumPyroModel(SimulatedOutcomes, Model):
     def check_records(self, party: str, records: Records) -> None:
         check_indices(self.index_ranges, self.columns, party, records)
 
+    @property
+    def mixes(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether an observed site is a mixture of distributions."""
+        key = jax.random.key(0)
+        sites, _ = self.program.run(self.program.blank(1), key=key, blank=True)
+        return any(_is_mixture(sites[name]["fn"]) for name in self.layout.observed)
+
     def log_likelihood(self, theta: Array, records: Records) -> Array:
         return self._log_likelihood(jnp.asarray(theta), self.program.batch(records))
 
@@ -311,6 +318,12 @@ class NumPyroModel(SimulatedOutcomes, Model):
                 f"records and batch shape {shape}; give the observation the distribution's shape"
             )
         return jnp.moveaxis(value, axis, 0).reshape(size, -1).sum(axis=1)
+
+
+def _is_mixture(distribution: Any) -> bool:
+    while hasattr(distribution, "base_dist"):
+        distribution = distribution.base_dist
+    return type(distribution).__name__.startswith("Mixture")
 
 
 def _names(site: str, shape: tuple[int, ...]) -> list[str]:
