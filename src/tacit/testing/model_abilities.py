@@ -11,6 +11,7 @@ from tacit.expfam import FullGaussian, MeanFieldGaussian
 from tacit.models.capabilities import (
     BoundedDerivatives,
     DerivativeBounds,
+    DiagonalExpectations,
     GaussianExpectations,
     GaussianSites,
     GradientNorms,
@@ -130,6 +131,27 @@ def check_whitened(subject: Subject) -> None:
     slopes = np.asarray(jax.jit(jax.vmap(jax.grad(total)))(draws))
     expect_average("whitened_derivatives: expected value", spread.value, values)
     expect_average("whitened_derivatives: expected gradient", spread.gradient, slopes)
+
+
+def check_diagonal(subject: Subject) -> None:
+    """The value, gradient, diagonal and products of `whitened_derivatives` with a diagonal root."""
+    import jax
+
+    model, rng = subject.model, subject.rng
+    assert isinstance(model, DiagonalExpectations)
+    assert isinstance(model, WhitenedExpectations)
+    weights, columns = rng.random(subject.count), _as_jax(subject.records)
+    mean = 0.3 * rng.standard_normal(model.dimension)
+    scale = 0.1 + 0.3 * rng.random(model.dimension)
+    rows, spread = rng.standard_normal((3, model.dimension)), np.ones(())
+    found = jax.jit(model.diagonal_derivatives)(mean, scale, rows, spread, columns, weights)
+    whole = jax.jit(model.whitened_derivatives)(mean, np.diag(scale), spread, columns, weights)
+    hessian = np.asarray(whole.hessian)
+    name = "diagonal_derivatives"
+    expect_close(f"{name}: value", found.value, whole.value, CLOSE)
+    expect_close(f"{name}: gradient", found.gradient, whole.gradient, CLOSE)
+    expect_close(f"{name}: diagonal", found.diagonal, np.diagonal(hessian), CLOSE)
+    expect_close(f"{name}: products", found.products, rows @ hessian, CLOSE)
 
 
 def check_in_numpy(subject: Subject) -> None:
@@ -363,6 +385,7 @@ ABILITY_CHECKS: dict[str, Callable[[Subject], None]] = {
     "GaussianExpectations": check_expectations,
     "GaussianSites": check_sites,
     "WhitenedExpectations": check_whitened,
+    "DiagonalExpectations": check_diagonal,
     "InNumPy": check_in_numpy,
     "GradientNorms": check_gradient_norms,
     "BoundedDerivatives": check_derivative_bounds,
