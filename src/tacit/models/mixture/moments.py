@@ -134,19 +134,14 @@ class Repaired(NamedTuple):
 def repaired(found: Moments) -> Repaired:
     """Moments as a sum of statistics could have them: shrunk where they are mostly noise.
 
-    Counts are at least their noise. A mean is shrunk towards the mean of all records by the share
-    of its squared distance that is noise, a covariance towards the pooled one likewise (James and
-    Stein 1961). Without noise only the counts are kept positive.
+    Counts are at least their noise. A covariance is shrunk towards the pooled one by the share of
+    its squared distance that is noise (James and Stein 1961). Means are not shrunk: components that
+    are drawn towards each other share their records. Without noise only the counts are kept
+    positive.
     """
     count = np.maximum(found.count, max(found.count_sd, 1e-10))
     everything = np.sum(count)
-    centre = np.sum(found.linear, axis=0) / everything
     mean = found.linear / count[:, None]
-    if found.noisy:
-        noise = mean.shape[1] * np.square(found.linear_sd / count)
-        away = np.sum(np.square(mean - centre), axis=1)
-        kept = np.maximum(0.0, 1.0 - noise / np.maximum(away, 1e-300))
-        mean = centre + kept[:, None] * (mean - centre)
     second = found.quadratic / count[:, None, None]
     covariance = second - mean[:, :, None] * mean[:, None, :]
     if not found.noisy:
