@@ -116,7 +116,8 @@ def clipping_statement(clipped: Clipped) -> str:
 
 WITHOUT_CORRELATIONS = (
     "Parameters are independent in this posterior: intervals of single parameters contain their "
-    "correlations, those of sums and differences of parameters and of predictions do not."
+    "correlations, those of sums and differences of parameters and of predictions do not; with "
+    "fewer than about ten records per parameter, means may be off by a part of an sd."
 )
 
 

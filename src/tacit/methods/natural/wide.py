@@ -314,7 +314,8 @@ class WideSolver:
         if (len(space.directions) + DIRECTION_COUNT) * size > MOST_NUMBERS:
             return Subspace.empty(size)
         ratio, length = before.scale / seen.scale, float(memory["length"])
-        if 0 < np.max(np.abs(np.log(ratio))) < LITTLE_RESCALED:
+        near = float(memory["last_change"]) < MEASURED_BELOW
+        if near and 0 < np.max(np.abs(np.log(ratio))) < LITTLE_RESCALED:
             return space.rescaled(ratio)  # the gradient changes with the scales, A does not
         predicted = before.gradient - length * memory["bend"]
         error = np.linalg.norm(seen.gradient * ratio - predicted)
