@@ -217,7 +217,7 @@ class OtherSeed(InProcess):
         (LosesAnswers, r"stored before seen: round 1 was applied while the ledger holds no reply"),
         (ChargesTwice, r"charges: party 'north', visit 0: one answer was given two noise keys"),
         (GoesOnWithoutAParty, r"a party that fails: the run went on to its end"),
-        (HidesTheCause, r"a party that fails: the error does not say .*: a worker has failed"),
+        (HidesTheCause, r"a party that fails: the error does not contain .*: a worker has failed"),
         (IgnoresRefusals, r"refused charge: the budget was reached and the run went on"),
         (ForgetsMemories, r"posterior: synchronous schedule: 'linear' of the posterior differs"),
         (SaysNothing, r"progress: the observer was given \(round, exchanges\) \[\]"),
