@@ -160,7 +160,7 @@ def comparison_table(runs: Sequence[Run]) -> Table:
         digits=dict.fromkeys(columns[1:], 3),
         note=f"tacit with {COMPARED_PARTIES} parties; SVI with all records in one place, Adam with "
         "step 0.01, one draw per step, float64, errors after 10,000 steps. CPU to right: when the "
-        "errors are first within the bands, of at most 50,000 steps and without compilation; a "
+        "errors are first within the bands, of at most 20,000 steps and without compilation; a "
         "dash: never. … compiled: with compilation. Last column: CPU of tacit over CPU to right of "
         "AutoMultivariateNormal, where both are right.",
     )
