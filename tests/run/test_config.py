@@ -362,7 +362,7 @@ def test_one_mistake_is_one_fault(raw, count):
         ),
         ({"kind": "linear", "arguments": {"a": 1}}, "model.arguments = {a = 1} is not a key"),
         ({"kind": "linear", "max_count": 3.0}, "model.max_count = 3.0 is not a key"),
-        ({"hidden": 3}, "(neural-network has it)"),
+        ({"hidden": 3}, "(neural-network, belief-network have it)"),
         ({"noise_sd": 2.0}, "(linear, normal-mean, neural-network have it)"),
     ],
 )
