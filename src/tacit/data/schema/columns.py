@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
+from tacit.data.schema.units import EXAMPLE, parse_unit
 from tacit.errors import TacitError
 from tacit.support.tables import Table, shown
 from tacit.support.validation import Finite, Positive
@@ -98,8 +99,8 @@ class ColumnConfig(Table, frozen=True, kw_only=True):
         ):
             if getattr(self, key) is not None and getattr(self, other) is None:
                 yield self.fault(key, f"declare {other} as well")
-        if self.unit is not None and not self.unit.strip(" 0123456789.e+-"):
-            yield self.fault("unit", 'name it, e.g. "year" or "10 years"')
+        if self.unit is not None and parse_unit(self.unit) is None:
+            yield self.fault("unit", EXAMPLE)
         if self.low is not None and self.high is not None and not self.low < self.high:
             yield self.fault("low", f"it must be less than high = {self.high}")
 
