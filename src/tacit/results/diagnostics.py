@@ -79,6 +79,8 @@ def run_verdict(
 
 def _misfit(plan: Plan, state: ServerState) -> str | None:
     """Evidence of the released rank histogram against the model, if any."""
+    if "failed" in (state.memory or {}):  # the ranks are those at a θ without estimate
+        return None
     fit = fit_of(state.memory or {}) if isinstance(plan.method, PrivateScores) else None
     if fit is None or fit.p_value >= SIGNIFICANT:
         return None
