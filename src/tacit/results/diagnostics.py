@@ -46,7 +46,8 @@ def run_verdict(
     """Convergence verdict of a finished run, from the server's state and the final step."""
     posterior = posterior_of(plan, state.result, state.public)
     trouble = rounding_trouble(posterior.family, posterior.natural)
-    if trouble is None and plan.privacy is None:
+    learnt = plan.method.learns_scale(plan.model)  # such a prior's variance is not the declared one
+    if trouble is None and plan.privacy is None and not learnt:
         trouble = plan.model.posterior_fault(posterior.family, posterior.natural)
     if trouble is None and isinstance(plan.method, PrivateScoring):
         trouble = _counting_trouble(plan, state)
