@@ -19,6 +19,7 @@ from tacit.methods import METHODS, LocalMethod
 from tacit.models import Model, Records
 from tacit.models.capabilities import Coefficients
 from tacit.server.schedule import SCHEDULES, Schedule
+from tacit.support.argument_names import column_key
 
 RECORDS = "a dictionary of arrays such as {'x': (n, columns), 'y': (n,)}"
 
@@ -166,8 +167,8 @@ def check_bounded(federation: Federation) -> None:
     if drafts:
         more = f" and {len(drafts) - 1} more" if len(drafts) > 1 else ""
         raise ConfigError(
-            f"columns.{drafts[0]}.draft = true{more}; its facts were suggested by the records, and "
-            "a private run needs public ones: confirm or replace them, then remove draft"
+            f"{column_key(drafts[0])}.draft = true{more}; its facts were suggested by the records, "
+            "and a private run needs public ones: confirm or replace them, then remove draft"
         )
     if federation.unbounded:
         names = ", ".join(federation.unbounded[:5])
