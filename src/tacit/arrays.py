@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 SUBSTITUTED_ROWS = 32
-BLOCK_ROWS = 32
+BLOCK_ROWS = 64
 """Rows that processors compute together; see `whole_blocks`."""
 
 Array = Any
@@ -126,7 +126,7 @@ def whole_blocks(rows: int) -> int:
     record more would change the contributions of others. Rows of whole blocks are computed alike.
 
     >>> whole_blocks(1), whole_blocks(64), whole_blocks(65)
-    (32, 64, 96)
+    (64, 64, 128)
     """
     return -(-rows // BLOCK_ROWS) * BLOCK_ROWS
 

@@ -41,6 +41,9 @@ low = 50
 high = 250
 center = 130
 scale = 20
+[model]
+kind = "linear"
+noise_sd = 1.0
 [schedule]
 rounds = {rounds}
 """
@@ -179,7 +182,7 @@ def test_from_certificates_to_the_posterior(tacit, place, start):
         "north, south",
         "Nothing was",
     ):
-        assert words in out
+        assert words in out, out
     code, out, err = tacit("check", str(party))
     assert code == 2
     assert "40 read" in out
@@ -192,13 +195,13 @@ def test_from_certificates_to_the_posterior(tacit, place, start):
         "two registries",
         "linear with 2 parameters: intercept, age",
         "3 replies if all rounds take place",
-        "6 numbers",
+        "14 (mode), 7 (evaluate)",
         "reported as fewer than 100",
         "the 40 records; no message",
         "this party's exact replies",
         f"digest: {digest}",
     ):
-        assert words in out
+        assert words in out, out
     assert tacit("approve", str(base / "south" / "party.toml"), "--yes")[0] == 0
     code, out, _ = tacit("check", str(party))
     assert code == 0
@@ -431,7 +434,7 @@ def test_a_private_party_needs_a_budget_of_its_own(tacit, place):
         "the loss with each reply: not sent",
         str(base / "north" / "ledger.sqlite"),
     ):
-        assert words in out
+        assert words in out, out
     assert "NOT PRIVATE" not in out
     assert "required budget: ε = 2 (δ = 0.0001, per record, replace-one)" in out
     assert f"to set it: tacit ledger budget {path} --epsilon 2 --delta 0.0001 --reason" in out

@@ -124,6 +124,16 @@ def test_bounds_that_a_person_gives_are_no_drafts(patients):
     assert found["smoker"].draft
 
 
+def test_a_draft_leaves_the_noise_of_a_number_to_inference(patients):
+    """A noise_sd in it would be kept as known, and every interval would rest on it."""
+    draft = draft_study("patients.csv", outcome="age", party="hospital", epsilon=None)
+    config = parse_config(tomllib.loads(draft.text))
+    assert config.model.kind == "linear"
+    assert config.model.noise_sd is None
+    age = next(column for column in config.data.columns if column.name == "age")
+    assert age.affine is not None
+
+
 def test_rounding_never_cuts_and_never_hits_an_extreme_by_design():
     rng = np.random.default_rng(0)
     for _ in range(300):

@@ -119,7 +119,7 @@ def test_a_record_of_nobody_is_named(load_table):
 def test_a_person_of_two_parties_is_refused(load_table, keys):
     with pytest.raises(DataError, match=r"gives \d of 5 persons to more than one party") as caught:
         load_table(EIGHT, person="who", **keys)
-    assert "each would protect only its own records" in str(caught.value)
+    assert "each party would protect only its own records" in str(caught.value)
     assert 'partition.kind = "balanced"' in str(caught.value)
 
 

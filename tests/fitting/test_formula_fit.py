@@ -212,7 +212,7 @@ def test_a_missing_value_that_is_dropped_has_no_prediction():
         ({"family": "logit"}, "did you mean 'logistic'"),
         ({"family": "numpyro"}, "choose from logistic, softmax, linear, poisson"),
         ({"family": {"kind": "topics"}}, "it has no formula"),
-        ({"family": {"kind": "linear", "noise": 1}}, "did you mean noise_sd"),
+        ({"family": {"kind": "linear", "noise_s": 1}}, "did you mean noise_sd"),
         ({"model": "sex ~ age", "schema": BOUNDS, "family": "poisson"}, "holds text, but this"),
         ({"test": True}, "test = True; give a share"),
         ({"test": 2}, "test = 2; give a share"),

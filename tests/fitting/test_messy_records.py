@@ -1,5 +1,6 @@
 """Records as they come: values outside bounds, missing cells, odd codings, and what is said."""
 
+import re
 import warnings
 
 import numpy as np
@@ -128,3 +129,12 @@ def test_python_errors_name_arguments():
     with pytest.raises(ConfigError, match=r"^method = 'dp-sgd' .* privacy=tacit.Privacy\(eps"):
         fitted("died ~ age", FRAME, method="dp-sgd")
     assert in_python("data.person names it; see [columns]") == "person names it; see the schema"
+
+
+def test_the_whole_name_of_a_column_with_a_space_is_quoted():
+    frame = pl.DataFrame({"SBP mmHg": [120.0, None, 140.0, 150.0], "died": [0, 1, 0, 1]})
+    schema = tacit.Schema(bounds={"SBP mmHg": (60, 240)})
+    with pytest.raises(DataError, match=re.escape('missing["SBP mmHg"] = "drop" or "indicator"')):
+        tacit.fit("died ~ `SBP mmHg`", frame, schema=schema, privacy=None)
+    with pytest.raises(ConfigError, match=re.escape('low of bounds["SBP mmHg"] = 240')):
+        tacit.Schema(bounds={"SBP mmHg": (240, 60)})

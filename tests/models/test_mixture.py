@@ -106,7 +106,7 @@ class OneStage(GaussianMixture):
 
     @property
     def stages(self):
-        return (StatisticsStage(MOMENT, 1.0),)
+        return (StatisticsStage(MOMENT, 1.0, acute=True),)
 
 
 TABLE = {"x": np.random.default_rng(0).normal(size=(6, 2))}

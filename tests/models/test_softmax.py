@@ -236,3 +236,10 @@ def test_the_family_of_a_small_model_is_full_and_of_a_large_one_mean_field():
 def test_what_a_model_needs_is_said_with_what_to_write(model, message):
     with pytest.raises(ConfigError, match=message):
         model(("a", "b"))
+
+
+def test_a_learnt_prior_is_not_taken_for_rounding():
+    """What all levels share has the variance of the learnt prior, not that of prior_sd = 1."""
+    parties, _ = drawn()
+    fit = tacit.fit(SoftmaxRegression(NAMES, levels=("u", "v", "w")), parties, privacy=None)
+    assert fit.converged, fit.why

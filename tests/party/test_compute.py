@@ -148,7 +148,7 @@ def test_requests_with_different_posteriors_are_not_answered_together(records):
 def test_a_party_is_padded_by_less_than_half(count):
     rows = padded_rows(count)
     assert rows >= count
-    assert rows <= (32 if count <= 32 else max(64, 1.5 * count + 1))
+    assert rows <= (64 if count <= 64 else max(128, 1.5 * count + 1))
     assert padded_rows(rows) == rows, "the lengths are not a fixed ladder"
 
 

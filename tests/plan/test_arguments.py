@@ -59,7 +59,7 @@ def test_lists_and_other_columns_are_read_as_arrays():
         ({"method": 7}, "method = 7; choose one of exact, natural, "),
         ({"model": "logistic"}, "model = 'logistic'; give a formula such as"),
         ({"model": None}, "model = None; give a model such as"),
-        ({"model": len}, "a NumPyro function goes through tacit.from_numpyro"),
+        ({"model": len}, "give tacit.from_numpyro(len, example, …)"),
         ({"seed": "x"}, "seed = 'x'; give a whole number"),
         ({"seed": 1.5}, "seed = 1.5; give a whole number"),
         ({"seed": None}, "seed = None; give a whole number"),

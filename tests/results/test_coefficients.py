@@ -10,10 +10,11 @@ import tacit
 from tacit.data.config import ColumnConfig
 from tacit.data.prepare import encode, read_column
 from tacit.data.schema.layout import layout_of
+from tacit.data.schema.units import parse_unit
 from tacit.errors import ConfigError
 from tacit.expfam import FullGaussian, MeanFieldGaussian
 from tacit.models import LinearRegression, LogisticRegression, SoftmaxRegression
-from tacit.results.coefficients import as_ratios, coefficients, parse_unit, unit_map
+from tacit.results.coefficients import as_ratios, coefficients, unit_map
 from tacit.results.posterior import Posterior
 
 COLUMNS = (
@@ -139,16 +140,36 @@ def test_ratios_are_quantiles_of_the_exponential():
 
 @pytest.mark.parametrize(
     ("text", "number", "words"),
-    [("year", 1.0, "year"), ("10 years", 10.0, "years"), ("0.5 mg/dl", 0.5, "mg/dl")],
+    [
+        ("year", 1.0, "year"),
+        ("10 years", 10.0, "years"),
+        ("0.5 mg/dl", 0.5, "mg/dl"),
+        ("10years", 10.0, "years"),
+        ("1e1 years", 10.0, "years"),
+        ("5%", 5.0, "%"),
+        ("kg/m2", 1.0, "kg/m2"),
+        ("mg per 100 ml", 1.0, "mg per 100 ml"),
+        ("1 10^9/l", 1.0, "10^9/l"),
+    ],
 )
 def test_a_unit_may_begin_with_a_number(text, number, words):
     assert parse_unit(text) == (number, words)
 
 
-@pytest.mark.parametrize("unit", ["", "10", "  "])
-def test_a_unit_needs_words(unit):
-    with pytest.raises(ConfigError, match=r"columns\.age\.unit"):
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "", "10", "  ", "10e3", "per 10 years", "ten years", "per ten years", "10-year",
+        "-10 years", "0 years", "10,5 years", "10 000 cells", "about 10 years", "2nd year",
+        "½ year", ".5 years",
+    ],
+)  # fmt: skip
+def test_a_unit_whose_number_cannot_be_read_is_refused(unit, fitted):
+    """It would label the effect of one unit."""
+    with pytest.raises(ConfigError, match=r'columns\.age\.unit = .*"10 years"'):
         ColumnConfig(name="age", low=0, high=1, unit=unit)
+    with pytest.raises(ConfigError, match=r'per = .*"10 years"'):
+        fitted.summary(per={"age": unit})
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ WRONG = {
         "privacy.adjacency = 'replace'",
     ),
     "unit": (lambda: Privacy(epsilon=1.0, unit="records"), "did you mean 'record'?"),
-    "aggregation": (lambda: Privacy(epsilon=1.0, aggregation="secure"), "'plain', 'trusted'"),
+    "aggregation": (lambda: Privacy(epsilon=1.0, aggregation="secret"), "did you mean 'secure'?"),
     "accountant": (lambda: Privacy(epsilon=1.0, accountant="PLD"), "privacy.accountant = 'PLD'"),
     "epsilon, text": (lambda: Privacy(epsilon="1"), "privacy.epsilon = '1'; it must be a number"),
     "epsilon, true": (lambda: Privacy(epsilon=True), "privacy.epsilon = True"),

@@ -14,6 +14,7 @@ from msgspec import Meta
 from tacit.data.partition_settings import PartitionConfig
 from tacit.data.schema.columns import ColumnConfig, undeclared
 from tacit.errors import TacitError
+from tacit.support.argument_names import column_key
 from tacit.support.tables import Table, shown
 from tacit.support.validation import BelowOne, Count, Finite, Positive
 
@@ -152,7 +153,7 @@ class DataConfig(Table, frozen=True, kw_only=True):
         if any(column.name == self.person and column.feature for column in self.columns):
             yield (
                 f'data.person = "{self.person}"; [columns] declares it as a feature: set'
-                f" columns.{self.person}.feature = false, or do not declare it"
+                f" {column_key(self.person)}.feature = false, or do not declare it"
             )
 
     def _file_faults(self) -> Iterator[str]:
@@ -184,7 +185,7 @@ class DataConfig(Table, frozen=True, kw_only=True):
         names = [column.name for column in self.columns]
         for name in dict.fromkeys(names):
             if names.count(name) > 1:
-                yield f"columns.{name} is declared twice; declare it once"
+                yield f"{column_key(name)} is declared twice; declare it once"
         for name in self.keep:
             if names and name not in names:
                 yield (
@@ -202,13 +203,13 @@ class DataConfig(Table, frozen=True, kw_only=True):
             yield column.fault("missing", 'an outcome takes "drop" or "refuse"')
         if column.kind == "numeric" and self.positive is not None:
             yield (
-                f'positive = "{self.positive}", but columns.{self.outcome} is declared numeric;'
+                f'positive = "{self.positive}", but {column_key(self.outcome)} is declared numeric;'
                 " declare its levels, or leave positive out"
             )
         if column.kind == "categorical" and self.positive is None and len(column.levels) < 2:
             yield (
-                f"columns.{self.outcome}.levels = {shown(column.levels)}; declare all levels of the"
-                " outcome, two or more, or set positive to the one that is y = 1"
+                f"{column_key(self.outcome)}.levels = {shown(column.levels)}; declare all levels "
+                "of the outcome, two or more, or set positive to the one that is y = 1"
             )
         if self.positive is not None and column.levels and self.positive not in column.levels:
             yield (

@@ -93,9 +93,8 @@ class _Token(NamedTuple):
 def parse_formula(text: str) -> Formula:
     """Read a formula, or say which part of it is not supported.
 
-    >>> parse_formula("died ~ age + C(sex, 'f')").terms
-    (Term(column='age', categorical=False, reference=None), \
-Term(column='sex', categorical=True, reference='f'))
+    >>> [(term.column, term.reference) for term in parse_formula("died ~ age + C(sex, 'f')").terms]
+    [('age', None), ('sex', 'f')]
     """
     if not isinstance(text, str):
         raise ConfigError(f"formula = {text!r}; give text such as {EXAMPLE}")

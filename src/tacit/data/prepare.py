@@ -16,6 +16,7 @@ import polars as pl
 
 from tacit.data.config import ColumnConfig
 from tacit.errors import DataError
+from tacit.support.argument_names import column_key
 
 LEVELS_SHOWN = 50
 
@@ -59,7 +60,7 @@ def read_column(series: pl.Series, config: ColumnConfig, *, pooled: bool) -> Col
         choices = '"drop" or "level"' if config.levels else '"drop" or "indicator"'
         raise DataError(
             f'column "{config.name}", data row {_first(column.missing)}: the value is missing;'
-            f" declare what it becomes in the schema, columns.{config.name}.missing = {choices}"
+            f" declare what it becomes in the schema, {column_key(config.name)}.missing = {choices}"
         )
     return column
 

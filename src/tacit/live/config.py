@@ -26,6 +26,7 @@ from tacit.privacy.settings import Privacy
 from tacit.run.config import PRIVACY_MISSING, Config, model_faults, parse_study, read_toml
 from tacit.run.study_file import SHOWN_AS, TOP
 from tacit.server.settings import ScheduleSettings, SynchronousSettings, parties_per_round
+from tacit.support.argument_names import column_key
 from tacit.support.table_reader import read_table
 from tacit.support.tables import Table, plain
 from tacit.support.validation import Count, Seed
@@ -165,7 +166,7 @@ class Federation(Table, frozen=True, kw_only=True):
         if data.outcome not in declared or not declared[data.outcome].levels:
             yield (
                 f'outcome = "{data.outcome}" has no levels, and parties could read different ones: '
-                f"declare them as columns.{data.outcome}.levels"
+                f"declare them as {column_key(data.outcome)}.levels"
             )
 
     def _document_faults(self) -> Iterator[str]:

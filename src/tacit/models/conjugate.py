@@ -47,7 +47,7 @@ class StatisticsStage(NamedTuple):
 
     name: str
     share: float
-    acute: bool = True
+    acute: bool = False
 
 
 class StageSum(NamedTuple):

@@ -29,7 +29,7 @@ from tacit.server.messages import UPDATE, Request
 from tacit.support.compiler import jax, jnp
 from tacit.support.trees import tree_map
 
-MIN_PADDED_ROWS = 32
+MIN_PADDED_ROWS = 64
 
 
 class Update(NamedTuple):
@@ -430,12 +430,12 @@ def _lengthened(matrix: Any, rows: int) -> Any:
 
 
 def padded_rows(count: int) -> int:
-    """Padded number of rows of one party: the next of 32·2^(k/2), independent of other parties.
+    """Padded number of rows of one party: the next of 64·2^(k/2), independent of other parties.
 
     Rounded up to whole blocks (`whole_blocks`).
 
-    >>> [padded_rows(n) for n in (1, 32, 33, 65, 97, 1000)]
-    [32, 32, 64, 96, 128, 1024]
+    >>> [padded_rows(n) for n in (1, 64, 65, 129, 193, 1000)]
+    [64, 64, 128, 192, 256, 1024]
     """
     rows, half_octaves = MIN_PADDED_ROWS, 0
     while whole_blocks(rows) < count:

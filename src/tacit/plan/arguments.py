@@ -19,6 +19,7 @@ from tacit.methods import METHODS, LocalMethod
 from tacit.models import Model, Records
 from tacit.models.capabilities import Coefficients
 from tacit.server.schedule import SCHEDULES, Schedule
+from tacit.support.argument_names import column_key
 
 RECORDS = "a dictionary of arrays such as {'x': (n, columns), 'y': (n,)}"
 
@@ -166,8 +167,8 @@ def check_bounded(federation: Federation) -> None:
     if drafts:
         more = f" and {len(drafts) - 1} more" if len(drafts) > 1 else ""
         raise ConfigError(
-            f"columns.{drafts[0]}.draft = true{more}; its facts were suggested by the records, and "
-            "a private run needs public ones: confirm or replace them, then remove draft"
+            f"{column_key(drafts[0])}.draft = true{more}; its facts were suggested by the records, "
+            "and a private run needs public ones: confirm or replace them, then remove draft"
         )
     if federation.unbounded:
         names = ", ".join(federation.unbounded[:5])
@@ -187,8 +188,11 @@ def check_declared(model: Model, parties: dict[str, Records]) -> tuple[str, ...]
     if not isinstance(model, Coefficients):
         facts = getattr(model, "columns", None)  # of `tacit.from_numpyro`
         declared: Mapping[str, Any] = facts if isinstance(facts, Mapping) else {}
+        codes = {column for column, one in declared.items() if isinstance(one, int)}
+        codes |= set(getattr(model, "index_ranges", ()))  # `Model.check_records` refuses those
+        bounds = {column: one for column, one in declared.items() if column not in codes}
         for name, records in parties.items():
-            _check_within(name, records, declared)
+            _check_within(name, records, bounds)
         columns = next(iter(parties.values()), {}) if model.listed else ()
         return tuple(name for name in columns if name not in declared)
     for name, records in parties.items():
@@ -212,11 +216,12 @@ def check_declared(model: Model, parties: dict[str, Records]) -> tuple[str, ...]
     )
 
 
-def _check_within(party: str, records: Records, declared: Mapping[str, Any]) -> None:
-    """Refuse values outside (low, high), or codes outside 0 … levels − 1."""
-    for column, facts in declared.items():
+def _check_within(
+    party: str, records: Records, declared: Mapping[str, tuple[float, float]]
+) -> None:
+    """Refuse values outside (low, high)."""
+    for column, (low, high) in declared.items():
         values = np.asarray(records.get(column, ()))
-        low, high = (0, facts - 1) if isinstance(facts, int) else facts
         if values.dtype.kind in "fiub" and not np.all((values >= low) & (values <= high)):
             raise DataError(
                 f"party {party!r}, column {column!r}: a value is outside the declared bounds "

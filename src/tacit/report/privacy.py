@@ -137,7 +137,8 @@ def _attackers(privacy: PrivacyFacts) -> list[Any]:
         Table("ε by attacker", ["Attacker", f"ε per {guarantee.unit}", "Sees"], rows,
               numbers=False, minor=(2,)),
     ]  # fmt: skip
-    parts.append(_drawing(privacy))
+    if privacy.parties:  # a party of a live federation knows only its own
+        parts.append(_drawing(privacy))
     if guarantee.unit != "party":
         parts.append(Paragraph("What a whole party has in common is not protected."))
     return parts

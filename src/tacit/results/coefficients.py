@@ -16,7 +16,6 @@ Reports, the terminal and `Fit.summary` all read `Coefficient`: it is stored in 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import NormalDist
 from typing import NamedTuple
@@ -25,6 +24,7 @@ import numpy as np
 
 from tacit.data.schema.columns import ColumnConfig
 from tacit.data.schema.layout import layout_of
+from tacit.data.schema.units import EXAMPLE, parse_unit
 from tacit.errors import ConfigError
 from tacit.expfam import Gaussian
 from tacit.models import Model
@@ -189,30 +189,24 @@ def _unit_of(declared: str | None, wanted: float | str | None) -> tuple[float, s
     >>> _unit_of("year", None), _unit_of("year", 10), _unit_of(None, "10 years")
     ((1.0, 'year'), (10.0, '10 year'), (10.0, '10 years'))
     """
+    own = None if declared is None else parse_unit(declared)
     if wanted is None:
-        return (1.0, None) if declared is None else (parse_unit(declared)[0], declared)
+        return (1.0, None) if own is None else (own[0], declared)
     if isinstance(wanted, str):
-        return parse_unit(wanted)[0], wanted
+        parsed = parse_unit(wanted)
+        if parsed is None:
+            raise ConfigError(f"per = {wanted!r}; {EXAMPLE}")
+        return parsed[0], wanted
     try:
         size = float(wanted)
     except (TypeError, ValueError):
         size = math.nan
     if not 0 < size < math.inf:
         raise ConfigError(f'per = {wanted!r}; give a number above 0, or text such as "10 years"')
-    word = "" if declared is None else parse_unit(declared)[1]
+    word = "" if own is None else own[1]
     if size == 1 and word:
         return size, word
     return size, f"{size:g} {word}".strip()
-
-
-def parse_unit(text: str) -> tuple[float, str]:
-    """The number and the words of a unit.
-
-    >>> parse_unit("year"), parse_unit("10 mmHg")
-    ((1.0, 'year'), (10.0, 'mmHg'))
-    """
-    found = re.match(r"\s*(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s+(.*)", text)
-    return (1.0, text.strip()) if found is None else (float(found[1]), found[2].strip())
 
 
 def _refuse_unknown(per: Per | None, known: Sequence[str]) -> None:

@@ -46,7 +46,8 @@ def run_verdict(
     """Convergence verdict of a finished run, from the server's state and the final step."""
     posterior = posterior_of(plan, state.result, state.public)
     trouble = rounding_trouble(posterior.family, posterior.natural)
-    if trouble is None and plan.privacy is None:
+    learnt = plan.method.learns_scale(plan.model)  # such a prior's variance is not the declared one
+    if trouble is None and plan.privacy is None and not learnt:
         trouble = plan.model.posterior_fault(posterior.family, posterior.natural)
     if trouble is None and isinstance(plan.method, PrivateScoring):
         trouble = _counting_trouble(plan, state)
@@ -78,6 +79,8 @@ def run_verdict(
 
 def _misfit(plan: Plan, state: ServerState) -> str | None:
     """Evidence of the released rank histogram against the model, if any."""
+    if "failed" in (state.memory or {}):  # the ranks are those at a θ without estimate
+        return None
     fit = fit_of(state.memory or {}) if isinstance(plan.method, PrivateScores) else None
     if fit is None or fit.p_value >= SIGNIFICANT:
         return None

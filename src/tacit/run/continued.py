@@ -30,6 +30,7 @@ from tacit.results.saved import model_settings, read_saved
 from tacit.results.summary import DataFacts, GuaranteeFacts, public_of
 from tacit.run.config import Continues
 from tacit.run.directory import private_part
+from tacit.support.argument_names import column_key
 from tacit.support.storage import sealed, unsealed, write_durably, writing
 
 RECORDS = "records"
@@ -149,8 +150,8 @@ def check_same_columns(earlier: Earlier, data: DataFacts) -> None:
             key = min(changed)
             raise ConfigError(
                 f"column {column!r} has {key} = {before.get(key)!r} in {earlier.folder}, this run "
-                f"{after.get(key)!r}; declare columns.{column}.{key} in the study file, so that "
-                "both runs scale alike"
+                f"{after.get(key)!r}; declare {column_key(column)}.{key} in the study file, so "
+                "that both runs scale alike"
             )
 
 

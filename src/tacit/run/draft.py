@@ -250,12 +250,7 @@ def _outcome(name: str, series: pl.Series, ask: Ask | None) -> tuple[_Row, list[
     low, high = row.facts["low"], row.facts["high"]
     middle, half = (low + high) / 2, (high - low) / 2
     row = _Row(name, row.facts | {"center": middle, "scale": half}, row.remark, row.draft)
-    model = [
-        "[model]",
-        'kind = "linear"',
-        f"noise_sd = 0.5  # {MARK}: sd of {name} around its mean, in units of scale = {half:g}",
-    ]
-    return row, model
+    return row, ["[model]", 'kind = "linear"', ""]
 
 
 def _parties(name: str, series: pl.Series) -> list[_Row]:

@@ -16,6 +16,7 @@ from tacit.data.schema.columns import ColumnConfig
 from tacit.data.schema.schema import column_rows
 from tacit.errors import ConfigError
 from tacit.models.registry import MODEL_SETTINGS
+from tacit.support.argument_names import column_key
 from tacit.support.table_reader import find_faults
 from tacit.support.tables import plain, short
 from tacit.support.validation import near_word
@@ -121,8 +122,8 @@ def _resolve_formula(data: dict[str, Any]) -> list[str]:
         levels = row.get("levels") or []
         if term.categorical and not levels:
             faults.append(
-                f"formula has C({term.column}), but columns.{term.column} has no levels; declare "
-                "them"
+                f"formula has C({term.column}), but {column_key(term.column)} has no levels; "
+                "declare them"
             )
         row = {key: value for key, value in row.items() if key != "feature"}
         if levels and isinstance(levels, list):
@@ -160,7 +161,7 @@ def _derived_rows(terms: Sequence[Term], declared: Mapping[str, Any], used: list
             near = near_word(term.column, declared)
             advice = f'did you mean "{near}"?' if near else "declare it there"
             raise ConfigError(f'formula names "{term.column}", which [columns] lacks; {advice}')
-        config = find_faults(row, ColumnConfig, f"columns.{term.column}")[0]
+        config = find_faults(row, ColumnConfig, column_key(term.column))[0]
         if config is None or not config.levels:
             return config or ColumnConfig(name=term.column)
         reference = term.reference or config.reference or config.levels[0]

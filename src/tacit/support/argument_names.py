@@ -6,6 +6,7 @@ the keys of a study file. `python_names` rewrites those in errors that a Python 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,16 @@ _NAMES: tuple[tuple[str, str], ...] = (
     (r'keep persons together with partition\.kind = "balanced", ', ""),
 )
 """Patterns of keys, with the words for the argument."""
+
+
+def column_key(name: str) -> str:
+    """The key of a column's table in a study file, quoted as TOML needs it.
+
+    >>> column_key("age"), column_key("SBP mmHg")
+    ('columns.age', 'columns."SBP mmHg"')
+    """
+    bare = re.fullmatch(r"[A-Za-z0-9_-]+", str(name))
+    return f"columns.{name if bare else json.dumps(str(name), ensure_ascii=False)}"
 
 
 def in_python(text: str) -> str:

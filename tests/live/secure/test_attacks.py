@@ -355,7 +355,7 @@ def test_vectors_are_integers(group):
         (7, {"threshold": 4}, "at least 5"),
         (6, {"quorum": 3}, "from the threshold"),
         (6, {"quorum": 7}, "from the threshold"),
-        (6, {"colluding": 0}, "at least 1"),
+        (6, {"colluding": 0}, "use 1 to 4"),
         (6, {"colluding": 3, "threshold": 5, "quorum": 5}, None),
         (6, {"colluding": 4, "threshold": 6, "quorum": 5}, "from the threshold"),
         (6, {"slots": 0}, "slots"),

@@ -15,7 +15,7 @@ COLUMNS = (
     ColumnConfig(name="cont_africa", low=0, high=1, center=0, scale=1),
     ColumnConfig(name="rugged", low=0, high=10, center=0, scale=1),
     ColumnConfig(name="cont_africa*rugged", low=0, high=10, center=0, scale=1),
-    ColumnConfig(name=OUTCOME, missing="drop"),
+    ColumnConfig(name=OUTCOME, low=0, high=15, center=0, scale=1, missing="drop"),
 )
 SCHEMA = SourceSchema(columns=COLUMNS, outcome=OUTCOME)
 

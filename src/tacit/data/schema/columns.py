@@ -7,7 +7,9 @@ from typing import ClassVar, Literal
 
 import msgspec
 
+from tacit.data.schema.units import EXAMPLE, parse_unit
 from tacit.errors import TacitError
+from tacit.support.argument_names import column_key
 from tacit.support.tables import Table, shown
 from tacit.support.validation import Finite, Positive
 
@@ -72,7 +74,7 @@ class ColumnConfig(Table, frozen=True, kw_only=True):
         super().__post_init__()
 
     def table_key(self) -> str:
-        return f"columns.{self.name}"
+        return column_key(self.name)
 
     def faults(self) -> Iterator[str | TacitError]:
         if not self.name.strip():
@@ -81,7 +83,7 @@ class ColumnConfig(Table, frozen=True, kw_only=True):
 
     def fault(self, key: str, advice: str) -> str:
         """Error text for one key of this column."""
-        return f"columns.{self.name}.{key} = {shown(getattr(self, key))}; {advice}"
+        return f"{column_key(self.name)}.{key} = {shown(getattr(self, key))}; {advice}"
 
     def _numeric(self) -> Iterator[str]:
         if self.reference is not None:
@@ -98,8 +100,8 @@ class ColumnConfig(Table, frozen=True, kw_only=True):
         ):
             if getattr(self, key) is not None and getattr(self, other) is None:
                 yield self.fault(key, f"declare {other} as well")
-        if self.unit is not None and not self.unit.strip(" 0123456789.e+-"):
-            yield self.fault("unit", 'name it, e.g. "year" or "10 years"')
+        if self.unit is not None and parse_unit(self.unit) is None:
+            yield self.fault("unit", EXAMPLE)
         if self.low is not None and self.high is not None and not self.low < self.high:
             yield self.fault("low", f"it must be less than high = {self.high}")
 
@@ -145,10 +147,10 @@ def undeclared(column: ColumnConfig) -> Iterator[str]:
     """Faults that prevent preparation by the declared schema."""
     advice = 'or set data.scaling = "pooled", which is noted in the result'
     if column.kind == "categorical" and not column.levels:
-        yield f"columns.{column.name}.levels is missing; declare all levels, {advice}"
+        yield f"{column_key(column.name)}.levels is missing; declare all levels, {advice}"
     needed = column.feature or column.missing == "indicator"
     if column.kind == "numeric" and needed and column.affine is None:
         yield (
-            f"columns.{column.name} has neither low and high nor center and scale; declare them,"
-            f" {advice}"
+            f"{column_key(column.name)} has neither low and high nor center and scale; declare "
+            f"them, {advice}"
         )

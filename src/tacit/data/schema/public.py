@@ -19,6 +19,7 @@ from tacit.data.rows import ReadRows, check_keep
 from tacit.data.schema.outcome import as_y, outcome_config
 from tacit.data.schema.table import SourceSchema
 from tacit.errors import ConfigError
+from tacit.support.argument_names import column_key
 
 EXAMPLE = "example"
 ROWS = 8
@@ -72,7 +73,7 @@ def known_outcome(schema: SourceSchema) -> ColumnConfig:
         raise ConfigError(
             f'outcome = "{schema.outcome}" has no levels, and there are no records to read them '
             "from:"
-            f" declare them as columns.{schema.outcome}.levels"
+            f" declare them as {column_key(schema.outcome)}.levels"
         )
     return config
 

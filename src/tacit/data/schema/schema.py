@@ -8,7 +8,7 @@ from typing import Any
 
 from tacit.data.schema.columns import ColumnConfig, Missing
 from tacit.errors import ConfigError
-from tacit.support.argument_names import python_names
+from tacit.support.argument_names import column_key, python_names
 from tacit.support.table_reader import find_faults, read_toml_file
 from tacit.support.tables import raise_all, short
 
@@ -168,7 +168,7 @@ def read_columns(columns: Any) -> tuple[ColumnConfig, ...]:
     rows, faults = column_rows(columns)
     found = []
     for row in rows:
-        made, wrong = find_faults(row, ColumnConfig, f"columns.{row['name']}")
+        made, wrong = find_faults(row, ColumnConfig, column_key(row["name"]))
         faults = [*faults, *wrong]
         found.append(made)
     raise_all(faults)
@@ -185,8 +185,8 @@ def column_rows(columns: Any) -> tuple[list[dict[str, Any]], list[Any]]:
             rows.append({"name": name, **row})
         elif isinstance(row, dict):
             faults.append(
-                f"columns.{name}.name = {short(row['name'])}; the key is the name: drop it"
+                f"{column_key(name)}.name = {short(row['name'])}; the key is the name: drop it"
             )
         else:
-            faults.append(f"columns.{name} = {short(row)}; it must be a table, e.g. {EXAMPLE}")
+            faults.append(f"{column_key(name)} = {short(row)}; it must be a table, e.g. {EXAMPLE}")
     return rows, faults

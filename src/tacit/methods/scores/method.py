@@ -58,6 +58,8 @@ SHARES = {COUNTS: 0.03, CURVATURE: 0.04}
 RANK_SHARES = {"plain": 0.02, "sum": 0.05}
 """Of the rank histogram: with noise of each party's own it sees little at any price."""
 SECOND_CURVATURE, BURN_IN = 0.06, 0.09
+MOST_GROWING = 40
+"""Rounds of the burn-in over which shares grow; earlier ones have equal shares."""
 MOMENT_SHARES = (0.03, 0.12)
 MAIN_ROUNDS = 5
 USUAL_ROUNDS, LEAST_ROUNDS = 17, 12
@@ -318,7 +320,8 @@ def _budget_shares(
     shares[second] = SECOND_CURVATURE
     if MOMENT in stages:
         shares[stages.index(MOMENT)] = moment
-    growth = 1.25 ** np.arange(second - first - 1)
+    burn_in = np.arange(second - first - 1)
+    growth = 1.25 ** np.maximum(burn_in - max(0, len(burn_in) - MOST_GROWING), 0)
     shares[first + 1 : second] = BURN_IN * growth / np.sum(growth)
     main = np.arange(1.0, MAIN_ROUNDS + 1.0)
     shares[second + 1 : -1] = (1.0 - np.sum(shares)) * main / np.sum(main)

@@ -30,6 +30,7 @@ from tacit.models.outcomes import OutcomeLaw
 from tacit.models.predictive import Mixture, Prediction, project
 from tacit.models.settings import LinearSettings
 from tacit.models.simulate import gaussian_outcomes
+from tacit.support.argument_names import column_key
 
 LOG_NOISE = "log noise_sd"
 NOISE_SHARE, NOISE_SPREAD = 0.5, 1.5
@@ -226,6 +227,6 @@ def public_unit(schema: Any) -> tuple[float, float]:
         return 0.0, 1.0
     raise ConfigError(
         f'outcome "{schema.outcome}" has no public unit, which a regression with unknown noise '
-        f"needs; declare columns.{schema.outcome}.low and high, or center and scale; or a known "
-        "model.noise_sd"
+        f"needs; declare {column_key(schema.outcome)}.low and high, or center and scale; or a "
+        "known model.noise_sd"
     )

@@ -228,8 +228,8 @@ class GaussianMixture(ConjugateExponential):
     def stages(self) -> tuple[StatisticsStage, ...]:
         shares = (*MAP_SHARES, *CELL_SHARES)
         names = (COLUMNS, COLUMNS, MOMENT, *(CELLS for _ in CELL_SHARES))
-        first = [StatisticsStage(*one) for one in zip(names, shares, strict=True)]
-        return (*first, StatisticsStage(UPDATE, 1.0 - sum(shares)))
+        first = [StatisticsStage(*one, acute=True) for one in zip(names, shares, strict=True)]
+        return (*first, StatisticsStage(UPDATE, 1.0 - sum(shares), acute=True))
 
     def stage_size(self, stage: str) -> int:
         d = self.width
