@@ -514,7 +514,10 @@ def test_an_update_is_paid_for_and_stored_before_it_is_sent(tmp_path, pki, monke
 
 
 def test_asked_again_it_sends_the_same_and_pays_nothing(tmp_path, pki):
-    """Over new connections, with another q, factor, visit and damping under the same id."""
+    """Over new connections, with another q, factor and damping under the same id.
+
+    A reply is for one visit: the same id for another visit is refused, and costs nothing either.
+    """
     federation = make(tmp_path, pki)
     book, answers, spent = Book.of(federation, "north"), [], []
     other = pack({"linear": np.full(1, 3.0), "quadratic": np.full(1, -2.0)}, "msgpack")
@@ -523,18 +526,18 @@ def test_asked_again_it_sends_the_same_and_pays_nothing(tmp_path, pki):
     async def script(hostile: Hostile, number: int) -> None:
         first = await hostile.welcome()
         assert isinstance(first, m.JoinCluster if number == 1 else m.ReJoinCluster)
-        for visit in (0, 1):
-            update = await hostile.ask("a0", visit, **changes[number - 1])
-            answers.append(update.delta)
-            spent.append(book.spent())
+        update = await hostile.ask("a0", 0, **changes[number - 1])
+        answers.append(update.delta)
+        spent.append(book.spent())
         if number < len(changes):
             return  # hang up
-        await hostile.say(m.EndOfTraining(final_posterior=PROPER))
-        await hostile.hear()
+        assert isinstance(await hostile.ask("a0", 1), m.EarlyLeaveCluster)
+        spent.append(book.spent())
 
     hostile = meet(federation, script)
-    assert hostile.end is None
-    assert len(answers) == 2 * len(changes)
+    assert isinstance(hostile.end, PrivacyBudgetError)
+    assert "a reply is for one visit" in str(hostile.end)
+    assert len(answers) == len(changes)
     assert all(answer == answers[0] for answer in answers)
     assert len(set(spent)) == 1
     assert 0.0 < spent[0] < EPSILON

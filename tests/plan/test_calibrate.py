@@ -4,15 +4,21 @@ import math
 import warnings
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 
 from tacit.errors import ConfigError
 from tacit.methods import DPSGD, PrivateUpdate
+from tacit.models.glm.logistic import LogisticRegression
 from tacit.plan.calibrate import LargeDeltaWarning, PartyShape, settle
+from tacit.plan.checks import Live
+from tacit.plan.explain import explain
+from tacit.plan.plan import make_plan
 from tacit.privacy.accounting import epsilon
 from tacit.privacy.events import GaussianEvent, Poisson
 from tacit.privacy.guarantee import TRUST
 from tacit.privacy.settings import Privacy
+from tacit.server.schedule import Synchronous
 
 SHAPES = {"a": PartyShape(visits=4, units=500), "b": PartyShape(visits=9, units=2000)}
 
@@ -250,6 +256,34 @@ def test_noise_without_replacement_is_the_same_for_every_number_of_records():
     given = Privacy(noise_multiplier=3.0, delta=1e-6)
     alone = settle(given, method, {"2": PartyShape(visits=5, units=2)}, total_units=2)["2"]
     assert alone.events_at(0)[0].sampling.rate == 0.5, "which its ε counts"
+
+
+@pytest.mark.parametrize("target", [{"epsilon": 1.0}, {"noise_multiplier": 2.0}])
+def test_a_live_server_states_no_smaller_epsilon_than_any_party(target):
+    """The average party of 19 has batches of 1 in 19, one of 20 has 2 in 20."""
+    method = DPSGD(sampling_rate=0.1, sampling="without-replacement", steps=1)
+    names = [f"p{number}" for number in range(10)]
+
+    def plan(own):
+        return make_plan(
+            LogisticRegression(("c", "a")), {name: {} for name in names} | own, method=method,
+            schedule=Synchronous(rounds=20), privacy=Privacy(delta=1e-6, **target),
+            live=Live(total_units=190),
+        )  # fmt: skip
+
+    def records(count):
+        return {"p0": {"x": np.ones((count, 2)), "y": np.zeros(count)}}
+
+    server = plan({})
+    stated = server.guarantee.epsilon
+    assert stated == pytest.approx(target.get("epsilon", stated), rel=1e-3)
+    assert max(row.unit_epsilon for row in explain(server).rows) >= 0.999 * stated
+    for count in (10, 19, 20, 100):
+        own = plan(records(count))
+        assert own.settled["p0"].guarantee.epsilon <= stated == own.guarantee.epsilon
+        assert own.settled["p0"].noise_sd == server.settled["p0"].noise_sd
+    with pytest.raises(ConfigError, match="'p0' has 9 units"):
+        plan(records(9))
 
 
 def test_rounding_is_charged_for_as_many_contributions_as_are_added_up():

@@ -115,6 +115,39 @@ def test_the_ledger_charges_each_record_once(batches, tmp_path):
         run(configs[1], tmp_path / "c", ledger=book)
 
 
+@pytest.mark.parametrize(
+    ("then", "now", "words"),
+    [
+        ("none", PRIVATE, "no guarantee"),
+        (PRIVATE | {"insecure_noise_seed": 1}, PRIVATE, "known seed"),
+        (PRIVATE | {"insecure_noise_seed": 1},
+         PRIVATE | {"insecure_noise_seed": 1, "adjacency": "add-or-remove-one"},
+         r"protects a record \(replace-one\), this run a record \(add-or-remove-one\)"),
+        (PRIVATE | {"insecure_noise_seed": 1, "unit": "person"},
+         PRIVATE | {"insecure_noise_seed": 1, "unit": "person"}, "a person in both batches"),
+    ],
+)  # fmt: skip
+def test_a_private_update_needs_an_earlier_run_with_the_same_guarantee(
+    batches, tmp_path, then, now, words
+):
+    def private(path, continues=None, **change):
+        head, *rows = path.read_text(encoding="utf-8").splitlines()
+        lines = [
+            f"{head},patient",
+            *(f"{row},{row[:5]}{place // 2}" for place, row in enumerate(rows)),
+        ]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        data = {"path": str(path), "party": "hospital", "person": "patient", "held_out": 0.0}
+        return study(path, continues, data=data, **change)
+
+    first, second, _ = batches
+    method = {} if then == "none" else {"method": RELEASED}
+    run(private(first, privacy=then, **method), tmp_path / "a")
+    with pytest.raises(ConfigError, match=words):
+        run(private(second, tmp_path / "a", privacy=now, method=RELEASED), tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+
+
 def _set_budget(ledger, config):
     federation = prepare(config).federation
     budget = Budget(epsilon=1.001, delta=1e-5, unit="record", adjacency="replace-one")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import ClassVar, NamedTuple, Protocol
 
 import msgspec
@@ -136,13 +136,15 @@ def settle(
     numbers: Callable[[int], int] = lambda _: 1,
     total_units: int = 0,
     summed_parts: float = 1.0,
+    elsewhere: Collection[str] | None = None,
 ) -> dict[str, Settled]:
     """Calibrate every party's noise; refuse a guarantee that cannot be met.
 
     `shares` is the number of messages that are added up before they are seen by anyone, `numbers`
     gives the count of numbers per release by visit, and `total_units` is the number of all units,
     or 0 where it is not public. `summed_parts` is a property of the model: rounding is bounded for
-    √summed_parts times as many contributions.
+    √summed_parts times as many contributions. `elsewhere` names the parties of a live federation
+    whose number of units is not known here: their ε holds for any number. None: not live.
     """
     shares = 1 if privacy.aggregation == "plain" else shares
     units = max(total_units, LEAST_UNITS) if total_units else HIDDEN_UNITS
@@ -150,6 +152,7 @@ def settle(
     counted = math.ceil(units * math.sqrt(summed_parts))
     lattice = LatticeShape(numbers, counted, together, most_units=units)
     _check(privacy, method, shapes, shares)
+    _check_rates(privacy, method, shapes, live=elsewhere is not None)
     clips = {name: _clip(privacy, method, name) for name in shapes}
     known: dict[tuple, float] = {}
     noise = {
@@ -159,9 +162,10 @@ def settle(
     if privacy.aggregation != "plain":
         # The sum has one noise level: the largest that any party needs.
         noise = dict.fromkeys(noise, max(noise.values()))
+    priced = shapes | {name: shapes[name]._replace(units=ANY_UNITS) for name in elsewhere or ()}
     every = {
         name: _answers(method, shape, lattice, clip=clips[name], noise_sd=noise[name])
-        for name, shape in shapes.items()
+        for name, shape in priced.items()
     }
     if privacy.aggregation != "plain":
         every = _with_one_step(every)
@@ -315,24 +319,42 @@ def _multiplier(
     if given is not None:
         return given
 
-    def events(noise: float, units: int = ANY_UNITS) -> tuple[GaussianEvent, ...]:
-        sized = shape._replace(units=units)
+    def events(noise: float) -> tuple[GaussianEvent, ...]:
+        sized = shape._replace(units=ANY_UNITS)
         return _together(_answers(method, sized, lattice, clip=1.0, noise_sd=noise), shape.visits)
 
     assert target is not None
-    for own, most in zip(events(1.0, shape.units), events(1.0), strict=True):
-        if own.sampling is not None and most.sampling and own.sampling.rate > most.sampling.rate:
-            raise ConfigError(
-                f"party {party!r} has {shape.units} units; a batch of one is more than the share "
-                f"of {most.sampling.rate:.4g} that the noise is calibrated for: raise "
-                "method.sampling_rate, or use sampling = 'poisson'"
-            )
     key = (target, delta, events(1.0))
     if key not in known:
         known[key] = calibrate(
             target, delta, privacy.adjacency, events, accountant=privacy.accountant
         )
     return known[key]
+
+
+def _check_rates(
+    privacy: Privacy, method: Releasing, shapes: dict[str, PartyShape], *, live: bool
+) -> None:
+    """Refuse a party so small that a batch of one is a larger share than the sampling rate.
+
+    Noise that is calibrated for the rate would not be enough, and the server of a live federation
+    states ε at the rate. Given noise in one process is accounted for at the party's own share.
+    """
+    for party, shape in shapes.items():
+        if not live and privacy.of(party)[0] is None:
+            continue
+        for visit in range(shape.visits):
+            own, most = (
+                method.events(visit=visit, visits=shape.visits, clip=1.0, noise_sd=1.0, units=units)
+                for units in (shape.units, ANY_UNITS)
+            )
+            for mine, bound in zip(own, most, strict=True):
+                if mine.sampling and bound.sampling and mine.sampling.rate > bound.sampling.rate:
+                    raise ConfigError(
+                        f"party {party!r} has {shape.units} units; a batch of one is more than the "
+                        f"share of {bound.sampling.rate:.4g} that ε is computed for: raise "
+                        "method.sampling_rate, or use sampling = 'poisson'"
+                    )
 
 
 def _check(privacy: Privacy, method: Releasing, shapes: dict[str, PartyShape], shares: int) -> None:

@@ -376,6 +376,7 @@ def _settled(
         ),
         total_units=method.total_units,
         summed_parts=plan.model.summed_parts,
+        elsewhere=plan.live and [name for name, records in plan.parties.items() if not records],
     )
     if thresholds is not None:
         check_integers_only(plan.model, plan.family, method, plan.schedule.rounds)

@@ -27,7 +27,7 @@ from tacit.privacy.ledger.fingerprint import KEY_BYTES
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.records import hash_records
 from tacit.results.saved import model_settings, read_saved
-from tacit.results.summary import DataFacts, public_of
+from tacit.results.summary import DataFacts, GuaranteeFacts, public_of
 from tacit.run.config import Continues
 from tacit.run.directory import private_part
 from tacit.support.argument_names import column_key
@@ -49,6 +49,7 @@ class Earlier:
     kind: str
     settings: dict[str, object] | None
     data: DataFacts
+    guarantee: GuaranteeFacts | None
 
     def digest(self, key: bytes) -> str:
         """Keyed digest of the posterior, which a resumed run must find again."""
@@ -69,8 +70,9 @@ def read_earlier(continues: Continues) -> Earlier:
         )
     model = result.model
     return Earlier(
-        folder, posterior.natural, posterior.family.kind, model.kind, model.settings, result.data
-    )
+        folder, posterior.natural, posterior.family.kind, model.kind, model.settings, result.data,
+        result.privacy.guarantee,
+    )  # fmt: skip
 
 
 def check_same_model(earlier: Earlier, plan: Plan) -> None:
@@ -98,6 +100,34 @@ def check_same_model(earlier: Earlier, plan: Plan) -> None:
             "levels and settings in the study file, so that both runs use the same, e.g. "
             f"{other[0]}: {_brief(earlier.settings.get(other[0]))} then, "
             f"{_brief(settings.get(other[0]))} now"
+        )
+
+
+def check_same_guarantee(earlier: Earlier, plan: Plan) -> None:
+    """Refuse a private update whose ε would seem to cover more than it does.
+
+    The result also depends on the earlier records, which have the earlier run's guarantee only. A
+    person or a party may be in both batches, and neither run's ε is that of both releases.
+    """
+    then, now = earlier.guarantee, plan.guarantee
+    if now is None:
+        return
+    where = f"continues.run = {str(earlier.folder)!r}"
+    if now.unit != "record":
+        raise ConfigError(
+            f"{where} with privacy.unit = {now.unit!r}; a {now.unit} in both batches would have "
+            "the ε of neither run: use unit = 'record', or fit all records in one run"
+        )
+    if then is None or (then.caveat is not None and now.caveat is None):
+        lacks = "no guarantee" if then is None else "noise from a known seed"
+        raise ConfigError(
+            f"{where} has {lacks}, so that this run's ε would not cover its records; update a run "
+            "with a guarantee, or set privacy = 'none' here"
+        )
+    if (then.unit, then.adjacency) != (now.unit, now.adjacency):
+        raise ConfigError(
+            f"{where} protects a {then.unit} ({then.adjacency}), this run a {now.unit} "
+            f"({now.adjacency}); use the same privacy.unit and privacy.adjacency in both"
         )
 
 

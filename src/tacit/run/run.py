@@ -45,6 +45,7 @@ from tacit.run.config import Config, config_digest, resolved_toml
 from tacit.run.continued import (
     Earlier,
     check_same_columns,
+    check_same_guarantee,
     check_same_model,
     read_earlier,
     records_used,
@@ -133,6 +134,7 @@ def plan_for(
     )
     if earlier is not None:
         check_same_model(earlier, plan)
+        check_same_guarantee(earlier, plan)
     return plan
 
 

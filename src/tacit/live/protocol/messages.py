@@ -57,7 +57,11 @@ class Duration(msgspec.Struct, frozen=True):
 
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
-    """A party's privacy guarantee, as reported to the server; independent of its records."""
+    """A party's privacy guarantee, as reported to the server.
+
+    It depends on no record; with batches without replacement (replace-one, where it is public) it
+    depends on the party's number of units.
+    """
 
     epsilon: float
     delta: float
