@@ -138,3 +138,10 @@ def test_the_whole_name_of_a_column_with_a_space_is_quoted():
         tacit.fit("died ~ `SBP mmHg`", frame, schema=schema, privacy=None)
     with pytest.raises(ConfigError, match=re.escape('low of bounds["SBP mmHg"] = 240')):
         tacit.Schema(bounds={"SBP mmHg": (240, 60)})
+
+
+def test_a_third_code_of_a_yes_no_outcome_is_refused_with_words():
+    """Linear regression would read 9, a usual code for missing, as a number."""
+    frame = FRAME.assign(died=FRAME["died"].where(FRAME.index % 50 > 0, 9))
+    with pytest.raises(DataError, match=r"three values, 0, 1 and 9; if 9 stands for missing, make"):
+        fitted("died ~ age", frame)

@@ -225,9 +225,10 @@ def test_a_data_frame_without_an_outcome(tmp_path):
     assert abs(ages[-1] - 100.0) < 3.0  # in the user's units
     probability = fit.predict(frame.drop("site").head(5))
     assert probability.shape == (5, 3)
-    named = fit.predict(frame.drop("site").head(5), "interval")  # no interval: not calibrated
-    assert named.columns == ["cluster 1", "cluster 2", "cluster 3"]
-    assert np.array_equal(named.to_numpy(), probability)
+    with pytest.raises(ConfigError, match=r"'mixture' has no intervals .*'mean' or 'draws'"):
+        fit.predict(frame.drop("site").head(5), "interval")
+    with pytest.raises(ConfigError, match="'mixture' has no log densities for ArviZ; leave"):
+        fit.to_arviz(frame, draws=3)
     draws = fit.predict(frame.drop("site").head(5), "draws", draws=3)
     assert draws.shape == (3, 5, 3)
     # The density is per unit of the columns: that of scaled columns minus the logarithm of scales.

@@ -88,6 +88,22 @@ def test_a_numpyro_models_outcome_keeps_its_name():
     assert np.isfinite(arviz.loo(tree).p_loo if hasattr(arviz.loo(tree), "p_loo") else 0.0)
 
 
+def test_codes_out_of_range_are_refused_as_in_predictions():
+    import numpyro
+    import numpyro.distributions as dist
+
+    def program(group: Any, y: Any) -> None:
+        level = numpyro.sample("level", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+        with numpyro.plate("records", len(group)):
+            numpyro.sample("y", dist.Normal(level[group], 1.0), obs=y)
+
+    data = {"group": np.array([0, 1, 2]), "y": np.zeros(3)}
+    model, family = tacit.from_numpyro(program, data), MeanFieldGaussian(3)
+    q = Posterior(model, family, family.natural(mean=np.zeros(3), sd=np.ones(3)))
+    with pytest.raises(DataError, match="column 'group': a value is above 2"):
+        q.to_arviz(5, records=data | {"group": np.array([1, 2, 3])})
+
+
 def test_a_fit_reads_a_data_frame_with_its_schema():
     import pandas as pd
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import msgspec
 import numpy as np
@@ -340,7 +340,11 @@ class _Reader:
     ) -> ColumnConfig:
         """An outcome that is not declared: two values are yes/no, texts are levels."""
         if _is_number(series, config):
-            if len(_numbers(series, config)) > 2:
+            numbers = _numbers(series, config)
+            others = numbers - {0.0, 1.0}
+            if len(numbers) == 3 and len(others) == 1 and min(others).is_integer():
+                _refuse_third_code(config.name, min(others))
+            if len(numbers) > 2:
                 return config
             found = self.yes_no(config, series, positive)
             self.note(config.name, "that it is yes/no comes")
@@ -467,6 +471,15 @@ def _refuse_mixed(series: pl.Series, config: ColumnConfig, category: str) -> Non
     raise DataError(
         f'column "{config.name}", data row {row + 1}: "{text[row]}" is not a number, as most values'
         f" are; correct it, leave the cell empty (and declare missing), or {category}"
+    )
+
+
+def _refuse_third_code(name: str, code: float) -> NoReturn:
+    """An outcome of 0, 1 and one more number: a code for missing, a level or a count."""
+    raise DataError(
+        f'outcome "{name}" has three values, 0, 1 and {code:g}; if {code:g} stands for missing, '
+        f'make those cells empty; otherwise levels={{"{name}": […]}} in the schema for a category, '
+        'or family="linear" or "poisson" for a number'
     )
 
 

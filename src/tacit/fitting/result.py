@@ -196,6 +196,11 @@ class Fit:
         """
         with python_names():
             new = read_new(self.posterior, self._result.data, records)
+        if kind == "interval" and new.posterior.model.uncalibrated is not None:
+            raise ConfigError(
+                f"kind = 'interval'; model {new.posterior.model.kind!r} has no intervals of its "
+                "predictions; use kind = 'mean' or 'draws'"
+            )
         self._warn_outside(new.prepared)
         found = predicted(new, kind, level=level, draws=draws, seed=seed)
         return like_frame(found, records) if kind == "interval" else found

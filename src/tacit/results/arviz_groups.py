@@ -126,11 +126,16 @@ def record_groups(
         raise DataError("data has no records; give at least one")
     if model.x_columns is not None and "y" not in records:
         raise DataError("data has no outcome; log densities need the observed outcome of a record")
-
+    model.check_records("data", records)  # JAX would clamp an index out of range
     density = jax.jit(
         lambda draws: jax.lax.map(lambda one: model.log_likelihood(one, records), draws)
     )
-    logs = np.asarray(density(theta), np.float64)[None]
+    try:
+        logs = np.asarray(density(theta), np.float64)[None]
+    except jax.errors.TracerArrayConversionError:  # a model in NumPy
+        raise ConfigError(
+            f"model {model.kind!r} has no log densities for ArviZ; leave the records out"
+        ) from None
     law = _law(model)
     if law is None:
         return {"log_likelihood": {JOINT: logs}}

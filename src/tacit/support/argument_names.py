@@ -38,7 +38,7 @@ _NAMES: tuple[tuple[str, str], ...] = (
 """Patterns of keys, with the words for the argument."""
 
 
-def column_key(name: str) -> str:
+def column_key(name: object) -> str:
     """The key of a column's table in a study file, quoted as TOML needs it.
 
     >>> column_key("age"), column_key("SBP mmHg")
