@@ -154,8 +154,8 @@ MUTANTS = (
     ),
     Mutant(
         "noise without replacement depends on the number of records", SETTLING,
-        "def events(noise: float, units: int = ANY_UNITS)",
-        "def events(noise: float, units: int = shape.units)", (SETTLE,),
+        "        sized = shape._replace(units=ANY_UNITS)\n",
+        "        sized = shape\n", (SETTLE,),
     ),
     Mutant(
         "arrays of any length where it is secret", "arrays.py",

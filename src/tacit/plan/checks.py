@@ -36,6 +36,8 @@ class Live:
 
     total_units: int = 0
     """Number of units of all parties if public, else 0."""
+    one_party: bool = False
+    """True if `total_units` is the exact number of the only party."""
     quorum: int | None = None
     """Number of replies that complete a round; None: all."""
     divide_out: bool = False

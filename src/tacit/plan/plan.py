@@ -360,6 +360,13 @@ def _private_plan(
     return replace(plan, privacy=privacy, settled=settled)
 
 
+def _elsewhere(plan: Plan) -> list[str] | None:
+    """Parties of a live federation whose number of units is not known here."""
+    if plan.live is None or plan.live.one_party:
+        return None
+    return [name for name, records in plan.parties.items() if not records]
+
+
 def _settled(
     plan: Plan, method: PrivateMethod, privacy: Privacy, units: dict[str, int], trust: str | None
 ) -> dict[str, Settled]:
@@ -376,7 +383,7 @@ def _settled(
         ),
         total_units=method.total_units,
         summed_parts=plan.model.summed_parts,
-        elsewhere=plan.live and [name for name, records in plan.parties.items() if not records],
+        elsewhere=_elsewhere(plan),
     )
     if thresholds is not None:
         check_integers_only(plan.model, plan.family, method, plan.schedule.rounds)

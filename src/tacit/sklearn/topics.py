@@ -283,7 +283,7 @@ class LDA:
             {party: {}},  # accounted for before any document is read
             method=method, seed=self.random_state % 2**32,
             schedule=Synchronous(rounds=steps, tolerance=0.0, damping=damping),
-            privacy=private, trust=TRUST["central"], live=Live(total_units=units),
+            privacy=private, trust=TRUST["central"], live=Live(total_units=units, one_party=True),
         )  # fmt: skip
         return replace(
             plan, parties={party: {DOCUMENTS_COLUMN: documents}}, live=None, report_steps=False
