@@ -150,7 +150,7 @@ def resolved_schedule(
 def check_in_step(settled: dict[str, Settled], schedule: Schedule, live: Live | None) -> None:
     """Refuse shared noise that differs by visit if parties may be at different visits.
 
-    In secure sums a visit is the round, whoever was absent before.
+    In secure sums a visit is the round, also for a party that was absent before.
     """
     apart = schedule.parties_per_round is not None or (live is not None and live.quorum is not None)
     differ = any(len(one.answers) > 1 for one in settled.values())

@@ -116,8 +116,9 @@ def clipping_statement(clipped: Clipped) -> str:
 
 WITHOUT_CORRELATIONS = (
     "Parameters are independent in this posterior: intervals of single parameters contain their "
-    "correlations, those of sums and differences of parameters and of predictions do not; with "
-    "fewer than about ten records per parameter, means may be off by a part of an sd."
+    "correlations, those of sums and differences of parameters and of predictions do not. With "
+    "about ten records per parameter or fewer, means may be off by part of an sd, and the constant "
+    "of a regression on columns that are not centred by more than one: centre them."
 )
 
 
