@@ -11,7 +11,8 @@ in z (`tacit.methods.natural.party`), the server adds the prior and sees only th
    units. A step that lowers the evidence lower bound is shortened, four lengths per exchange. The
    run has converged when a whole step would move q by less than `settled_kl`; that step is taken.
 4. **Weights.** Log-likelihoods of fresh draws from q give importance weights, which show how far q
-   is from the exact posterior (`tacit.methods.natural.weights`). Usable ones correct its moments.
+   is from the exact posterior (`tacit.methods.natural.weights`). Usable ones correct its moments;
+   where they are uneven, those of draws with heavier tails do (`tacit.methods.natural.tails`).
 5. **Split.** Where they show that q is not to be believed, or the steps did not settle, a mixture
    of normals along one axis takes its place (`tacit.methods.natural.split`).
 
@@ -30,7 +31,7 @@ import numpy as np
 from tacit.arrays import Arrays, Natural, solve_lower
 from tacit.expfam import FullGaussian, Gaussian
 from tacit.expfam.quadrature import weighing_draws
-from tacit.methods.natural import split_phases
+from tacit.methods.natural import split_phases, tails
 from tacit.methods.natural.curvature import absolute_eigen, lower_root
 from tacit.methods.natural.move import Move, Place, extrapolated, log_volume, move_of
 from tacit.methods.natural.scale_prior import (
@@ -109,6 +110,7 @@ class NaturalSolver:
             partial(split_phases.after_axis, solver),
             partial(split_phases.after_nodes, solver),
             partial(split_phases.after_draws, solver),
+            partial(tails.after_tails, solver),
         )[phase]
         with np.errstate(all="ignore"):
             following = after(shared, memory, answers)
@@ -346,6 +348,8 @@ class NaturalSolver:
                 return drawn
         elif doubtful and affordable:
             return split_phases.begin(self, shared, memory)
+        elif affordable and found.uneven:
+            return tails.begin(shared, memory, found)
         # Weights that are usable and not all alike correct the moments of q.
         weighted = found.usable and isinstance(self.family, FullGaussian)
         public = {
