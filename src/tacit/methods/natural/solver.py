@@ -47,6 +47,9 @@ from tacit.models.learnt_scale import LearntScalePrior
 from tacit.server.combine import RoundSum, Shared
 
 MAX_STEPS = 40
+SLOW_STEPS, SLOW_KL = 20, 1e-2
+"""Steps after which moves of so few nats end them: a density with kinks has no steps that settle.
+Weights then decide."""
 MAX_NEWTON = 20
 NEAR_MODE = 0.5
 """Squared Newton decrement per coordinate below which variational steps begin."""
@@ -300,7 +303,8 @@ class NaturalSolver:
         if divergence < self.settled_kl and move.definite:
             mean, root = move.taken(place, 1.0)
             return self._finish(shared, memory, mean, root, place, settled=True)
-        if steps >= MAX_STEPS:
+        slow = steps >= SLOW_STEPS and divergence < SLOW_KL and self._affordable
+        if steps >= MAX_STEPS or (slow and self.scale_prior is None):
             return self._finish(shared, memory, place.mean, place.root, place, settled=False)
         length, changes = float(memory["limit"]), memory.get("changes", np.zeros(0))
         changes = np.r_[changes[-2:], divergence]
@@ -339,17 +343,17 @@ class NaturalSolver:
         found = weigh_draws(theta, log_density, self.log_joint(theta, answers))
         memory |= found.facts
         doubtful = not found.believed or not bool(memory["settled"])
-        affordable = len(mean) <= SPLIT_UP_TO and isinstance(self.family, FullGaussian)
+        affordable = self._affordable
         if affordable and self.scale_prior is not None:
             drawn = None
             if doubtful or found.effective_share < CLOSE_SHARE:
                 drawn = self._draw_scales(shared, memory)
             if drawn is not None:
                 return drawn
-        elif doubtful and affordable:
+        elif affordable and (doubtful or found.uneven):
+            if found.believed:
+                return tails.begin(shared, memory, found)
             return split_phases.begin(self, shared, memory)
-        elif affordable and found.uneven:
-            return tails.begin(shared, memory, found)
         # Weights that are usable and not all alike correct the moments of q.
         weighted = found.usable and isinstance(self.family, FullGaussian)
         public = {
@@ -394,6 +398,11 @@ class NaturalSolver:
     def _give_up(self, shared: Shared, memory: Arrays, note: str) -> Shared:
         memory |= {"settled": np.asarray(0.0), "last_change": np.asarray(1e300)}
         return shared._replace(memory=memory, finished="no density", note=note)
+
+    @property
+    def _affordable(self) -> bool:
+        """Whether draws and splits follow where weights are uneven."""
+        return self.family.dimension <= SPLIT_UP_TO and isinstance(self.family, FullGaussian)
 
     # Requests
 

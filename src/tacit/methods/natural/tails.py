@@ -3,7 +3,11 @@
 Few draws of a normal q reach the tails of a posterior that is wider than it, as those of scales
 with few records are: their weights correct the moments of q only in part, and say nothing of it.
 Where weights are uneven, one more exchange asks for the likelihood at draws of a Student-t with the
-weighted mean and covariance.
+weighted mean and covariance. What weights show does not depend on whether q is at its optimum:
+where they are even enough, a fit whose steps did not settle has converged.
+
+Draws of q that are not believed are not corrected so: 1,024 draws around them may miss a long
+curved tail and not show it. A split follows it.
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
 TAILS_PHASE = 9
 FREEDOM = 3.0
 """Degrees of freedom, besides one for each parameter."""
+MAX_TAILS_K = 0.5
+"""Of the weights of such draws that are the result: their variance is finite."""
 SOBOL_UP_TO = 16
 """Parameters up to which draws are a Sobol sequence, which has less error than random ones."""
 
@@ -59,11 +65,10 @@ def tail_draws(dimension: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def begin(shared: Shared, memory: Arrays, found: Weighed) -> Shared:
-    """Ask for the likelihood at draws around the weighted mean."""
+    """Ask for the likelihood at draws around the weighted mean of the draws from q."""
     mean, root = shared.public["mean"], shared.public["root"]
-    points, _ = tail_draws(len(mean))
     memory |= {"q.mean": mean, "q.root": root, "phase": np.asarray(TAILS_PHASE)}
-    draws = found.mean + points @ found.root(root).T
+    draws = found.mean + tail_draws(len(mean))[0] @ found.root(root).T
     return Shared(shared.q, {"draws": draws}, memory, stage=DRAWS, note="draws with heavier tails")
 
 
@@ -73,7 +78,7 @@ def after_tails(solver: NaturalSolver, shared: Shared, memory: Arrays, answers: 
     log_density = tail_draws(theta.shape[1])[1]
     found = weigh_draws(theta, log_density, solver.log_joint(theta, answers))
     memory |= found.facts
-    if not found.believed:
+    if not found.believed or found.pareto_k > MAX_TAILS_K:
         public = {"mean": memory["q.mean"], "root": memory["q.root"]}
         return split_phases.begin(solver, shared._replace(public=public), memory)
     root = found.root(memory["q.root"])
@@ -84,4 +89,5 @@ def after_tails(solver: NaturalSolver, shared: Shared, memory: Arrays, answers: 
         "weighted": np.asarray(1.0),
         "draws": theta,
     }
+    memory |= {"settled": np.asarray(1.0)}
     return Shared(solver.natural(found.mean, root), public, memory, finished="converged")
