@@ -157,6 +157,9 @@ PRIVATE = [
     (DPSGD(steps=4, precision="fixed", step_size=0.05), "mean-field"),
     (DPSGD(steps=2, adaptive=0.5), "mean-field"),
     (DPSGD(_prior_share=0.5), "mean-field"),
+    (DPSGD(optimiser="adam"), "mean-field"),
+    (DPSGD(optimiser="adam", steps=4, precision="log-sd"), "mean-field"),
+    (DPSGD(optimiser="sgd", steps=3, momentum=0.5), "mean-field"),
     (DPSGD(sampling_rate=0.4, sampling="without-replacement"), "mean-field"),
     (DPSGD(steps=2, sampling_rate=0.4, sampling="without-replacement"), "mean-field"),
     (PrivateStatistics(sampling_rate=0.5, sampling="without-replacement"), "full"),
@@ -362,6 +365,7 @@ def test_the_words():
         DPSGD(steps=2),
         DPSGD(steps=5, step_size=0.1),
         DPSGD(_prior_share=0.5),
+        DPSGD(optimiser="adam", steps=4),
         DPSGD(steps=2, sampling_rate=0.4, sampling="without-replacement"),
     ],
 )

@@ -21,7 +21,7 @@ from tacit.arrays import Arrays
 from tacit.expfam import Dirichlets, Family, Gaussian, MeanFieldGaussian
 from tacit.methods.base import LocalMethod
 from tacit.methods.conjugate.method import PrivateConjugateStages
-from tacit.methods.dpsgd.adaptive import MAX_LOG_SCALE, SCALE, WEIGHT, WITHIN, tally_clip
+from tacit.methods.adaptive import MAX_LOG_SCALE, SCALE, WEIGHT, WITHIN, tally_clip
 from tacit.methods.dpsgd.method import DPSGD
 from tacit.methods.hybrid import Hybrid
 from tacit.methods.private import PrivateMethod, Terms
@@ -243,7 +243,9 @@ def _broken_gradient(
     scale = 1.0
     if method.adaptive is not None:
         scale = math.exp(float(np.clip(exchange.public[SCALE], -MAX_LOG_SCALE, MAX_LOG_SCALE)))
-    settled, number = exchange.settled, float(exchange.visit)
+    # A step that the server makes arrives whole: as one of length 1 that averages nothing.
+    whole_step = method.steps_at_server
+    settled, number = exchange.settled, 0.0 if whole_step else float(exchange.visit)
     noise_sd = scale * event.noise_sd
     least = -2.0 * model.prior(family)["quadratic"]
     doubt = method.precision_noise(model, 1.0) * noise_sd
@@ -255,8 +257,11 @@ def _broken_gradient(
         exchange.visit / max(1, settled.visits - 1),
     )  # fmt: skip
     known = np.mean(precision - least)
-    length = np.asarray(method._length(model, known, number, terms), np.float64)
-    length = length * method.step_end**terms.progress * np.square(np.asarray(model.clip_scales()))
+    length = np.ones(())
+    if not whole_step:
+        length = np.asarray(method._length(model, known, number, terms), np.float64)
+        length = length * method.step_end**terms.progress
+        length = length * np.square(np.asarray(model.clip_scales()))
     change = power(delta, 1.0 / exchange.damping)
     added, old = -2.0 * change["quadratic"], -2.0 * factor["quadratic"]
     information = old + (number + 1.0) * added
