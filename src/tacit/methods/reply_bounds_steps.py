@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tacit.expfam import MeanFieldGaussian
-from tacit.methods.adaptive import MAX_LOG_SCALE, SCALE, WEIGHT, WITHIN, tally_clip
+from tacit.methods.adaptive import WITHIN, clip_scale, tally_weight
 from tacit.methods.dpsgd.method import DPSGD
 from tacit.methods.dpsgd.optimiser import LIMIT, largest_adam_move
 from tacit.methods.private import Terms
@@ -69,7 +69,7 @@ class Steps(NamedTuple):
         """Scale of an adaptive clip relative to the first one."""
         if self.method.adaptive is None:
             return 1.0
-        return math.exp(float(np.clip(self.exchange.public[SCALE], -MAX_LOG_SCALE, MAX_LOG_SCALE)))
+        return float(clip_scale(self.exchange.public))
 
     def length(self, known: np.ndarray, number: float) -> np.ndarray:
         """Upper bound on η, which increases with `known`."""
@@ -115,9 +115,9 @@ def _broken_tally(steps: Steps) -> BrokenBound | None:
     if steps.method.adaptive is None:
         return None
     exchange = steps.exchange
-    clip = steps.clip / tally_clip(1.0)
     value = abs(float(exchange.released[WITHIN])) / exchange.damping
-    limit = steps.longest / (WEIGHT * clip * steps.method.sampling_rate) * (1.0 + ROUNDING_MARGIN)
+    limit = steps.longest / (tally_weight(steps.clip) * steps.method.sampling_rate)
+    limit *= 1.0 + ROUNDING_MARGIN
     limit += float(exchange.slack(WITHIN))
     return None if value <= limit else BrokenBound("count within the clip", value, limit)
 

@@ -30,9 +30,20 @@ from tacit.arrays import Arrays, namespace
 from tacit.errors import ConfigError
 from tacit.expfam import Family, MeanFieldGaussian, Natural
 from tacit.expfam.gaussian import Free
+from tacit.methods.adaptive import (
+    SCALE,
+    WITHIN,
+    Counted,
+    adapted,
+    check_adaptive,
+    clip_scale,
+    inner_clip,
+    tally_clip,
+    tally_of,
+    tally_weight,
+)
 from tacit.methods.base import Answer, Arranged, Array, Task
 from tacit.methods.batches import Batches, SamplingName
-from tacit.methods.adaptive import MAX_LOG_SCALE, SCALE, WEIGHT, WITHIN, adapted, tally_clip
 from tacit.methods.dpsgd.clipping import clipped_gradient
 from tacit.methods.dpsgd.optimiser import MOMENTUM, OptimiserName, server_step, stepped, still
 from tacit.methods.private import PrivateMethod, Terms, by_unit, units_present
@@ -187,8 +198,7 @@ class DPSGD(PrivateMethod):
                 "steps need an information: use 'isotropic' or 'per-coordinate', or optimiser = "
                 "'adam'"
             )
-        if self.adaptive is not None and not 0 < self.adaptive < 1:
-            raise ConfigError(f"method.adaptive = {self.adaptive}; it must be in (0, 1)")
+        check_adaptive(self.adaptive)
         if not self.max_noise > 0:
             raise ConfigError(f"method.max_noise = {self.max_noise}; it must be > 0")
         if not 0 <= self.average_last <= 1:
@@ -325,7 +335,12 @@ class DPSGD(PrivateMethod):
                 f"method.adaptive = {self.adaptive} needs the total number of records, which is "
                 "not set; declare it, or use a fixed clip"
             )
-        return adapted(make, run, self.adaptive, self.total_units)
+
+        def weight(number: int) -> float:
+            clip = self.clip * self.clip_end ** ((number - 1) / max(1, run.rounds - 1))
+            return tally_weight(tally_clip(clip)) * self.sampling_rate * math.sqrt(self.steps)
+
+        return adapted(make, run, self.adaptive, Counted(self.total_units, weight))
 
     def _free_server(self, run: Run) -> Combine:
         """One step of Adam or SGD per round."""
@@ -389,7 +404,7 @@ class DPSGD(PrivateMethod):
         found = damped_update(natural, asked.q, asked.damping)
         if self.adaptive is None:
             return found
-        share = np.mean(within) / (self._tally_weight(event.clip) * self.sampling_rate)
+        share = np.mean(within) / (tally_weight(event.clip) * self.sampling_rate)
         return found | {WITHIN: np.asarray(asked.damping * share)}
 
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
@@ -416,15 +431,7 @@ class DPSGD(PrivateMethod):
 
     def _clip_scale(self, task: Task) -> Array:
         """Scale S of an adaptive clip; 1 for a fixed one."""
-        if self.adaptive is None:
-            return np.ones(())
-        # The server's value is not trusted: beyond this, float32 squares overflow or underflow.
-        xp = namespace(task.public[SCALE])
-        return xp.exp(xp.clip(task.public[SCALE], -MAX_LOG_SCALE, MAX_LOG_SCALE))
-
-    def _tally_weight(self, clip: Array) -> Array:
-        """ω of an adaptive clip, from the clip of its event."""
-        return WEIGHT * (clip / tally_clip(1.0) * (1.0 - 1e-12))
+        return np.ones(()) if self.adaptive is None else clip_scale(task.public)
 
     def _answer(
         self, model: Model, family: MeanFieldGaussian, key: Array, task: Task
@@ -599,8 +606,7 @@ class DPSGD(PrivateMethod):
         """
         maps, clip = self._maps(model, free, scale), task.terms.clips[0]
         if self.adaptive is not None:
-            bound, clip = clip, clip / tally_clip(1.0) * (1.0 - 1e-12)
-            tally = tally or Tally(self._tally_weight(bound), bound)
+            tally, clip = tally or tally_of(clip), inner_clip(clip)
         low = {name: value.astype(self.dtype) for name, value in free.items()}
         if self._precision(model) == "fixed":
             # The variance is not learned: take the gradient at q's mean.
