@@ -31,12 +31,15 @@ class ReadRows:
     kept: list[Column]
     y: np.ndarray
     groups: Rows | None
+    """Rows of each party, counted among those that were read."""
     persons: np.ndarray | None
     """Person code of each row; None without data.person."""
     frame: pl.DataFrame | None = None
     """The whole table, with all its columns; None for synthetic rows."""
     places: np.ndarray | None = None
     """Row of the table that each row was read from."""
+    labels: np.ndarray | None = None
+    """Party of each row of the table, dropped ones included; None where there is none."""
     true_values: dict[str, float] | None = None
     notes: tuple[str, ...] = ()
     clipped: dict[str, int] = field(default_factory=dict)
@@ -83,6 +86,7 @@ def _read_rows(
         if config.name in wanted and config.name != schema.outcome
     }
     there, notes = _remaining(outcome, columns, data, seed)
+    labels = _labels(table, label, columns) if label else None
     columns = {name: column.rows(there) for name, column in columns.items()}
     columns_notes = [note for column in (outcome, *columns.values()) for note in column.notes]
     return ReadRows(
@@ -90,10 +94,11 @@ def _read_rows(
         features=[columns[config.name] for config in schema.features],
         kept=[columns[name] for name in data.keep],
         y=outcome.values[there].astype(np.float64),
-        groups=_groups(table, label, columns, there) if label else None,
+        groups=_groups(table, label, columns, labels, there) if labels is not None else None,
         persons=_persons(table, data.person, there) if data.person else None,
         frame=table.frame,
         places=np.flatnonzero(there),
+        labels=labels,
         true_values=table.true_values,
         notes=(*table.notes, *notes, *columns_notes),
         clipped=count_outside((outcome, *columns.values())),
@@ -163,28 +168,41 @@ def _persons(table: Table, name: str, there: np.ndarray) -> np.ndarray:
     return read_persons(table.frame[name], there, gaps)
 
 
-def _groups(table: Table, label: str, columns: dict[str, Column], there: np.ndarray) -> Rows:
+def _labels(table: Table, label: str, columns: dict[str, Column]) -> np.ndarray:
+    """Name of the party of each row of the table; None where it is missing."""
+    column = columns.get(label)
+    if label != PARTY and column is not None and column.config.kind == "categorical":
+        order = np.array([*column.config.levels, None], dtype=object)
+        return order[np.where(column.missing, len(column.config.levels), column.values)]
+    frame = table.frame[label]
+    return (frame if label == PARTY else as_text(frame)).to_numpy().astype(object)
+
+
+def _groups(
+    table: Table,
+    label: str | None,
+    columns: dict[str, Column],
+    labels: np.ndarray,
+    there: np.ndarray,
+) -> Rows:
     """Rows of each natural party, in the declared order of levels, else alphabetically."""
+    read = labels[there]
     if label == PARTY:
-        return by_label(table.frame[PARTY].to_numpy()[there], table.parties)
+        return by_label(read, table.parties)
+    assert label is not None
     column = columns.get(label)
     if column is not None and column.config.kind == "categorical":
-        order = list(column.config.levels)
-        if column.missing.any():
-            order.append("missing")
-        codes = np.where(column.missing, len(column.config.levels), column.values)
-        return by_label(np.array(order, dtype=object)[codes], order, label)
-    text = as_text(table.frame[label])
-    absent = text.is_null().to_numpy() & there
+        order = [*column.config.levels, *(["missing"] if column.missing.any() else [])]
+        return by_label(np.where(column.missing, "missing", read), order, label)
+    absent = np.equal(labels, None) & there
     if absent.any():
         raise DataError(
             f'column "{label}", data row {int(np.argmax(absent)) + 1}: the value is missing, so the'
             ' record has no party; fill it in, or declare the column with missing = "drop"'
         )
-    labels = text.to_numpy()[there]
-    if len(labels) > MIN_RECORDS and len(set(labels.tolist())) == len(labels):
+    if len(read) > MIN_RECORDS and len(set(read.tolist())) == len(read):
         raise DataError(
-            f'column "{label}" has another value in each of {len(labels)} records, but names the '
+            f'column "{label}" has another value in each of {len(read)} records, but names the '
             "party; name the column of the organisations that hold the records"
         )
-    return by_label(labels, sorted(set(labels.tolist())), label)
+    return by_label(read, sorted(set(read.tolist())), label)
