@@ -14,9 +14,11 @@ from tacit.data.derived import raw_names, with_derived
 from tacit.data.partition import Rows, by_label
 from tacit.data.persons import read_persons
 from tacit.data.prepare import Column, as_text, count_outside, read_column
+from tacit.data.schema.columns import ColumnConfig
 from tacit.data.schema.outcome import read_outcome
 from tacit.data.schema.table import PARTY, SourceSchema, Table, listed
 from tacit.errors import ConfigError, DataError
+from tacit.support.argument_names import column_key
 
 MIN_RECORDS = 20
 """Records above which a party column without repeated values is refused as a mistake."""
@@ -76,7 +78,13 @@ def _read_rows(
     wanted = {column.name for column in schema.features}
     check_keep(schema, data)
     _refuse_unknown(table, data, label, wanted)
-    wanted.update(name for name in (*data.keep, label) if name and schema.declared(name))
+    wanted.update(data.keep)
+    nameless = np.zeros(table.frame.height, dtype=bool)
+    declared = schema.declared(label) if label else None
+    if declared is not None and (declared.levels or declared.name in wanted):
+        wanted.add(declared.name)
+    elif declared is not None and declared.missing == "drop":
+        nameless = np.equal(_names(table.frame[declared.name], declared), None)
     outcome = read_outcome(table)
     frame = with_derived(table.frame, schema.columns, wanted)
     wanted.update(raw_names(schema.columns, wanted))
@@ -85,7 +93,7 @@ def _read_rows(
         for config in schema.columns
         if config.name in wanted and config.name != schema.outcome
     }
-    there, notes = _remaining(outcome, columns, data, seed)
+    there, notes = _remaining(outcome, columns, nameless, data, seed)
     labels = _labels(table, label, columns) if label else None
     columns = {name: column.rows(there) for name, column in columns.items()}
     columns_notes = [note for column in (outcome, *columns.values()) for note in column.notes]
@@ -106,11 +114,16 @@ def _read_rows(
 
 
 def _remaining(
-    outcome: Column, columns: dict[str, Column], data: DataConfig, seed: int
+    outcome: Column,
+    columns: dict[str, Column],
+    nameless: np.ndarray,
+    data: DataConfig,
+    seed: int,
 ) -> tuple[np.ndarray, list[str]]:
-    """Mark the rows to keep, with notes about dropped ones."""
-    gone = np.zeros(len(outcome.values), dtype=bool)
-    notes: list[str] = []
+    """Mark the rows to keep, with notes about dropped ones; `nameless` have no party."""
+    gone, notes = nameless.copy(), []
+    if nameless.any():
+        notes.append(f"rows dropped because their party is missing: {nameless.sum()}")
     for column in (outcome, *columns.values()):
         if column.config.missing == "drop" and column.missing.any():
             gone |= column.missing
@@ -174,8 +187,16 @@ def _labels(table: Table, label: str, columns: dict[str, Column]) -> np.ndarray:
     if label != PARTY and column is not None and column.config.kind == "categorical":
         order = np.array([*column.config.levels, None], dtype=object)
         return order[np.where(column.missing, len(column.config.levels), column.values)]
-    frame = table.frame[label]
-    return (frame if label == PARTY else as_text(frame)).to_numpy().astype(object)
+    declared = None if label == PARTY else table.schema.declared(label)
+    return _names(table.frame[label], declared)
+
+
+def _names(series: pl.Series, declared: ColumnConfig | None) -> np.ndarray:
+    """Cells of the party column as text; None where they are missing."""
+    text = as_text(series)
+    if declared is not None and declared.missing_values:
+        text = text.set(text.is_in(declared.missing_values), None)
+    return text.to_numpy().astype(object)
 
 
 def _groups(
@@ -198,7 +219,8 @@ def _groups(
     if absent.any():
         raise DataError(
             f'column "{label}", data row {int(np.argmax(absent)) + 1}: the value is missing, so the'
-            ' record has no party; fill it in, or declare the column with missing = "drop"'
+            f" record has no party; fill it in, or leave such records out by {column_key(label)}"
+            '.missing = "drop" in the schema'
         )
     if len(read) > MIN_RECORDS and len(set(read.tolist())) == len(read):
         raise DataError(
