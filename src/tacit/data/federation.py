@@ -14,7 +14,7 @@ from tacit.data.persons import balanced_persons, by_appearance, held_out_persons
 from tacit.data.prepare import Column, as_kept, encode, with_pooled_scale, without_intercept
 from tacit.data.readers.catalogue import read_table
 from tacit.data.records import len_records
-from tacit.data.rows import ReadRows, read_rows
+from tacit.data.rows import ReadRows, read_rows, without_name
 from tacit.data.schema.checks import unbounded_columns
 from tacit.data.schema.layout import Layout, layout_of
 from tacit.data.schema.outcome import outcome_bounds, outcome_levels
@@ -407,7 +407,7 @@ def _source(read: ReadRows, rows: Rows) -> SourceRows | None:
         return table_rows(frame, with_unused(places, np.arange(frame.height)))
     belongs = {name: np.flatnonzero(read.labels == name) for name in rows}
     places = {name: np.union1d(part, belongs[name]) for name, part in places.items()}
-    nameless = np.flatnonzero(np.equal(read.labels, None))
+    nameless = np.flatnonzero(without_name(read.labels))
     return table_rows(frame, with_unused(places, nameless))
 
 

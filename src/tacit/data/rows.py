@@ -84,7 +84,7 @@ def _read_rows(
     if declared is not None and (declared.levels or declared.name in wanted):
         wanted.add(declared.name)
     elif declared is not None and declared.missing == "drop":
-        nameless = np.equal(_names(table.frame[declared.name], declared), None)
+        nameless = without_name(_names(table.frame[declared.name], declared))
     outcome = read_outcome(table)
     frame = with_derived(table.frame, schema.columns, wanted)
     wanted.update(raw_names(schema.columns, wanted))
@@ -199,6 +199,11 @@ def _names(series: pl.Series, declared: ColumnConfig | None) -> np.ndarray:
     return text.to_numpy().astype(object)
 
 
+def without_name(labels: np.ndarray) -> np.ndarray:
+    """Rows whose party is missing."""
+    return np.array([one is None for one in labels.tolist()], dtype=bool)
+
+
 def _groups(
     table: Table,
     label: str | None,
@@ -215,7 +220,7 @@ def _groups(
     if column is not None and column.config.kind == "categorical":
         order = [*column.config.levels, *(["missing"] if column.missing.any() else [])]
         return by_label(np.where(column.missing, "missing", read), order, label)
-    absent = np.equal(labels, None) & there
+    absent = without_name(labels) & there
     if absent.any():
         raise DataError(
             f'column "{label}", data row {int(np.argmax(absent)) + 1}: the value is missing, so the'
