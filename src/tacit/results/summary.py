@@ -213,6 +213,8 @@ class LedgerFacts(Part, frozen=True, kw_only=True):
     """ε that earlier fits on the same records had spent."""
     delta: float | None = None
     """δ at which both are computed; None: that of the budgets."""
+    budget: float | None = None
+    """ε that may be spent in all, at a party of a live federation."""
 
 
 class PrivacyFacts(Part, frozen=True, kw_only=True, omit_defaults=True):
