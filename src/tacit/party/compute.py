@@ -363,7 +363,7 @@ def compiled(
         records, weights = tree_map(np.asarray, (records, weights))
         with np.errstate(all="ignore"):  # results are checked instead
             parts = unstacked((records, weights, own), len(weights))
-            found = [one(*part, shared) for part in parts]
+            found = [one(*part, shared=shared) for part in parts]
         return tree_map(lambda *leaves: np.stack(leaves), *found)
 
     return each
