@@ -255,7 +255,7 @@ MUTANTS = (
         case("scoring"),
     ),
     Mutant(
-        "the adaptive clip's count is free", "methods/dpsgd/adaptive.py",
+        "the adaptive clip's count is free", "methods/adaptive.py",
         "return clip * math.sqrt(1.0 + WEIGHT**2 / 4.0)", "return clip",
         case("dpsgd, adaptive"),
     ),
@@ -343,7 +343,9 @@ MUTANTS = (
     ),
     Mutant(
         "nothing is charged", "party/charge.py",
-        "            self.ledger.open_many(releases, budget_required=self.budget_required)\n"
+        "            self.ledger.open_many(\n"
+        "                releases, budget_required=self.budget_required, plans=self.plans\n"
+        "            )\n"
         "            if releases\n            else ([], [])\n",
         "            [None] * len(releases), []\n",
         (CHARGING,),

@@ -258,7 +258,7 @@ def geyser(rng: Rng) -> Case:
     short = rng.random(200) < 0.35
     minutes = np.where(short, rng.normal(54.5, 6, 200), rng.normal(80, 6, 200))
 
-    def model(minutes=None):
+    def model(minutes: Any = None):
         p = sample("p", dist.Beta(2.0, 2.0))
         mu = sample("mu", ordered([55.0, 3.0], [20.0, 1.0]))
         s = sample("s", dist.HalfNormal(20.0).expand([2]).to_event(1))
@@ -374,7 +374,7 @@ def series(rng: Rng) -> Case:
     for t in range(1, 120):
         y[t] = 3.0 + 0.7 * y[t - 1] + rng.normal()
 
-    def model(y=None):
+    def model(y: Any = None):
         a, r = sample("a", dist.Normal(0.0, 10.0)), sample("r", dist.Uniform(-1.0, 1.0))
         s = sample("s", dist.HalfNormal(5.0))
         before = jnp.concatenate([jnp.zeros(1), y[:-1]])
@@ -476,7 +476,7 @@ def blood(rng: Rng) -> Case:
     """Shares of alleles from blood groups: a simplex."""
     group = rng.choice(4, 300, p=[0.42, 0.11, 0.04, 0.43])
 
-    def model(group=None):
+    def model(group: Any = None):
         p = sample("p", dist.Dirichlet(jnp.ones(3)))
         a, b, o = p[0], p[1], p[2]
         chance = jnp.stack([a * a + 2 * a * o, b * b + 2 * b * o, 2 * a * b, o * o])
@@ -500,7 +500,7 @@ def reparametrised(rng: Rng) -> Case:
         with plate("records", school.shape[0]):
             sample("score", dist.Normal(theta[school], s), obs=score)
 
-    model = numpyro.handlers.reparam(centred, config={"theta": LocScaleReparam(0.0)})
+    model: Any = numpyro.handlers.reparam(centred, config={"theta": LocScaleReparam(0.0)})
     return Case(model, {"school": school, "score": score})
 
 
@@ -616,7 +616,7 @@ def pairs(rng: Rng) -> Case:
     """Height and weight together: a bivariate normal with an LKJ prior."""
     y = rng.multivariate_normal([171.0, 68.0], [[81.0, 60.0], [60.0, 144.0]], 90)
 
-    def model(y=None):
+    def model(y: Any = None):
         mean = sample("mean", dist.Normal(100.0, 100.0).expand([2]).to_event(1))
         sd = sample("sd", dist.HalfNormal(50.0).expand([2]).to_event(1))
         corr = sample("corr", dist.LKJCholesky(2, 1.0))

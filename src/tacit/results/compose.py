@@ -25,7 +25,12 @@ from tacit.plan.explain import explain
 from tacit.plan.plan import Plan
 from tacit.privacy.guarantee import TRUST
 from tacit.results.coefficients import coefficients, unit_map
-from tacit.results.diagnostics import cautions_of, diagnostics_block, learned_share
+from tacit.results.diagnostics import (
+    cautions_of,
+    counted_clipping,
+    diagnostics_block,
+    learned_share,
+)
 from tacit.results.posterior import Posterior
 from tacit.results.published import not_covered
 from tacit.results.saved import model_settings
@@ -93,7 +98,9 @@ def compose_result(
         exchanges=state.exchanges - _visits_of_the_prior(state),
         refused=state.refused,
         last_change=changes[-1] if changes else None,
-        diagnostics={} if plan.privacy is not None else diagnostics_block(plan, state, rounds),
+        diagnostics={}
+        if plan.privacy is not None
+        else diagnostics_block(plan, state, rounds, verdict.dispersion),
         posterior=posterior_table(posterior),
         intervals=Intervals(warning=interval_note(plan)),
         coefficients=stored_coefficients(
@@ -239,10 +246,11 @@ def verdict_facts(
     layout
         The columns of x by the public schema, if they are declared.
     clipped
-        The share of clipped contributions, measured in simulations only.
+        The share of clipped contributions measured in a simulation; None: a released count.
     memory
         What the server kept; None at a party.
     """
+    clipped = counted_clipping(plan, memory) if clipped is None else clipped
     cautions = [
         *cautions_of(plan, posterior, verdict, clipped, memory),
         *missing_caution(indicated_columns(layout)),
