@@ -1,4 +1,4 @@
-"""What a report says, in the order in which it is read."""
+"""Contents of a report, in reading order."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ METRICS = {
 }
 """Text of a metric in a sentence, and its meaning."""
 RATIOS = {"logistic": "Odds ratio", "softmax": "Odds ratio", "poisson": "Rate ratio"}
-"""What exp(coefficient) is, by model."""
+"""Name of exp(coefficient), by model."""
 PATHS = {"data.path", "data.vocabulary", "model.function", "privacy.ledger"}
 """Keys that name a file."""
 PERCENT = {"accuracy", "coverage_90"}
@@ -181,7 +181,7 @@ def summary(result: Result) -> str:
 
 
 def convergence_badge(result: Result | PartyResult) -> Badge:
-    """The verdict in a word."""
+    """The verdict as a single word."""
     if result.converged is None:
         return Badge("Convergence not stated", "neutral")
     return Badge("Converged", "good") if result.converged else Badge("Not converged", "bad")
@@ -280,8 +280,8 @@ def _true_value(result: Result | PartyResult, row: Coefficient) -> float | None:
 def _bars(result: Result | PartyResult, rows: Sequence[Coefficient]) -> list[Bar | None]:
     """The interval of each row on one axis.
 
-    Coefficients in the units of their columns cannot share an axis. Where the posterior lists the
-    same coefficient for the scaled column, that is drawn; the intercept then has no bar.
+    Coefficients in the units of their columns cannot share an axis. If the posterior lists the same
+    coefficient for the scaled column, that one is drawn; the intercept then has no bar.
     """
     table = result.posterior
     scaled = dict(zip(table.names, zip(table.mean, table.sd, strict=True), strict=True))
@@ -328,7 +328,7 @@ def _bar_note(result: Result | PartyResult) -> list[Paragraph]:
 
 
 def _ratio_parts(result: Result | PartyResult) -> list[Any]:
-    """exp of the coefficients, for models in which that has a name."""
+    """exp of the coefficients, for models in which it has a name."""
     kind = None if result.model is None else result.model.kind
     title = RATIOS.get(kind or "")
     if title is None or not result.coefficients:
@@ -399,7 +399,7 @@ def _constant(bins: Sequence[CalibrationBin]) -> dict[str, float]:
 
 
 def topic_parts(result: Result) -> list[Any]:
-    """Every topic's top words, the largest topic first; a long table starts closed."""
+    """Every topic's top words, the largest topic first; a long table starts collapsed."""
     rows = [
         TableRow(str(topic.number), (percent(topic.share), " ".join(topic.words)))
         for topic in result.topics
@@ -465,7 +465,7 @@ def party_parts(result: Result) -> list[Any]:
 
 
 def convergence_parts(run: Run) -> list[Any]:
-    """The verdict's reason, how far each round moved q, and refused updates."""
+    """Reason of the verdict, change of q in each round, and refused updates."""
     result, parts = run.result, []
     if result.why:
         parts.append(Paragraph(f"{result.why[0].upper()}{result.why[1:]}."))
@@ -548,7 +548,7 @@ def facts_table(result: Result) -> Table:
 
 
 def reproduction_parts(run: Run) -> list[Any]:
-    """The command that repeats the run, where it works, and the study file, folded."""
+    """The command that repeats the run, and the study file, collapsed."""
     if not run.config:
         return []
     file = Code(run.config, label="config.toml")
