@@ -1,4 +1,4 @@
-"""Columns of models without an outcome: their public bounds, and what can be read."""
+"""Columns of models without an outcome: public bounds, and checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tacit.errors import ConfigError, DataError
 from tacit.models.base import Records
 
 UNDECLARED = 3.0
-"""Columns without declared bounds are taken for standardised ones: within ±3 of 0."""
+"""Columns without declared bounds are assumed to be standardised: within ±3 of 0."""
 
 
 def column_bounds(
@@ -36,7 +36,7 @@ def column_bounds(
 
 
 def check_numeric(kind: str, layout: Layout | None) -> None:
-    """Refuse columns that are levels: a normal distribution does not describe them."""
+    """Refuse categorical columns, which a normal distribution does not describe."""
     levels = [one.source for one in layout or () if one.kind != "numeric"]
     if levels:
         raise ConfigError(
@@ -46,7 +46,7 @@ def check_numeric(kind: str, layout: Layout | None) -> None:
 
 
 def check_x(kind: str, width: int, party: str, records: Records) -> None:
-    """Refuse records without an x of that many columns."""
+    """Refuse records without an x with that number of columns."""
     if "x" not in records:
         raise DataError(
             f"party {party!r} has no column 'x' (it has {', '.join(records)}); model {kind!r} "

@@ -1,9 +1,9 @@
 """Second-moment statistics of a mixture: bounded rows, noisy sums and their repair.
 
 With a + c = 1 and z = (√a, √c·y/R), a record contributes r ⊗ zzᵀ, r ≥ 0 and Σr = 1, whose norm is
-‖r‖(a + c‖y‖²/R²): at most 1 if ‖y‖ ≤ R. Two contributions have the inner product
-⟨r, r'⟩(z·z')² ≥ 0, so that replacing a record moves the clipped sum by √2 at most, whatever the
-number of components. Matrices are packed as upper triangles with off-diagonals times √2.
+‖r‖(a + c‖y‖²/R²): at most 1 if ‖y‖ ≤ R. Two contributions have the inner product ⟨r, r'⟩(z·z')² ≥
+0, so replacing a record moves the clipped sum by at most √2, for any number of components. Matrices
+are packed as upper triangles with off-diagonals times √2.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from tacit.models.conjugate import RowStatistics
 CONSTANT = 0.4
 """a: the share of the count in a record's norm."""
 LEAST_EIGENVALUE = 0.05
-"""Smallest variance of a component in a direction, relative to the pooled one; with noise only."""
+"""Smallest variance of a component in any direction, relative to the pooled one; only with
+noise.
+"""
 
 
 class Units(NamedTuple):
-    """What the packed numbers are multiples of, for d columns and the radius R."""
+    """Units of the packed numbers, for d columns and the radius R."""
 
     radius: float
     constant: float = CONSTANT
@@ -89,7 +91,7 @@ class Moments(NamedTuple):
     count_sd: float = 0.0
     linear_sd: float = 0.0
     quadratic_sd: float = 0.0
-    """On the diagonal; off it, 1/√2 of this."""
+    """Noise on the diagonal; off the diagonal it is 1/√2 of this."""
 
     @property
     def noisy(self) -> bool:
@@ -132,12 +134,12 @@ class Repaired(NamedTuple):
 
 
 def repaired(found: Moments) -> Repaired:
-    """Moments as a sum of statistics could have them: shrunk where they are mostly noise.
+    """Moments corrected to be possible sums of statistics, shrunk if they are mostly noise.
 
     Counts are at least their noise. A covariance is shrunk towards the pooled one by the share of
-    its squared distance that is noise (James and Stein 1961). Means are not shrunk: components that
-    are drawn towards each other share their records. Without noise only the counts are kept
-    positive.
+    its squared distance that is explained by noise (James and Stein 1961). Means are not shrunk,
+    because components that move towards each other would share their records. Without noise only
+    the counts are kept positive.
     """
     count = np.maximum(found.count, max(found.count_sd, 1e-10))
     everything = np.sum(count)
@@ -153,7 +155,7 @@ def repaired(found: Moments) -> Repaired:
 def _shrunk(
     covariance: np.ndarray, pooled: np.ndarray, found: Moments, count: np.ndarray
 ) -> np.ndarray:
-    """Covariances relative to the pooled one, towards it by their share of noise."""
+    """Covariances relative to the pooled one, shrunk towards it by their share of noise."""
     d = len(pooled)
     root = positive_root(pooled, found.quadratic_sd * np.sqrt(len(count)) / np.sum(count))
     inverse = np.linalg.inv(root)
