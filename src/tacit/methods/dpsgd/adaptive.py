@@ -2,8 +2,8 @@
 
 The scaled contributions cᵢ/S are clipped to C, with a public scale S: requests publish log S. With
 every sum a party releases the number of its units within the clip, as an extra coordinate of the
-same release: (Σ clip(cᵢ/S), ω Σ ±½). Its norm bound is √(C² + ω²/4), ω = w·C, which is what is
-charged. From the noisy share f of units within the clip the server sets
+same release: (Σ clip(cᵢ/S), ω Σ ±½). Its norm bound √(C² + ω²/4), ω = w·C, is charged. From the
+noisy share f of units within the clip the server sets
 
     log S ← log S + η(γ − f),
 
