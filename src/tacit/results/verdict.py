@@ -433,7 +433,7 @@ def learning_caution(learned: np.ndarray | None, names: Sequence[str] = ()) -> l
 
 
 def clipping_caution(clipped: Clipped | None) -> list[Caution]:
-    """A caution if more than half of the contributions in a simulation were clipped."""
+    """A caution if more than half of the contributions are known to be clipped."""
     if clipped is None or not clipped.biases or clipped.share <= MOSTLY_CLIPPED:
         return []
     return [
