@@ -1,4 +1,4 @@
-"""Models of numeric columns without an outcome: their public bounds, and what can be read."""
+"""Models of numeric columns without an outcome: public bounds, and checks."""
 
 from __future__ import annotations
 
