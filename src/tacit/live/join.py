@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 from msgspec import to_builtins
 
 from tacit.data import Federation as Loaded
@@ -47,7 +48,15 @@ from tacit.results.evaluation import Attempts, measure
 from tacit.results.posterior import Posterior, posterior_of
 from tacit.results.saved import write_posterior
 from tacit.results.statements import interval_note, statement
-from tacit.results.summary import Intervals, PartyEvaluation, PartyResult, read_part, write_result
+from tacit.results.summary import (
+    Intervals,
+    LedgerFacts,
+    PartyEvaluation,
+    PartyResult,
+    PrivacyFacts,
+    read_part,
+    write_result,
+)
 from tacit.run.directory import EVALUATION, private_part, public_part
 from tacit.run.ledger import refuse_simulated, set_own_budgets
 from tacit.support.public_files import POSTERIOR, RESULT
@@ -432,6 +441,22 @@ def answers_charged(ledger: Ledger, run: str) -> int:
     return len({charge.request for charge in ledger.charges(run)})
 
 
+def _cost(ready: ReadyParty, party: LiveParty, ledger: Ledger | None) -> PrivacyFacts:
+    """The guarantee, with what this party's ledger says after the run."""
+    found = privacy_facts(ready.plan)
+    spent = None if ledger is None else ledger.spent(_dataset(ready, ledger))
+    if spent is None or spent.budget is None or spent.epsilon is None:
+        return found
+    after = LedgerFacts(
+        path=ready.ledger_path.name,
+        run=run_in_ledger(ready.setup.agreed.digest, party.store.run or ""),
+        epsilon_spent=spent.epsilon,
+        delta=spent.budget.delta,
+        budget=spent.budget.epsilon,
+    )
+    return msgspec.structs.replace(found, ledger=after)
+
+
 def _result(
     ready: ReadyParty, posterior: Posterior, party: LiveParty, ledger: Ledger | None
 ) -> PartyEnd:
@@ -464,7 +489,7 @@ def _result(
         coefficients=stored_coefficients(posterior, data, verdict["learned"]),
         model=model_facts(ready.plan.model),
         data=data,
-        guarantee=attempts.attempt("privacy", lambda: privacy_facts(ready.plan), otherwise=None),
+        guarantee=attempts.attempt("privacy", lambda: _cost(ready, party, ledger), otherwise=None),
         **verdict,
     )
     local = PartyEvaluation(
