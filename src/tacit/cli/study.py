@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from tacit.cli.options import ConfigPath, Json, Out, Overrides, Seed
+from tacit.cli.options import (
+    ChargedLedger,
+    ConfigPath,
+    Json,
+    Out,
+    Overrides,
+    Overwrite,
+    Report,
+    Resume,
+    Seed,
+)
 
 
 def check(
@@ -44,15 +54,10 @@ def run(
     out: Out = None,
     seed: Seed = None,
     overrides: Overrides = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an earlier run in that directory.")
-    ] = False,
-    report: Annotated[bool, typer.Option("--report", help="Also write the HTML report.")] = False,
-    ledger: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Charge a private run here [default: your own ledger]."),
-    ] = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    report: Report = False,
+    ledger: ChargedLedger = None,
     engine: Annotated[
         str | None, typer.Option(help="in-process, or ray for many machines [engine.kind].")
     ] = None,

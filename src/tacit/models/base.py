@@ -16,7 +16,7 @@ import numpy as np
 
 from tacit.arrays import Array
 from tacit.data.records import len_records
-from tacit.data.schema.layout import Layout
+from tacit.data.schema.layout import Layout, unknown_layout
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, FullGaussian, MeanFieldGaussian, Natural
 from tacit.models.equal import first_equal
@@ -53,6 +53,17 @@ def checked_names(names: Sequence[str], argument: str = "names") -> tuple[str, .
         twice = next(name for name in found if found.count(name) > 1)
         raise ConfigError(f"{argument} contains {twice!r} twice; names must differ")
     return found
+
+
+def checked_layout(columns: tuple[str, ...], layout: Layout | None) -> Layout:
+    """The layout of columns of x: one feature per column, without declarations if none is given."""
+    layout = unknown_layout(columns) if layout is None else layout
+    if len(layout) != len(columns):
+        raise ConfigError(
+            f"the layout describes {len(layout)} columns of x, but there are {len(columns)} names; "
+            "give one feature per column"
+        )
+    return layout
 
 
 def no_records() -> Records:

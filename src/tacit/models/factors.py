@@ -27,25 +27,12 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from tacit.arrays import Array, Arrays
-from tacit.data.schema.layout import Layout, unknown_layout
+from tacit.data.schema.layout import Layout
 from tacit.errors import ConfigError
 from tacit.expfam import Family, MeanFieldGaussian, Natural
-from tacit.models.base import (
-    ColumnUnits,
-    Description,
-    ModelSchema,
-    Output,
-    Records,
-    checked_names,
-)
-from tacit.models.columns import check_numeric, check_x, column_bounds
-from tacit.models.conjugate import (
-    ConjugateExponential,
-    NoStatistics,
-    RowStatistics,
-    StageSum,
-    StatisticsStage,
-)
+from tacit.models.base import ColumnUnits, Description, ModelSchema, Records
+from tacit.models.columns import ColumnModel, check_numeric
+from tacit.models.conjugate import NoStatistics, RowStatistics, StageSum, StatisticsStage
 from tacit.models.predictive import Prediction
 from tacit.models.settings import FactorSettings
 from tacit.models.statistics import Statistics
@@ -98,7 +85,7 @@ class Factors(NamedTuple):
     noise: np.ndarray
 
 
-class FactorModel(ConjugateExponential):
+class FactorModel(ColumnModel):
     """`factors` common factors of the columns of x.
 
     Parameters
@@ -123,10 +110,6 @@ class FactorModel(ConjugateExponential):
 
     kind: ClassVar[str] = "factors"
     Settings = FactorSettings
-    serves: ClassVar[tuple[Output, ...]] = ("other",)
-    output: Output = "other"
-    listed: ClassVar[bool] = False
-    multimodal: ClassVar[bool] = True
     repeats: ClassVar[bool] = False
     private_rounds: ClassVar[int] = 4
     uncalibrated: ClassVar[str | None] = (
@@ -143,7 +126,7 @@ class FactorModel(ConjugateExponential):
         bounds: tuple[Any, Any] | None = None,
         layout: Layout | None = None,
     ) -> None:
-        self.columns = checked_names(columns, "columns")
+        super().__init__(columns, bounds, layout)
         whole = isinstance(factors, int | np.integer) and not isinstance(factors, bool)
         if not (whole and 1 <= factors < len(self.columns)):
             raise ConfigError(
@@ -153,8 +136,6 @@ class FactorModel(ConjugateExponential):
         if noise not in ("common", "columns"):
             raise ConfigError(f"noise = {noise!r}; choose 'common' or 'columns'")
         self.factors, self.noise = int(factors), noise
-        self.layout = unknown_layout(self.columns) if layout is None else layout
-        self.bounds = column_bounds(self.kind, self.columns, self.layout, bounds)
 
     @classmethod
     def build(cls, settings: FactorSettings, schema: ModelSchema) -> FactorModel:
@@ -162,11 +143,6 @@ class FactorModel(ConjugateExponential):
         return cls(
             schema.names, factors=settings.factors, noise=settings.noise, layout=schema.layout
         )
-
-    @property
-    def width(self) -> int:
-        """Number of columns."""
-        return len(self.columns)
 
     @property
     def dimension(self) -> int:
@@ -189,9 +165,6 @@ class FactorModel(ConjugateExponential):
     @property
     def own_family(self) -> MeanFieldGaussian:
         return MeanFieldGaussian(self.dimension)
-
-    def check_records(self, party: str, records: Records) -> None:
-        check_x(self.kind, self.width, party, records)
 
     # Prior and posterior
 

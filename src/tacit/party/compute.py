@@ -27,7 +27,7 @@ from tacit.privacy.mechanisms import LatticeTerms, check_released
 from tacit.privacy.noise_key import batch_key_data, secret_key, seeded_key, wrap_noise_key
 from tacit.server.messages import UPDATE, Request
 from tacit.support.compiler import jax, jnp
-from tacit.support.trees import tree_map
+from tacit.support.trees import tree_map, unstacked
 
 MIN_PADDED_ROWS = 64
 
@@ -133,13 +133,8 @@ def answer_many(
         for i in range(len(requests))
     ]
     if cost is not None or kept is not None:
-        updates = [
-            one._replace(
-                cost=tree_map(lambda leaf, i=i: leaf[i], cost),
-                memory=tree_map(lambda leaf, i=i: leaf[i], kept),
-            )
-            for i, one in enumerate(updates)
-        ]
+        each = zip(updates, unstacked((cost, kept), len(updates)), strict=True)
+        updates = [one._replace(cost=cost, memory=kept) for one, (cost, kept) in each]
     return updates
 
 
@@ -366,10 +361,9 @@ def compiled(
     def each(records: Any, weights: Any, own: Any, shared: Any) -> Any:
         # On the CPU these are views: nothing is copied between visits.
         records, weights = tree_map(np.asarray, (records, weights))
-        parties = range(len(weights))
-        parts = [tree_map(lambda leaf, i=i: leaf[i], (records, weights, own)) for i in parties]
         with np.errstate(all="ignore"):  # results are checked instead
-            found = [one(part[0], part[1], part[2], shared) for part in parts]
+            parts = unstacked((records, weights, own), len(weights))
+            found = [one(*part, shared=shared) for part in parts]
         return tree_map(lambda *leaves: np.stack(leaves), *found)
 
     return each

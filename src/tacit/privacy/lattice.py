@@ -143,6 +143,9 @@ def draw_each(
 ) -> np.ndarray:
     """The first `count` numbers of each key's sequence, (keys, count); the same as one by one."""
     check_bits(bits)
+    distinct = {key: place for place, key in enumerate(dict.fromkeys(keys))}
+    if len(distinct) < len(keys):  # simulated noise of one party in many alternative data sets
+        return draw_each(list(distinct), count, bits, law)[[distinct[key] for key in keys]]
     found = np.empty((len(keys), count), np.int64)
     if count == 0:
         return found
@@ -322,11 +325,6 @@ def _table(law: Law = "gaussian") -> np.ndarray:
             raise ArithmeticError("a cumulative probability lies on a multiple of 2^-64")
         thresholds.append(low)
     return np.array(thresholds, np.uint64)
-
-
-def ring_limit(parties: int) -> float:
-    """Largest coordinate of one party's sum before noise, 2^62/M rounded down to a power of 2."""
-    return 2.0 ** (RING_BITS - 1 - (int(parties) - 1).bit_length())
 
 
 LatticeVector = np.ndarray

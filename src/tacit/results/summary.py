@@ -122,12 +122,14 @@ class CautionNote(Part, frozen=True, kw_only=True):
 
 
 class ClippedShare(Part, frozen=True, kw_only=True):
-    """In a simulation: the share of units whose contribution the clip shortened."""
+    """The share of units whose contribution the clip shortened: in a simulation, or counted."""
 
     biases: bool
     share: float
     setting: str
     statement: str
+    noise_sd: float | None = None
+    """Sd of the noise in a share that was released as a charged count."""
 
 
 class CalibrationBin(Part, frozen=True, kw_only=True):

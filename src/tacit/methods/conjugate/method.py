@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -83,49 +83,27 @@ def _advanced(
     return shared.q if q is None else q, public, memory
 
 
-@dataclass(frozen=True)
-class ConjugateStages(LocalMethod):
-    """Exact sums of statistics in stages. Not private."""
+@dataclass(frozen=True, kw_only=True)
+class _Staged(LocalMethod):
+    """What both methods take from their model's stages."""
 
-    kind: ClassVar[str] = "conjugate"
-    second_order: ClassVar[bool] = True
     eager: ClassVar[bool] = True
     uses_key: ClassVar[bool] = False
-    dtype: str = "float64"
     _stages: _Stages = NO_STAGES
 
-    def __post_init__(self) -> None:
-        check_fields(self, "method")
-
-    def suited(self, model: Model) -> ConjugateStages:
+    def suited(self, model: Model) -> Self:
         return replace(self, _stages=_stages_of(self.kind, model))
-
-    def rounds_for(self, model: Model) -> int:
-        assert isinstance(model, ConjugateExponential)
-        return model.exact_rounds if model.repeats else len(model.stages)
 
     def judged(
         self, model: Model, natural: Natural, finished: str | None, log: Sequence[Mapping[str, Any]]
     ) -> tuple[bool, str] | None:
-        return _judged(model, natural, finished, log, noisy=False)
+        return _judged(model, natural, finished, log, noisy=self.private)
 
     def check(self, model: Model, family: Family) -> None:
         _require(self.kind, model, family)
 
-    def check_run(self, facts: RunFacts) -> None:
-        if not facts.all_parties or facts.quorum:
-            raise ConfigError(
-                "method.kind = 'conjugate' adds up the sums of all parties in every round; leave "
-                "schedule.parties_per_round and the quorum out"
-            )
-
     def stage_at(self, visit: int) -> Stage:
         return Stage(self._stages.at(visit).name, needs_q=False, needs_factor=False)
-
-    def stage_table(self, rounds: int) -> dict[str, Stage]:
-        del rounds
-        names = (stage.name for stage in self._stages.each)
-        return {name: Stage(name, needs_q=False, needs_factor=False) for name in names}
 
     def released_shapes(
         self, model: Model, family: Family, stage: str
@@ -143,6 +121,34 @@ class ConjugateStages(LocalMethod):
         del family
         assert isinstance(model, ConjugateExponential)
         return model.first_public()
+
+
+@dataclass(frozen=True)
+class ConjugateStages(_Staged):
+    """Exact sums of statistics in stages. Not private."""
+
+    kind: ClassVar[str] = "conjugate"
+    second_order: ClassVar[bool] = True
+    dtype: str = "float64"
+
+    def __post_init__(self) -> None:
+        check_fields(self, "method")
+
+    def rounds_for(self, model: Model) -> int:
+        assert isinstance(model, ConjugateExponential)
+        return model.exact_rounds if model.repeats else len(model.stages)
+
+    def check_run(self, facts: RunFacts) -> None:
+        if not facts.all_parties or facts.quorum:
+            raise ConfigError(
+                "method.kind = 'conjugate' adds up the sums of all parties in every round; leave "
+                "schedule.parties_per_round and the quorum out"
+            )
+
+    def stage_table(self, rounds: int) -> dict[str, Stage]:
+        del rounds
+        names = (stage.name for stage in self._stages.each)
+        return {name: Stage(name, needs_q=False, needs_factor=False) for name in names}
 
     def solver(self, model: Model, family: Family) -> ConjugateSolver:
         assert isinstance(model, ConjugateExponential)
@@ -197,7 +203,7 @@ class ConjugateSolver:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivateConjugateStages(SummedMethod):
+class PrivateConjugateStages(_Staged, SummedMethod):
     """Clipped, noisy sums of statistics in stages; see the module.
 
     Parameters
@@ -209,28 +215,14 @@ class PrivateConjugateStages(SummedMethod):
     """
 
     kind: ClassVar[str] = "dp-conjugate"
-    eager: ClassVar[bool] = True
-    uses_key: ClassVar[bool] = False
-    _stages: _Stages = NO_STAGES
 
     @property
     def least_rounds(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return len(self._stages.each)
 
-    def suited(self, model: Model) -> PrivateConjugateStages:
-        return replace(self, _stages=_stages_of(self.kind, model))
-
     def rounds_for(self, model: Model) -> int:
         assert isinstance(model, ConjugateExponential)
         return model.private_rounds
-
-    def judged(
-        self, model: Model, natural: Natural, finished: str | None, log: Sequence[Mapping[str, Any]]
-    ) -> tuple[bool, str] | None:
-        return _judged(model, natural, finished, log, noisy=True)
-
-    def check(self, model: Model, family: Family) -> None:
-        _require(self.kind, model, family)
 
     def check_schedule(self, schedule: Schedule, parties: int) -> None:
         super().check_schedule(schedule, parties)
@@ -255,9 +247,6 @@ class PrivateConjugateStages(SummedMethod):
         del model, stage
         return True
 
-    def stage_at(self, visit: int) -> Stage:
-        return Stage(self._stages.at(visit).name, needs_q=False, needs_factor=False)
-
     def budget_share(self, visit: int, visits: int, mu: float) -> float:
         del mu
         return self._stages.share(visit, visits)
@@ -266,29 +255,12 @@ class PrivateConjugateStages(SummedMethod):
         (acute,) = {one.acute for one in self._stages.each if one.name == stage}
         return acute
 
-    def released_shapes(
-        self, model: Model, family: Family, stage: str
-    ) -> dict[str, tuple[int, ...]]:
-        del family
-        assert isinstance(model, ConjugateExponential)
-        return {stage: (model.stage_size(stage),)}
-
     def from_integers(
         self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
     ) -> Arrays:
         """Sums in units of the largest contribution."""
         del model, family
         return {asked.stage: integers[asked.stage] * (event.step / event.clip)}
-
-    def public_shapes(self, model: Model, family: Family, stage: str) -> dict[str, tuple[int, ...]]:
-        del family
-        assert isinstance(model, ConjugateExponential)
-        return model.public_shapes(stage)
-
-    def first_public(self, model: Model, family: Family) -> Arrays:
-        del family
-        assert isinstance(model, ConjugateExponential)
-        return model.first_public()
 
     def bounded(self, model: Model, task: Task) -> Bounded:
         return self._clipped(model, task)

@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tacit.arrays import Array, computed_once, kept_rows, namespace, unit_rows
-from tacit.data.schema.layout import Layout, unknown_layout
-from tacit.errors import ConfigError
+from tacit.data.schema.layout import Layout
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.expfam.gaussian import Free
 from tacit.expfam.quadrature import hermite
@@ -23,6 +22,7 @@ from tacit.models.base import (
     Model,
     ModelSchema,
     Records,
+    checked_layout,
     checked_names,
     gaussian_natural,
 )
@@ -138,13 +138,7 @@ class GeneralisedLinear(LinearPredictor):
         layout: Layout | None = None,
     ) -> None:
         names = checked_names(names)
-        layout = unknown_layout(names) if layout is None else layout
-        super().__init__(names, prior_mean, prior_sd, layout)
-        if len(self.layout) != self.dimension:
-            raise ConfigError(
-                f"the layout describes {len(self.layout)} columns of x, but there are "
-                f"{self.dimension} names; give one feature per column"
-            )
+        super().__init__(names, prior_mean, prior_sd, checked_layout(names, layout))
 
     @classmethod
     def build(cls, settings: Any, schema: ModelSchema) -> Model:

@@ -19,12 +19,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tacit.arrays import Array, namespace
-from tacit.data.schema.layout import Layout, unknown_layout
+from tacit.data.schema.layout import Layout
 from tacit.errors import ConfigError
 from tacit.expfam import Family, Natural
 from tacit.expfam.gaussian import LOG_2PI
 from tacit.expfam.quadrature import hermite
-from tacit.models.base import GaussianPriorModel, Output, Records, checked_names
+from tacit.models.base import GaussianPriorModel, Output, Records, checked_layout, checked_names
 from tacit.models.capabilities import WhitenedDerivatives
 from tacit.models.outcomes import OutcomeLaw
 from tacit.models.predictive import Mixture, Prediction, project
@@ -80,12 +80,7 @@ class NormalRegression(GaussianPriorModel):
         self.columns = checked_names(columns)
         if LOG_NOISE in self.columns:
             raise ConfigError(f"a column is called {LOG_NOISE!r}, as is the noise; rename it")
-        self.layout = unknown_layout(self.columns) if layout is None else layout
-        if len(self.layout) != len(self.columns):
-            raise ConfigError(
-                f"the layout describes {len(self.layout)} columns of x, but there are "
-                f"{len(self.columns)} names; give one feature per column"
-            )
+        self.layout = checked_layout(self.columns, layout)
         if not (math.isfinite(center) and 0 < scale < math.inf):
             raise ConfigError(f"center = {center}, scale = {scale}; give a finite unit of y")
         self.center, self.scale, self.bounds = float(center), float(scale), bounds

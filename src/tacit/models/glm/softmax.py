@@ -9,12 +9,12 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from tacit.arrays import Array, namespace
-from tacit.data.schema.layout import Layout, unknown_layout
+from tacit.data.schema.layout import Layout
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.expfam.gaussian import Free
 from tacit.expfam.quadrature import normal_points
-from tacit.models.base import ModelSchema, Output, Records, checked_names
+from tacit.models.base import ModelSchema, Output, Records, checked_layout, checked_names
 from tacit.models.capabilities import (
     ClippingParts,
     DataStart,
@@ -116,14 +116,8 @@ class SoftmaxRegression(LinearPredictor):
                 f"model 'softmax' with {len(self.levels)} levels; at most {MAX_LEVELS} are "
                 "supported: merge rare ones"
             )
-        layout = unknown_layout(columns) if layout is None else layout
         names = tuple(f"{level}: {column}" for level in self.levels for column in columns)
-        super().__init__(names, prior_mean, prior_sd, layout)
-        if len(self.layout) != len(columns):
-            raise ConfigError(
-                f"the layout describes {len(self.layout)} columns of x, but there are "
-                f"{len(columns)} names; give one feature a column"
-            )
+        super().__init__(names, prior_mean, prior_sd, checked_layout(columns, layout))
 
     @classmethod
     def build(cls, settings: SoftmaxSettings, schema: ModelSchema) -> SoftmaxRegression:

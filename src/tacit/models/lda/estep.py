@@ -26,10 +26,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from tacit.data.documents import Documents
 from tacit.expfam import Dirichlet
+from tacit.support.blas import one_blas_thread
 
 Array = np.ndarray
 BLOCK = 1_000_000
@@ -138,7 +138,7 @@ def expect(
         theta[rows] = exp_digamma(gamma[rows])
         ratios[place[valid]] = (counts / _mixed(own, theta[rows]))[valid]
 
-    with threadpool_limits(1, "blas"):
+    with one_blas_thread():
         if threads == 1:
             for block in _blocks(documents, topics):
                 work(block)

@@ -28,26 +28,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tacit.arrays import Array, Arrays
-from tacit.data.schema.layout import Layout, unknown_layout
+from tacit.data.schema.layout import Layout
 from tacit.errors import ConfigError
 from tacit.expfam import Family, Natural
 from tacit.expfam.normal_wishart import NormalWisharts
-from tacit.models.base import (
-    ColumnUnits,
-    Description,
-    ModelSchema,
-    Output,
-    Records,
-    checked_names,
-)
-from tacit.models.columns import check_numeric, check_x, column_bounds
-from tacit.models.conjugate import (
-    ConjugateExponential,
-    NoStatistics,
-    RowStatistics,
-    StageSum,
-    StatisticsStage,
-)
+from tacit.models.base import ColumnUnits, Description, ModelSchema, Records
+from tacit.models.columns import ColumnModel, check_numeric
+from tacit.models.conjugate import NoStatistics, RowStatistics, StageSum, StatisticsStage
 from tacit.models.mixture.moments import (
     Repaired,
     Units,
@@ -73,7 +60,7 @@ STEP_POWER = 0.7
 """ρ_t = (1 + t)^−0.7 averages noisy sums over rounds (VIPS, Alg. 1)."""
 
 
-class GaussianMixture(ConjugateExponential):
+class GaussianMixture(ColumnModel):
     """A mixture of `components` normals over the columns of x.
 
     Parameters
@@ -100,12 +87,8 @@ class GaussianMixture(ConjugateExponential):
 
     kind: ClassVar[str] = "mixture"
     Settings = MixtureSettings
-    serves: ClassVar[tuple[Output, ...]] = ("other",)
     reads_columns: ClassVar[bool] = True
     seeded: ClassVar[bool] = True
-    output: Output = "other"
-    listed: ClassVar[bool] = False
-    multimodal: ClassVar[bool] = True
     private_rounds: ClassVar[int] = 14
     uncalibrated: ClassVar[str | None] = (
         "Intervals of clusters are not calibrated: they hold for one of several equally good "
@@ -122,7 +105,7 @@ class GaussianMixture(ConjugateExponential):
         bounds: tuple[Any, Any] | None = None,
         layout: Layout | None = None,
     ) -> None:
-        self.columns = checked_names(columns, "columns")
+        super().__init__(columns, bounds, layout)
         whole = isinstance(components, int | np.integer) and not isinstance(components, bool)
         if not (whole and components >= 1):
             raise ConfigError(f"components = {components!r}; it must be a whole number, at least 1")
@@ -130,8 +113,6 @@ class GaussianMixture(ConjugateExponential):
             raise ConfigError(f"concentration = {concentration}; it must be a finite number > 0")
         self.components, self.start_seed = int(components), int(start_seed)
         self.concentration = 1.0 / components if concentration is None else float(concentration)
-        self.layout = unknown_layout(self.columns) if layout is None else layout
-        self.bounds = column_bounds(self.kind, self.columns, self.layout, bounds)
 
     @classmethod
     def build(cls, settings: MixtureSettings, schema: ModelSchema) -> GaussianMixture:
@@ -143,11 +124,6 @@ class GaussianMixture(ConjugateExponential):
             start_seed=schema.seed,
             layout=schema.layout,
         )
-
-    @property
-    def width(self) -> int:
-        """Number of columns."""
-        return len(self.columns)
 
     @property
     def dimension(self) -> int:
@@ -184,9 +160,6 @@ class GaussianMixture(ConjugateExponential):
     @property
     def _units(self) -> Units:
         return Units(math.sqrt(self.width + 4.0))
-
-    def check_records(self, party: str, records: Records) -> None:
-        check_x(self.kind, self.width, party, records)
 
     # Prior and posterior
 
