@@ -7,6 +7,9 @@ share them. Without the ledger's key a guess about a record cannot be tested aga
 Equal records of one data set are numbered (first copy, second copy, …), so that parties that divide
 one table between them share no record, although it may contain equal rows.
 
+A value counts by its meaning, whatever reader or type it came from: text that spells a number, a
+boolean or an ISO date is that number, 0 or 1, or that time, and "NA" is a missing value.
+
 A record whose columns were changed has another hash. For that case the ledger also keeps a sample
 of the values of every column of measurements (numbers with so many digits that none is repeated):
 data sets that have such a column in common are taken to be the same records.
@@ -14,8 +17,11 @@ data sets that have such a column in common are taken to be the same records.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +33,10 @@ SAMPLE = 64
 """Values kept of a column of measurements: those with the smallest hashes."""
 MOST_COLUMNS = 64
 _NAN = float("nan")
+_MISSING = ("", "na", "n/a", "#n/a", "<na>", "nan", "null", "none")
+_WORDS = {"false": 0.0, "true": 1.0} | dict.fromkeys(_MISSING, _NAN)
+"""Texts that other readers of the same file turn into booleans and missing values."""
+_DATE = re.compile(r"\d{4}-\d\d-\d\d(?:$|[ T]\d\d:)")
 
 
 class HashedRecords(NamedTuple):
@@ -246,7 +256,20 @@ def _number(cell: Any) -> float | str:
         raise DataError(
             f"a text column holds a {type(cell).__name__}; convert the column to numbers or to text"
         )
+    text = cell.strip()
     try:
-        return float(cell)
+        return float(text)
     except ValueError:
-        return cell.strip()
+        pass
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if _DATE.match(text):
+        with contextlib.suppress(ValueError):
+            return _microseconds(datetime.fromisoformat(text))
+    return text
+
+
+def _microseconds(time: datetime) -> float:
+    """Since 1970, as NumPy counts them; a time without a zone is taken as it stands."""
+    apart = time.replace(tzinfo=time.tzinfo or UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    return float(apart // timedelta(microseconds=1))
