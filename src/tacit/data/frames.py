@@ -38,6 +38,8 @@ class RawFrame:
     names: tuple[str, ...]
     rows: int
     read: Callable[[str], pl.Series]
+    of_file: bool = False
+    """Whether times are refused later, with the row."""
 
     def select(self, names: Iterable[str]) -> pl.DataFrame:
         """Read these columns; an unknown name is refused."""
@@ -48,7 +50,11 @@ class RawFrame:
                     f'{self.where}: there is no column "{name}"; the columns are '
                     f"{listed(self.names)}"
                 )
-        return pl.DataFrame([self.read(name).alias(name) for name in wanted])
+        found = {name: self.read(name).alias(name) for name in wanted}
+        for name, series in found.items():
+            if series.dtype.is_temporal() and not self.of_file:
+                raise _dates(name, self.where)
+        return pl.DataFrame(list(found.values()))
 
     def others(self, names: Iterable[str]) -> pl.DataFrame:
         """All other readable columns, which help a ledger to identify the records."""
@@ -139,7 +145,7 @@ def raw_frame(value: Any, where: str, *, separator: str = ",") -> RawFrame:
 
 
 def _of_polars(frame: pl.DataFrame, where: str) -> RawFrame:
-    return RawFrame(where, tuple(frame.columns), frame.height, frame.get_column)
+    return RawFrame(where, tuple(frame.columns), frame.height, frame.get_column, of_file=True)
 
 
 def _of_array(array: np.ndarray, where: str) -> RawFrame:
@@ -184,6 +190,9 @@ def _of_narwhals(frame: Any, where: str) -> RawFrame:
     import narwhals.stable.v2 as nw
 
     if isinstance(frame, nw.LazyFrame):
+        native = nw.to_native(frame)
+        if hasattr(native, "fetchnumpy"):  # a DuckDB relation, without pyarrow
+            return of_duckdb(native.columns, native.fetchnumpy(), where)
         frame = frame.collect(backend="polars")
     for name in frame.columns:
         _check_name(name, where)
@@ -192,6 +201,17 @@ def _of_narwhals(frame: Any, where: str) -> RawFrame:
         return _of_series(frame[name], name, where)
 
     return RawFrame(where, tuple(frame.columns), len(frame), read)
+
+
+def of_duckdb(names: Iterable[str], rows: Mapping[str, Any], where: str) -> RawFrame:
+    """A table of DuckDB's NumPy columns, with None for NULL."""
+    return _of_columns({name: _unmasked(rows[name]) for name in names}, where)
+
+
+def _unmasked(column: Any) -> Any:
+    if isinstance(column, np.ma.MaskedArray):
+        return column.tolist() if column.mask.any() else np.asarray(column)
+    return column if isinstance(column, np.ndarray) else list(column)  # a Categorical for ENUM
 
 
 def _check_name(name: Any, where: str) -> None:
@@ -207,8 +227,6 @@ def _of_series(series: Any, name: str, where: str) -> pl.Series:
     if isinstance(native, pl.Series):
         return _plain(native, name, where)
     kind = series.dtype
-    if kind.is_temporal():
-        raise _dates(name, where)
     missing = np.asarray(series.is_null().to_numpy(), dtype=bool)
     if kind.is_float() or (kind.is_integer() and not missing.any()):
         values = pl.Series(name, np.asarray(series.to_numpy()))
@@ -222,8 +240,6 @@ def _of_series(series: Any, name: str, where: str) -> pl.Series:
 def _plain(series: pl.Series, name: str, where: str) -> pl.Series:
     """Convert a polars column to a type that can be prepared."""
     kind = series.dtype
-    if kind.is_temporal():
-        raise _dates(name, where)
     if kind == pl.Object:
         return _of_values(series.to_list(), name, where)
     if isinstance(kind, pl.Decimal):
@@ -243,7 +259,8 @@ def _of_categories(values: list[Any], categories: list[Any], name: str, where: s
 def _of_values(values: Any, name: str, where: str) -> pl.Series:
     """Convert Python or NumPy values to a column of numbers, booleans, text or times."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "Mm":
-        raise _dates(name, where)
+        unit = f"{values.dtype.kind}8[us]"
+        return pl.Series(name, values.astype(unit))
     if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
         series = pl.Series(name, np.ascontiguousarray(values))
         return series.fill_nan(None) if values.dtype.kind == "f" else series
@@ -256,10 +273,22 @@ def _of_values(values: Any, name: str, where: str) -> pl.Series:
         return pl.Series(name, numeric, dtype=pl.Float64)
     if kinds <= {str, int, float, bool}:
         return pl.Series(name, [_text(one) for one in cells], dtype=pl.String)
-    if any(issubclass(kind, TIMES) for kind in kinds):
-        raise _dates(name, where)
+    if kinds and all(issubclass(kind, TIMES) for kind in kinds):
+        return _of_times(cells, name, where)
     strange = next(kind for kind in kinds if kind not in (str, int, float, bool))
     raise _wrong_values(name, where, strange.__name__)
+
+
+def _of_times(cells: list[Any], name: str, where: str) -> pl.Series:
+    """Dates or times; a study refuses them, but a ledger knows records by them too."""
+    if all(isinstance(one, datetime.date | None) for one in cells):
+        text = [None if one is None else one.isoformat() for one in cells]
+        with contextlib.suppress(pl.exceptions.PolarsError):
+            return pl.Series(name, text).str.to_datetime(time_unit="us", strict=True)
+    try:
+        return pl.Series(name, cells)
+    except (TypeError, ValueError, pl.exceptions.PolarsError):
+        raise _dates(name, where) from None
 
 
 def _cell(value: Any) -> Any:

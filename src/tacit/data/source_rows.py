@@ -54,7 +54,9 @@ def with_unused(rows: Rows, shared: np.ndarray) -> Rows:
 
 def _values(column: pl.Series) -> np.ndarray:
     kind = column.dtype
-    if kind.is_temporal():
+    if kind in (pl.Date, pl.Datetime):
+        column = column.cast(pl.Datetime("us")).to_physical()
+    elif kind.is_temporal():
         column = column.to_physical()
     elif not (kind.is_numeric() or kind == pl.Boolean):
         text = column.cast(pl.String)

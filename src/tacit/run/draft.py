@@ -34,6 +34,13 @@ MARK = "CONFIRM"
 GAPS = "some values are missing, and their records are dropped"
 POSITIVE = ("yes", "y", "true", "1", "ja", "oui", "si", "sí", "positive", "case", "dead", "died")
 """Levels that are put last, as y = 1."""
+UNKNOWN = (
+    "?", ".", "-", "na", "n/a", "nan", "null", "missing", "unknown", "not known", "unbekannt",
+    "k.a.", "k. a.", "inconnu", "desconocido", "sconosciuto", "onbekend",
+)  # fmt: skip
+"""Texts that stand for a missing value."""
+MOST_TEXTS = 5
+"""Different texts among numbers that may be codes for missing."""
 Ask = Callable[[str, float, float], tuple[float, float]]
 
 
@@ -136,7 +143,6 @@ def _column(name: str, series: pl.Series, ask: Ask | None) -> _Row | str:
     """A line of [columns], or the reason why a column is left out."""
     if series.dtype.is_temporal():
         return "dates or times: convert them to a number, e.g. years since a public date"
-    present = series.drop_nulls()
     text = as_text(series)
     gaps = text.null_count()
     missing = {"missing": "drop"} if gaps else {}
@@ -146,10 +152,12 @@ def _column(name: str, series: pl.Series, ask: Ask | None) -> _Row | str:
     numbers = values.cast(pl.Float64, strict=False)
     if series.dtype == pl.Boolean:
         return _Row(name, {"levels": ["false", "true"], **missing}, draft=False)
-    code = _code(numbers)
-    if code is not None:
-        row = _column(name, text.set(numbers_of(text) == code, None), ask)
-        return row if isinstance(row, str) else _with_code(row, code)
+    if _are_dates(values):
+        return "dates or times: convert them to a number, e.g. years since a public date"
+    codes = _codes(values)
+    if codes:
+        row = _column(name, text.set(text.is_in(codes), None), ask)
+        return row if isinstance(row, str) else _with_codes(row, codes)
     different = values.n_unique()
     if numbers.null_count() or isinstance(series.dtype, pl.Enum | pl.Categorical):
         if different > MOST_LEVELS:
@@ -157,7 +165,6 @@ def _column(name: str, series: pl.Series, ask: Ask | None) -> _Row | str:
         levels = sorted(values.unique().to_list())
         remark = f"{MARK}: levels read from the records; list those of the code book"
         return _Row(name, {"levels": levels, **missing}, _with_gaps(remark, gaps))
-    del present
     whole = bool((numbers == numbers.round()).all())
     if whole and different == len(numbers) > MOST_LEVELS:
         return "another whole number in every record, as an identifier has"
@@ -168,23 +175,44 @@ def _column(name: str, series: pl.Series, ask: Ask | None) -> _Row | str:
     return _number(name, numbers, missing, gaps, ask)
 
 
-def numbers_of(text: pl.Series) -> pl.Series:
-    """Cells as numbers; null if they are not numbers."""
-    return text.cast(pl.Float64, strict=False)
+def _are_dates(values: pl.Series) -> bool:
+    """Whether all texts are ISO dates, perhaps with a time."""
+    return bool(values.str.contains(r"^\d{4}-\d\d-\d\d([ T].*)?$").all())
 
 
-def _code(numbers: pl.Series) -> float | None:
-    """A number that looks like a code for missing; None for texts."""
-    if numbers.null_count():
-        return None
-    return missing_code(numbers.filter(numbers.is_finite()).unique().to_list())
+def _codes(values: pl.Series) -> list[str]:
+    """Values that look like codes for missing: words, texts among numbers, and numbers as 999."""
+    words = [one for one in values.unique().to_list() if one.lower() in UNKNOWN]
+    rest = values.filter(~values.is_in(words))
+    numbers = rest.cast(pl.Float64, strict=False)
+    texts = rest.filter(numbers.is_null())
+    few = texts.n_unique() <= MOST_TEXTS and len(texts) < 0.2 * len(rest)
+    if len(texts) and few and numbers.n_unique() > MOST_LEVELS:
+        words, texts = [*words, *texts.unique().to_list()], texts.clear()
+    finite = numbers.filter(numbers.is_finite().fill_null(False))
+    code = None if len(texts) else missing_code(finite.unique().to_list())
+    found = rest.filter(numbers == code).unique().to_list() if code is not None else []
+    return sorted([*words, *found])
 
 
-def _with_code(row: _Row, code: float) -> _Row:
-    """A line whose column has a code for missing values."""
+def _shortest(text: str) -> str:
+    try:
+        return f"{float(text):g}"
+    except ValueError:
+        return text
+
+
+def _with_codes(row: _Row, codes: list[str]) -> _Row:
+    """A line whose column has codes for missing values."""
+    if "low" in row.facts:  # numbers are compared as such: 999 is 999.0
+        codes = list(dict.fromkeys(map(_shortest, codes)))
     facts = {name: one for name, one in row.facts.items() if name != "missing"}
-    facts |= {"missing": "drop", "missing_values": [f"{code:g}"]}
-    words = f"{code:g} looks like a code for missing: if it is a value, remove missing_values"
+    facts |= {"missing": "drop", "missing_values": codes}
+    one = len(codes) == 1
+    words = (
+        f"{', '.join(codes)} look{'s' if one else ''} like {'a code' if one else 'codes'} for "
+        f"missing: if {'it is a value' if one else 'they are values'}, remove missing_values"
+    )
     remark = row.remark.removesuffix(GAPS).removesuffix("; ").removesuffix(": ") or MARK
     remark += ": " if remark == MARK else "; "
     return _Row(row.name, facts, f"{remark}{words}; {GAPS}")
@@ -250,10 +278,10 @@ def _outcome(name: str, series: pl.Series, ask: Ask | None) -> tuple[_Row, list[
         raise DataError(f'outcome "{name}" has no values; name another column')
     missing = {"missing": "drop"} if text.null_count() else {}
     numbers = values.cast(pl.Float64, strict=False)
-    code = None if series.dtype == pl.Boolean else _code(numbers)
-    if code is not None:
-        row, model = _outcome(name, text.set(numbers_of(text) == code, None), ask)
-        return _with_code(row, code), model
+    codes = [] if series.dtype == pl.Boolean else _codes(values)
+    if codes:
+        row, model = _outcome(name, text.set(text.is_in(codes), None), ask)
+        return _with_codes(row, codes), model
     levels = values.unique().to_list()
     if numbers.null_count():
         levels = sorted(levels, key=lambda one: (one.lower() in POSITIVE, one))

@@ -7,6 +7,9 @@ share. Without the ledger's key, guesses about a record cannot be tested against
 Equal records of one data set are numbered (first copy, second copy, …), so that parties among which
 one table is divided share no record, although it may contain equal rows.
 
+Values are compared by their meaning, independent of reader and type: text that contains a number, a
+boolean or an ISO date is that number, 0 or 1, or that time, and "NA" is a missing value.
+
 A record whose columns were changed has a different hash. For that case the ledger also stores a
 sample of the values of every column of measurements (numbers without repeated values): data sets
 that share such a column are treated as the same records.
@@ -14,8 +17,11 @@ that share such a column are treated as the same records.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +33,10 @@ SAMPLE = 64
 """Number of stored values of a column of measurements: those with the smallest hashes."""
 MOST_COLUMNS = 64
 _NAN = float("nan")
+_MISSING = ("", "na", "n/a", "#n/a", "<na>", "nan", "null", "none")
+_WORDS = {"false": 0.0, "true": 1.0} | dict.fromkeys(_MISSING, _NAN)
+"""Texts that other readers of the same file turn into booleans and missing values."""
+_DATE = re.compile(r"\d{4}-\d\d-\d\d(?:$|[ T]\d\d:)")
 
 
 class HashedRecords(NamedTuple):
@@ -248,7 +258,20 @@ def _number(cell: Any) -> float | str:
         raise DataError(
             f"a text column holds a {type(cell).__name__}; convert the column to numbers or to text"
         )
+    text = cell.strip()
     try:
-        return float(cell)
+        return float(text)
     except ValueError:
-        return cell.strip()
+        pass
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if _DATE.match(text):
+        with contextlib.suppress(ValueError):
+            return _microseconds(datetime.fromisoformat(text))
+    return text
+
+
+def _microseconds(time: datetime) -> float:
+    """Since 1970, as NumPy counts them; a time without a zone is taken as it stands."""
+    apart = time.replace(tzinfo=time.tzinfo or UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    return float(apart // timedelta(microseconds=1))
