@@ -176,7 +176,7 @@ def _column(name: str, series: pl.Series, ask: Ask | None) -> _Row | str:
 
 
 def _are_dates(values: pl.Series) -> bool:
-    """Whether all texts are ISO dates, perhaps with a time."""
+    """True if all texts are ISO dates, possibly with a time."""
     return bool(values.str.contains(r"^\d{4}-\d\d-\d\d([ T].*)?$").all())
 
 

@@ -77,7 +77,7 @@ class Repaired(NamedTuple):
 
 
 def moved(found: Moments, factor: np.ndarray, shift: np.ndarray) -> Moments:
-    """Moments of factorₖ·u + shiftₖ from those of u; the noise is left out."""
+    """Moments of factorₖ·u + shiftₖ from those of u, without the noise."""
     turned = np.einsum("kij,kj->ki", factor, found.linear)
     mixed = turned[:, :, None] * shift[:, None, :]
     return Moments(
