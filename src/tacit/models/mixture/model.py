@@ -3,7 +3,7 @@
 π ~ Dirichlet(α₀), and for each component Λ ~ Wishart, μ | Λ ~ N(m₀, (β₀Λ)⁻¹) (Bishop 2006, section
 10.2). q is Dirichlet × normal-Wishart (`tacit.expfam.normal_wishart`); given q, a record has
 responsibilities r and contributes r ⊗ (1, y, yyᵀ). The prior is that of scikit-learn's
-`BayesianGaussianMixture` with its defaults: centred at the mean of all records, in units of their
+`BayesianGaussianMixture` with its defaults: centred at the mean of all records, scaled by their
 covariance, and as strong as one record.
 
 Four stages (`tacit.models.conjugate`), all of them sums of second moments
@@ -18,7 +18,7 @@ Cells and updates sum moments in the units of a cell or component, around its pu
 is then small beside a narrow component too.
 
 docs/methods/conjugate.md derives the sensitivities. Intervals of a private fit are not calibrated:
-q does not contain the noise, and it knows one of K! equal modes.
+q does not include the noise, and it describes one of K! equivalent modes.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ from tacit.models.statistics import Statistics
 COLUMNS, MOMENT, CELLS, UPDATE = "columns", "moment", "cells", "update"
 MAP_SHARES, CELL_SHARES = (0.02, 0.02, 0.04), (0.10, 0.10, 0.20)
 NARROW = 4.0
-"""The second look at the columns covers this many standard deviations around the first mean."""
+"""The second visit to the columns covers this many standard deviations around the first mean."""
 LARGEST_ASKED = 1e12
 """A request with larger numbers is answered with an empty sum: its arithmetic would overflow."""
 SUMS = ("sum_count", "sum_linear", "sum_quadratic")
-"""What the server keeps of earlier updates: averaged moments of y. `noise` is their noise's sd."""
+"""Averaged moments of y in the server's memory from earlier updates; `noise` is their noise sd."""
 STEP_POWER = 0.7
 """ρ_t = (1 + t)^−0.7 averages noisy sums over rounds (VIPS, Alg. 1)."""
 
@@ -85,7 +85,7 @@ class GaussianMixture(ColumnModel):
     components
         Number of components K.
     concentration
-        Dirichlet parameter of the weights; 1/K if left out, which lets components become empty.
+        Dirichlet parameter of the weights; by default 1/K, which allows components to become empty.
     start_seed
         Seed of the first cells and of the server's restarts.
     bounds
@@ -169,7 +169,7 @@ class GaussianMixture(ColumnModel):
 
     @property
     def cells(self) -> int:
-        """Number of cells from which the server finds a start."""
+        """Number of cells from which the server computes a starting point."""
         return max(4 * self.components, 20)
 
     @property
@@ -179,7 +179,7 @@ class GaussianMixture(ColumnModel):
     # Prior and posterior
 
     def prior(self, family: Family) -> Natural:
-        """The prior in units of the declared ranges; a fit has it in those of its columns."""
+        """The prior in units of the declared ranges; a fit uses it in units of its columns."""
         del family
         low, high = self.bounds
         return self._prior(0.5 * (low + high), np.diag(0.5 * (high - low)))
@@ -273,7 +273,7 @@ class GaussianMixture(ColumnModel):
         return found, None
 
     def _after_columns(self, known: Arrays, answer: StageSum) -> Arrays:
-        """Centre and scale: the first look gives the range of the second."""
+        """Centre and scale; the first visit determines the range of the second."""
         half = np.diagonal(known["root"])
         units = Units(1.0)
         moments = read_moments(answer.total, self.width, units, answer.noise_sd, diagonal=True)
@@ -338,7 +338,9 @@ class GaussianMixture(ColumnModel):
         return {**_map(known), **self._request(known, q), **kept, **noise}, q
 
     def _request(self, known: Arrays, q: Natural) -> Arrays:
-        """What responsibilities depend on, in the coordinates of y (Bishop 2006, eq. 10.46)."""
+        """Arrays that determine responsibilities, in the coordinates of y (Bishop 2006, eq.
+        10.46).
+        """
         usual = self.own_family.usual(q)
         inverse = np.linalg.inv(known["root"])
         mean = (usual["mean"] - known["centre"]) @ inverse.T

@@ -12,7 +12,9 @@ import numpy as np
 from tacit.models.mixture.rows import Units
 
 LEAST_EIGENVALUE = 0.05
-"""Smallest variance of a component in a direction, relative to the pooled one; with noise only."""
+"""Smallest variance of a component in any direction, relative to the pooled one; only with
+noise.
+"""
 
 
 class Moments(NamedTuple):
@@ -24,7 +26,7 @@ class Moments(NamedTuple):
     count_sd: float = 0.0
     linear_sd: float = 0.0
     quadratic_sd: float = 0.0
-    """On the diagonal; off it, 1/√2 of this."""
+    """Noise on the diagonal; off the diagonal it is 1/√2 of this."""
 
     def with_noise(self, other: Moments, ratio: float) -> Moments:
         """The same moments, with noise of `ratio` times that of others."""
@@ -75,7 +77,7 @@ class Repaired(NamedTuple):
 
 
 def moved(found: Moments, factor: np.ndarray, shift: np.ndarray) -> Moments:
-    """Moments of factorₖ·u + shiftₖ from those of u; the noise is left out."""
+    """Moments of factorₖ·u + shiftₖ from those of u, without the noise."""
     turned = np.einsum("kij,kj->ki", factor, found.linear)
     mixed = turned[:, :, None] * shift[:, None, :]
     return Moments(
@@ -108,9 +110,9 @@ def repaired(found: Moments, centre: np.ndarray, root: np.ndarray) -> Repaired:
     """Components of y = centreₖ + rootₖ·u from moments of u, as a sum of statistics could be.
 
     Counts are at least their noise. A covariance is shrunk towards the pooled one by the share of
-    its squared distance that is noise (James and Stein 1961). Means are not shrunk: components that
-    are drawn towards each other share their records. Without noise only the counts are kept
-    positive.
+    its squared distance that is explained by noise (James and Stein 1961). Means are not shrunk,
+    because components that move towards each other would share their records. Without noise only
+    the counts are kept positive.
     """
     count = np.maximum(found.count, max(found.count_sd, 1e-10))
     mean = found.linear / count[:, None]
