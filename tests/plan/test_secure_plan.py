@@ -84,7 +84,9 @@ def test_what_cannot_be_added_up_in_secret_is_refused(options, words):
         plan_of(**options)
 
 
-@pytest.mark.parametrize("secure", [SecureSums(quorum=4), SecureSums(quorum=5, colluding=2)])
+@pytest.mark.parametrize("secure", [
+    SecureSums(quorum=4, colluding=1), SecureSums(quorum=5, colluding=2),
+])  # fmt: skip
 def test_epsilon_against_the_server_and_its_colluders_is_the_claim(secure):
     """Of any sum of q parties, the noise of q − c is left, and it is that of the guarantee."""
     plan = plan_of(secure=secure)

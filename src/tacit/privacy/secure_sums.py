@@ -83,8 +83,8 @@ class SecureSums(Table, frozen=True, kw_only=True):
     """Smallest number of parties in a sum; by default halfway between the threshold and all."""
     threshold: Count | None = None
     """Number of parties that can unmask a sum together, more than half of all parties and
-    `colluding`; by default the quorum, so that single messages stay hidden from as many colluders
-    as possible.
+    `colluding`; by default half as many fewer than the quorum as may be missing from it: a larger
+    one hides single messages from more colluders, a smaller one allows more dropouts.
     """
 
     def among(self, parties: int) -> Thresholds:
@@ -98,7 +98,7 @@ class SecureSums(Table, frozen=True, kw_only=True):
         Examples
         --------
         >>> SecureSums().among(10)
-        Thresholds(parties=10, threshold=8, quorum=8, colluding=1)
+        Thresholds(parties=10, threshold=7, quorum=8, colluding=1)
         """
         colluding = self.colluding or max(1, parties // 10)
         least, quorum = _least_threshold(parties, colluding), self.quorum
@@ -106,7 +106,8 @@ class SecureSums(Table, frozen=True, kw_only=True):
             quorum = max(default_quorum(parties, colluding), min(self.threshold or 0, parties))
         threshold = self.threshold
         if threshold is None:
-            threshold = quorum if least <= quorum <= parties else least
+            missing = parties - quorum
+            threshold = max(least, quorum - (missing + 1) // 2) if missing >= 0 else least
         found = Thresholds(parties, threshold, quorum, colluding)
         check_thresholds(found)
         return found
