@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tacit.cli.options import Json, Overrides
+from tacit.cli.options import ChargedLedger, Json, Overrides, Overwrite, Report, Resume
 from tacit.errors import ConfigError, DataError, PrivacyBudgetError
 
 
@@ -25,15 +25,10 @@ def update(
         Path | None,
         typer.Option(metavar="FILE.toml", help="Write the study file of the update and stop."),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an earlier run in that directory.")
-    ] = False,
-    report: Annotated[bool, typer.Option("--report", help="Also write the HTML report.")] = False,
-    ledger: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Charge a private run here [default: your own ledger]."),
-    ] = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    report: Report = False,
+    ledger: ChargedLedger = None,
     json: Json = False,
 ) -> None:
     """Update the posterior of an earlier run with records that arrived later.
@@ -71,9 +66,9 @@ def update(
 
 
 def updated_study(run: Path, data: list[str] | None, overrides: list[str] | None) -> dict[str, Any]:
-    """The study file of an update as a dictionary: that of the earlier run with other records."""
+    """The study file of an update as a dictionary: that of the earlier run with the new records."""
     from tacit.results.summary import public_of
-    from tacit.run.config import read_toml
+    from tacit.run.config import override, read_toml
     from tacit.run.directory import CONFIG
 
     path = public_of(run) / CONFIG
@@ -86,8 +81,6 @@ def updated_study(run: Path, data: list[str] | None, overrides: list[str] | None
     if data:
         raw.setdefault("data", {})["path"] = data[0] if len(data) == 1 else data
     before = dict(raw.get("data", {}))
-    from tacit.run.config import override
-
     for asked in overrides or ():
         override(raw, asked)
     if not data and raw.get("data") == before and raw.get("seed") == read_toml(path).get("seed"):

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 from msgspec import to_builtins
 
 from tacit.data import Federation as Loaded
@@ -47,7 +48,15 @@ from tacit.results.evaluation import Attempts, measure
 from tacit.results.posterior import Posterior, posterior_of
 from tacit.results.saved import write_posterior
 from tacit.results.statements import interval_note, statement
-from tacit.results.summary import Intervals, PartyEvaluation, PartyResult, read_part, write_result
+from tacit.results.summary import (
+    Intervals,
+    LedgerFacts,
+    PartyEvaluation,
+    PartyResult,
+    PrivacyFacts,
+    read_part,
+    write_result,
+)
 from tacit.run.directory import EVALUATION, private_part, public_part
 from tacit.run.ledger import refuse_simulated, set_own_budgets
 from tacit.support.public_files import POSTERIOR, RESULT
@@ -110,7 +119,7 @@ class ReadyParty:
 
 
 class PartyEnd(NamedTuple):
-    """What a party has at the end: the result, and what was measured on its records."""
+    """Result of a party's run, and metrics on its own records."""
 
     result: PartyResult
     evaluation: PartyEvaluation
@@ -163,7 +172,7 @@ def check_budget(ready: ReadyParty) -> Any:
 
 
 def _short_of_budget(ready: ReadyParty) -> str | None:
-    """Refuse a run that does not fit the budget before it starts; later, return the reason.
+    """Refuse a run that exceeds the budget before it starts; later, return the reason.
 
     A party that has started answers as long as its budget allows, and then waits for the result.
     """
@@ -202,7 +211,7 @@ def spent_by(ready: ReadyParty) -> Spent | None:
 
 
 def required_budget(ready: ReadyParty) -> float:
-    """Smallest budget ε, at the run's δ, under which one more whole run fits; rounded up.
+    """Smallest budget ε, at the run's δ, that allows one more complete run; rounded up.
 
     It covers earlier spending on these records and this run. Crashes cost nothing extra.
     """
@@ -281,7 +290,7 @@ async def join(
     watch: Watch | None = None,
     prepared: Callable[[ReadyParty], None] | None = None,
 ) -> PartyEnd:
-    """Take part until the end; the result, also left in the state directory.
+    """Take part until the end; returns the result, which is also written to the state directory.
 
     `prepared` is called after all checks, before the first connection.
     """
@@ -314,7 +323,7 @@ async def join(
 def finished_run(setup: PartySetup) -> FinishedRun | None:
     """The run whose complete result is in the state directory, or None; reads only.
 
-    No server is needed any more. A result that was stored but not written out does not count:
+    No server is needed. A result that was stored but not yet written to files does not count:
     `join` writes it, without a connection.
     """
     store = PartyStore(setup.state / "party", setup.agreed.digest)
@@ -334,12 +343,12 @@ def finished_run(setup: PartySetup) -> FinishedRun | None:
 
 
 def _result_shapes(plan: Plan) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the arrays with which the final posterior is read."""
+    """Names and shapes of the arrays needed to interpret the final posterior."""
     return plan.method.result_shapes(plan.model, plan.family)
 
 
 def _largest_public(plan: Plan) -> int:
-    """How many numbers a request, or the result, publishes at most."""
+    """Largest number of values that a request, or the result, publishes."""
     stages = plan.method.stage_table(plan.schedule.rounds)
     shapes = [plan.method.public_shapes(plan.model, plan.family, stage) for stage in stages]
     each = (sum(math.prod(s) for s in one.values()) for one in (*shapes, _result_shapes(plan)))
@@ -432,10 +441,26 @@ def answers_charged(ledger: Ledger, run: str) -> int:
     return len({charge.request for charge in ledger.charges(run)})
 
 
+def _cost(ready: ReadyParty, party: LiveParty, ledger: Ledger | None) -> PrivacyFacts:
+    """The guarantee, with what this party's ledger says after the run."""
+    found = privacy_facts(ready.plan)
+    spent = None if ledger is None else ledger.spent(_dataset(ready, ledger))
+    if spent is None or spent.budget is None or spent.epsilon is None:
+        return found
+    after = LedgerFacts(
+        path=ready.ledger_path.name,
+        run=run_in_ledger(ready.setup.agreed.digest, party.store.run or ""),
+        epsilon_spent=spent.epsilon,
+        delta=spent.budget.delta,
+        budget=spent.budget.epsilon,
+    )
+    return msgspec.structs.replace(found, ledger=after)
+
+
 def _result(
     ready: ReadyParty, posterior: Posterior, party: LiveParty, ledger: Ledger | None
 ) -> PartyEnd:
-    """The posterior, and how it does on this party's own held-out records; all stays here.
+    """The posterior, and metrics on this party's own held-out records; nothing is sent.
 
     Metrics, bytes and the number of answers are in the private part of the state directory.
     """
@@ -464,7 +489,7 @@ def _result(
         coefficients=stored_coefficients(posterior, data, verdict["learned"]),
         model=model_facts(ready.plan.model),
         data=data,
-        guarantee=attempts.attempt("privacy", lambda: privacy_facts(ready.plan), otherwise=None),
+        guarantee=attempts.attempt("privacy", lambda: _cost(ready, party, ledger), otherwise=None),
         **verdict,
     )
     local = PartyEvaluation(

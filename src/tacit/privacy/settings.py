@@ -35,16 +35,18 @@ class PartyPrivacy(Table, frozen=True, kw_only=True):
     """Noise standard deviation over clip, instead of epsilon."""
     clip: float | None = None
     """Norm to which the contributions of this party's units are clipped."""
+    records: int | None = None
+    """Public number of records, for method.clip_per_record; never compared with the data."""
 
 
 class Privacy(Table, frozen=True, kw_only=True):
     """The privacy guarantee requested for every party's records.
 
     Either `epsilon` is given and the noise is calibrated to it, or `noise_multiplier` (noise sd
-    over clip) is given and ε follows. `unit` is what is protected. `adjacency` defines neighbouring
-    data sets: with one unit left out, or with one replaced. Under "secure" and "trusted"
-    aggregation the parties share the noise. In a secure sum the server learns nothing but the sum;
-    under "trusted" it sees each message and must be trusted.
+    over clip) is given and ε is computed. `unit` is the protected unit. `adjacency` defines
+    neighbouring data sets: with one unit added or removed, or with one replaced. Under "secure" and
+    "trusted" aggregation the parties share the noise. In a secure sum the server learns only the
+    sum; under "trusted" it sees each message and must be trusted.
     """
 
     place: ClassVar[str] = "privacy"
@@ -59,11 +61,11 @@ class Privacy(Table, frozen=True, kw_only=True):
     epsilon: float | None = None
     """ε of the guarantee; smaller is more private."""
     delta: float = 1e-5
-    """δ of the guarantee, below one over the number of records; 0 asks for pure ε."""
+    """δ of the guarantee, below one over the number of records; 0 requests pure ε."""
     noise_multiplier: float | None = None
     """Noise standard deviation over clip, instead of epsilon."""
     unit: Unit = "record"
-    """What is protected: a record, all records of a person, or a whole party."""
+    """Protected unit: a record, all records of a person, or a whole party."""
     adjacency: Adjacency = "replace-one"
     """Neighbouring data sets: one unit replaced, or one unit added or removed."""
     aggregation: Aggregation = "plain"
@@ -113,16 +115,23 @@ class Privacy(Table, frozen=True, kw_only=True):
                 )
             if party.clip is not None and not 0 < party.clip < math.inf:
                 yield f"{key}.clip = {party.clip}; a norm bound is a finite number > 0"
+            if party.records is not None and party.records < 1:
+                yield f"{key}.records = {party.records}; it must be at least 1"
         yield from _target_faults("privacy", self.epsilon, self.noise_multiplier, needed=True)
         if self.aggregation != "secure" and self.secure != SecureSums():
             yield (
                 f"privacy.secure with privacy.aggregation = {self.aggregation!r}; its thresholds "
                 "are those of aggregation = 'secure': set that, or leave the table out"
             )
-        own = [name for name, party in self.parties.items() if party.clip is not None]
+        own = [
+            f'privacy.parties."{name}".{key}'
+            for name, party in self.parties.items()
+            for key in ("clip", "records")
+            if getattr(party, key) is not None
+        ]
         if self.aggregation == "secure" and own:
             yield (
-                f"privacy.parties.\"{own[0]}\".clip with privacy.aggregation = 'secure'; only "
+                f"{own[0]} with privacy.aggregation = 'secure'; only "
                 "numbers in one unit can be added up: leave it out and set method.clip"
             )
 
