@@ -315,6 +315,10 @@ class PrivateMethod(LocalMethod, abc.ABC):
         """What is known to come out poorly before anything is charged, from public numbers."""
         del model, settled
 
+    def settling_risk(self, model: Model, settled: Mapping[str, Any]) -> str | None:
+        """Why a run may fail to converge, from public numbers; shown only before it is charged."""
+        del model, settled
+
     def count_units(self, party: str, records: Records) -> int:
         """Number of units of a party."""
         if self.unit == "party":
