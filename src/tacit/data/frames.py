@@ -1,10 +1,10 @@
-"""Data frames of any library as polars columns.
+"""Convert data frames of any library to polars columns.
 
-pandas, polars, Arrow tables and DuckDB relations are read through narwhals; dictionaries of
-columns, NumPy structured arrays and files are read too. Only the columns that a study uses are
-converted, so that others may hold anything. A missing value is null, whatever the library calls
-it: NaN in pandas and NumPy, which have no other, but not in polars and Arrow, where NaN is a number
-that is refused later.
+pandas, polars, Arrow tables and DuckDB relations are read through narwhals. Dictionaries of
+columns, NumPy structured arrays and files are supported too. Only the columns that a study uses are
+converted, so other columns may have any type. A missing value is null in every library: NaN is
+missing in pandas and NumPy, which have no other marker, but in polars and Arrow NaN is a number,
+which is refused later.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ FRAMES = "a pandas, polars or Arrow table, a dictionary of columns, or the path 
 
 @dataclass(frozen=True)
 class RawFrame:
-    """A table of which columns can be read one by one."""
+    """A table whose columns are read one by one."""
 
     where: str
-    """What it is called in messages."""
+    """Name of the table in messages."""
     names: tuple[str, ...]
     rows: int
     read: Callable[[str], pl.Series]
@@ -42,7 +42,7 @@ class RawFrame:
     """Whether times are refused later, with the row."""
 
     def select(self, names: Iterable[str]) -> pl.DataFrame:
-        """These columns; a name that is not there is refused."""
+        """Read these columns; an unknown name is refused."""
         wanted = list(dict.fromkeys(names))
         for name in wanted:
             if name not in self.names:
@@ -57,7 +57,7 @@ class RawFrame:
         return pl.DataFrame(list(found.values()))
 
     def others(self, names: Iterable[str]) -> pl.DataFrame:
-        """All other columns that can be read, by which a ledger knows the records."""
+        """All other readable columns, which help a ledger to identify the records."""
         used, found = set(names), []
         for name in self.names:
             if name not in used:
@@ -128,7 +128,7 @@ def raw_frame(value: Any, where: str, *, separator: str = ",") -> RawFrame:
     value
         A table, a dictionary of columns, a structured array, or the path of a file.
     where
-        What to call it in messages, e.g. 'party "north"'.
+        Name of the table in messages, e.g. 'party "north"'.
     separator
         Separator of CSV files.
     """
@@ -220,7 +220,7 @@ def _check_name(name: Any, where: str) -> None:
 
 
 def _of_series(series: Any, name: str, where: str) -> pl.Series:
-    """A narwhals column as a polars one."""
+    """Convert a narwhals column to a polars column."""
     import narwhals.stable.v2 as nw
 
     native = nw.to_native(series)
@@ -238,7 +238,7 @@ def _of_series(series: Any, name: str, where: str) -> pl.Series:
 
 
 def _plain(series: pl.Series, name: str, where: str) -> pl.Series:
-    """A polars column of a type that can be prepared."""
+    """Convert a polars column to a type that can be prepared."""
     kind = series.dtype
     if kind == pl.Object:
         return _of_values(series.to_list(), name, where)
@@ -250,14 +250,14 @@ def _plain(series: pl.Series, name: str, where: str) -> pl.Series:
 
 
 def _of_categories(values: list[Any], categories: list[Any], name: str, where: str) -> pl.Series:
-    """A category with its order where its values are text; otherwise the values."""
+    """Category with its order if its values are text; otherwise the values."""
     if categories and all(isinstance(one, str) for one in categories):
         return pl.Series(name, values, dtype=pl.Enum(categories))
     return _of_values(values, name, where)
 
 
 def _of_values(values: Any, name: str, where: str) -> pl.Series:
-    """Python or NumPy values as a column: numbers, booleans, text or times."""
+    """Convert Python or NumPy values to a column of numbers, booleans, text or times."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "Mm":
         unit = f"{values.dtype.kind}8[us]"
         return pl.Series(name, values.astype(unit))
@@ -292,7 +292,7 @@ def _of_times(cells: list[Any], name: str, where: str) -> pl.Series:
 
 
 def _cell(value: Any) -> Any:
-    """A value as a plain Python one; what stands for "missing" as None."""
+    """Convert a value to a plain Python value, and markers of missing values to None."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return None
     if isinstance(value, bool | np.bool_):
@@ -330,7 +330,7 @@ def _wrong_values(name: str, where: str, kind: str) -> DataError:
 
 
 def like_frame(found: Any, given: Any) -> Any:
-    """A polars frame as a pandas one with the index of `given`, if that is a pandas frame."""
+    """Convert a polars frame to pandas with the index of `given`, if that is a pandas frame."""
     import narwhals.stable.v2 as nw
 
     pandas = nw.dependencies.get_pandas()

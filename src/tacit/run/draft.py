@@ -1,8 +1,8 @@
-"""Drafts of study files: a public schema suggested by records, to be confirmed by a person.
+"""Drafts of study files: a public schema suggested from records, to be confirmed by the user.
 
 Bounds are rounded outwards, and a suggestion that equals the smallest or largest value of the
-records says so. Every suggestion is marked `draft = true`, which a private run refuses: bounds and
-levels of a private study must be known without looking at the records.
+records is marked as such. Every suggestion has `draft = true`, which a private run refuses: bounds
+and levels of a private study must be known without looking at the records.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tacit.errors import ConfigError, DataError
 from tacit.support.validation import near_word
 
 MOST_LEVELS = 20
-"""Texts with more different values are left out of a draft."""
+"""Text columns with more distinct values are left out of a draft."""
 MOST_PARTIES = 1000
-"""Names of more parties than these are not listed."""
+"""If there are more parties than this, their names are not listed."""
 MARK = "CONFIRM"
 GAPS = "some values are missing, and their records are dropped"
 POSITIVE = ("yes", "y", "true", "1", "ja", "oui", "si", "sí", "positive", "case", "dead", "died")
@@ -46,13 +46,13 @@ Ask = Callable[[str, float, float], tuple[float, float]]
 
 @dataclass(frozen=True)
 class Draft:
-    """A study file and what in it has to be confirmed."""
+    """A study file and the parts that must be confirmed."""
 
     text: str
     confirm: tuple[str, ...]
-    """Columns that were suggested by the records."""
+    """Columns whose facts were suggested from the records."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """Columns that are not in it, and why."""
+    """Columns that were left out, with the reasons."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,8 @@ def draft_study(
     epsilon
         ε of the study; None for a study without privacy.
     ask
-        Asks a person for the bounds of a number, given its name and a suggestion; such bounds are
-        not drafts.
+        Function that asks the user for the bounds of a number, given its name and a suggestion;
+        such bounds are not drafts.
     separator
         Separator of CSV files.
     """
@@ -131,7 +131,7 @@ def draft_study(
 
 
 def _stacked(frames: dict[str, RawFrame], name: str) -> pl.Series:
-    """One column of all tables, as text where their types differ; "" where it cannot be read."""
+    """One column of all tables, as text if their types differ; "" where it cannot be read."""
     parts = []
     for frame in frames.values():
         parts.append(frame.select([name])[name])
@@ -176,7 +176,7 @@ def _column(name: str, series: pl.Series, ask: Ask | None) -> _Row | str:
 
 
 def _are_dates(values: pl.Series) -> bool:
-    """Whether all texts are ISO dates, perhaps with a time."""
+    """True if all texts are ISO dates, possibly with a time."""
     return bool(values.str.contains(r"^\d{4}-\d\d-\d\d([ T].*)?$").all())
 
 
@@ -247,7 +247,7 @@ def _with_gaps(remark: str, gaps: int) -> str:
 def rounded_outwards(least: float, most: float) -> tuple[float, float]:
     """Bounds around [least, most] with one or two digits, at least a tenth of the range away.
 
-    A bound of the right sign stays at 0, which is a natural limit.
+    A bound stays at 0, a natural limit, if all values have one sign.
 
     >>> rounded_outwards(18, 97), rounded_outwards(0.7, 13.2), rounded_outwards(-3.1, 2.0)
     ((10.0, 110.0), (0.0, 16.0), (-4.0, 3.0))

@@ -1,4 +1,4 @@
-"""Tables of an SQL query, through DuckDB."""
+"""Read tables from SQL queries, through DuckDB."""
 
 from __future__ import annotations
 
