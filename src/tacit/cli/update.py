@@ -66,7 +66,7 @@ def update(
 
 
 def updated_study(run: Path, data: list[str] | None, overrides: list[str] | None) -> dict[str, Any]:
-    """The study file of an update as a dictionary: that of the earlier run with other records."""
+    """The study file of an update as a dictionary: that of the earlier run with the new records."""
     from tacit.results.summary import public_of
     from tacit.run.config import override, read_toml
     from tacit.run.directory import CONFIG

@@ -1,4 +1,4 @@
-"""Models of numeric columns without an outcome: their public bounds, and what can be read."""
+"""Models of numeric columns without an outcome: public bounds, and checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tacit.models.base import Output, Records, checked_layout, checked_names
 from tacit.models.conjugate import ConjugateExponential
 
 UNDECLARED = 3.0
-"""Columns without declared bounds are taken for standardised ones: within ±3 of 0."""
+"""Columns without declared bounds are assumed to be standardised: within ±3 of 0."""
 
 
 class ColumnModel(ConjugateExponential):
@@ -83,7 +83,7 @@ def _bounds(
 
 
 def check_numeric(kind: str, layout: Layout | None) -> None:
-    """Refuse columns that are levels: a normal distribution does not describe them."""
+    """Refuse categorical columns, which a normal distribution does not describe."""
     levels = [one.source for one in layout or () if one.kind != "numeric"]
     if levels:
         raise ConfigError(

@@ -80,7 +80,7 @@ class SinglePartyComputer:
         self._rehearsed: set[str] = set()
 
     def rehearse(self, requests: Sequence[Request]) -> None:
-        """Compile and test what these requests need, before they are charged."""
+        """Compile and test the programs for these requests, before they are charged."""
         for request in requests:
             check_start(self.agreement, request)
             if request.stage not in self._rehearsed:
@@ -223,7 +223,7 @@ def check_start(agreement: Agreement, request: Request) -> None:
 def _start(agreement: Agreement, request: Request) -> Natural | None:
     """Starting point of the local computation: q, or the model's at the first request.
 
-    None for a stage that does not read q.
+    None for a stage that does not use q.
     """
     if request.q is None:
         return None
@@ -233,7 +233,7 @@ def _start(agreement: Agreement, request: Request) -> Natural | None:
 
 
 def _stacked_factors(requests: Sequence[Request]) -> Arrays | None:
-    """The parties' factors, one row each; None where the stage does not read them."""
+    """The parties' factors, one row each; None if the stage does not use them."""
     factors = [r.factor for r in requests if r.factor is not None]
     if not factors:
         return None
@@ -317,7 +317,7 @@ def _private_parts(
 def _noise(secrets: Sequence[bytes], now: Sequence[tuple[GaussianEvent, ...]]) -> np.ndarray:
     """Noise of every release, (requests, releases, numbers): a function of the secrets alone.
 
-    Drawn here, before the records are read, so that its timing tells nothing about them.
+    It is drawn before the records are read, so that its timing does not depend on them.
     """
     first = now[0]
     if not first:
@@ -340,7 +340,7 @@ def compiled(
 ) -> Callable[..., Any]:
     """Function that computes damped updates of several parties; data are arguments.
 
-    Compiled and mapped over parties, or, where the method computes in NumPy, a loop over them.
+    Compiled and mapped over parties or, if the method computes in NumPy, a loop over them.
     """
     in_numpy = method.in_numpy(model)
 

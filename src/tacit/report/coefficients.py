@@ -13,7 +13,7 @@ from tacit.results.summary import Coefficient, PartyResult, Result
 from tacit.results.text import interaction_lines, table_rows
 
 RATIOS = {"logistic": "Odds ratio", "softmax": "Odds ratio", "poisson": "Rate ratio"}
-"""What exp(coefficient) is, by model."""
+"""Name of exp(coefficient), by model."""
 
 
 def coefficient_parts(result: Result | PartyResult) -> list[Any]:
@@ -90,8 +90,8 @@ def _true_value(result: Result | PartyResult, row: Coefficient) -> float | None:
 def _bars(result: Result | PartyResult, rows: Sequence[Coefficient]) -> list[Bar | None]:
     """The interval of each row on one axis.
 
-    Coefficients in the units of their columns cannot share an axis. Where the posterior lists the
-    same coefficient for the scaled column, that is drawn; the intercept then has no bar.
+    Coefficients in the units of their columns cannot share an axis. If the posterior lists the same
+    coefficient for the scaled column, that one is drawn; the intercept then has no bar.
     """
     table = result.posterior
     scaled = dict(zip(table.names, zip(table.mean, table.sd, strict=True), strict=True))
@@ -138,7 +138,7 @@ def _bar_note(result: Result | PartyResult) -> list[Paragraph]:
 
 
 def _ratio_parts(result: Result | PartyResult) -> list[Any]:
-    """exp of the coefficients, for models in which that has a name."""
+    """exp of the coefficients, for models in which it has a name."""
     kind = None if result.model is None else result.model.kind
     title = RATIOS.get(kind or "")
     if title is None or not result.coefficients:

@@ -1,4 +1,4 @@
-"""What a report says, in the order in which it is read."""
+"""Contents of a report, in reading order."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def summary(result: Result) -> str:
 
 
 def convergence_badge(result: Result | PartyResult) -> Badge:
-    """The verdict in a word."""
+    """The verdict as a single word."""
     if result.converged is None:
         return Badge("Convergence not stated", "neutral")
     return Badge("Converged", "good") if result.converged else Badge("Not converged", "bad")
@@ -264,7 +264,7 @@ def _constant(bins: Sequence[CalibrationBin]) -> dict[str, float]:
 
 
 def topic_parts(result: Result) -> list[Any]:
-    """Every topic's top words, the largest topic first; a long table starts closed."""
+    """Every topic's top words, the largest topic first; a long table starts collapsed."""
     rows = [
         TableRow(str(topic.number), (percent(topic.share), " ".join(topic.words)))
         for topic in result.topics
@@ -330,7 +330,7 @@ def party_parts(result: Result) -> list[Any]:
 
 
 def convergence_parts(run: Run) -> list[Any]:
-    """The verdict's reason, how far each round moved q, and refused updates."""
+    """Reason of the verdict, change of q in each round, and refused updates."""
     result, parts = run.result, []
     if result.why:
         parts.append(Paragraph(f"{result.why[0].upper()}{result.why[1:]}."))
@@ -413,7 +413,7 @@ def facts_table(result: Result) -> Table:
 
 
 def reproduction_parts(run: Run) -> list[Any]:
-    """The command that repeats the run, where it works, and the study file, folded."""
+    """The command that repeats the run, and the study file, collapsed."""
     if not run.config:
         return []
     file = Code(run.config, label="config.toml")

@@ -1,4 +1,4 @@
-"""Functions of nested tuples and dictionaries of arrays, without loading JAX for them."""
+"""Map functions over nested tuples and dictionaries of arrays, without loading JAX."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 
 def tree_map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """`jax.tree.map`, which is used if JAX is loaded: only then are other containers known to it.
+    """`jax.tree.map` if JAX is loaded, which supports other containers too; otherwise tuples and
+    dictionaries only.
 
     >>> tree_map(lambda a, b: a + b, {"x": (1, None)}, {"x": (2, None)})
     {'x': (3, None)}

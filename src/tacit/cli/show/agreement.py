@@ -53,7 +53,7 @@ def show_approval(ready: ReadyParty, path: Path) -> None:
 
 
 def _limits(plan: Plan) -> list[str]:
-    """What a private result will not show."""
+    """Facts that a private result will not show."""
     if plan.privacy is None:
         return []
     return [f"limit: {one.text}" for one in unchecked_caution(plan)]
@@ -150,7 +150,7 @@ def _answers(ready: ReadyParty) -> str:
 
 
 def times_asked(schedule: Schedule, names: tuple[str, ...], seed: int, name: str) -> int:
-    """Number of requests to a party in the schedule."""
+    """Number of requests that a party gets in the schedule."""
     rounds = range(1, schedule.rounds + 1)
     return sum(name in schedule.chosen(names, seed, number) for number in rounds)
 

@@ -1,17 +1,17 @@
 """Conjugate-exponential models in stages: exact sums, or clipped and noisy ones.
 
 A `ConjugateExponential` model gives a fixed list of stages. In each, a party answers with one sum
-of statistics over its records, at arrays that the server has published, and the server's half of
-the model turns the total over all parties into what it publishes next, and finally into q.
+of statistics over its records, at arrays published by the server. The server's half of the model
+converts the total over all parties to the next public arrays, and finally to q.
 
 * `ConjugateStages` sends exact sums. The server visits the stages in order and repeats the last one
-  until q settles. The result is that of all records in one place, however they are divided.
-* `PrivateConjugateStages` clips a record's statistics at norm 1, adds discrete Gaussian noise and
+  until q converges. The result equals that of the pooled records, however they are divided.
+* `PrivateConjugateStages` clips a record's statistics to norm 1, adds discrete Gaussian noise and
   charges every sum. Stages and their shares of the budget are fixed in advance.
 
 **Sensitivity.** A record contributes one vector of norm ≤ 1 to a sum. Adding or removing it moves
-the sum by 1; replacing it by 2, or by √2 in a stage whose contributions never have a negative inner
-product (`StatisticsStage.acute`).
+the sum by at most 1; replacing it by at most 2, or by √2 in a stage whose contributions never have
+a negative inner product (`StatisticsStage.acute`).
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ SETTLED_KL = 1e-6
 NOISY_CHANGE = 0.05
 """Nats per record that the last round of a private run may move the density of the records."""
 KEPT = "kept."
-"""Prefix of arrays that the server keeps and does not publish."""
+"""Prefix of arrays that the server keeps but does not publish."""
 
 
 class _Stages(NamedTuple):
-    """The stages of a model, as a method knows them."""
+    """The stages of a model, for use by a method."""
 
     each: tuple[StatisticsStage, ...] = ()
     repeats: bool = True
@@ -74,7 +74,7 @@ NO_STAGES = _Stages()
 def _advanced(
     model: ConjugateExponential, shared: Shared, answer: StageSum
 ) -> tuple[Natural, Arrays, Arrays]:
-    """q, what is published next, and what is kept, after a round."""
+    """q, the next public arrays, and the kept arrays, after a round."""
     kept = {name.removeprefix(KEPT): value for name, value in (shared.memory or {}).items()}
     known, q = model.advance({**kept, **shared.public}, answer)
     shapes = model.public_shapes(answer.following or answer.stage)
@@ -163,7 +163,7 @@ class ConjugateStages(_Staged):
 
 @dataclass(frozen=True, eq=False)
 class ConjugateSolver:
-    """The server's half without noise: stages in order, the last one until q settles."""
+    """The server's half without noise: stages in order, the last one until q converges."""
 
     model: ConjugateExponential
     family: Family
@@ -194,22 +194,22 @@ class ConjugateSolver:
         )
 
     def site(self, stage: str, public: Arrays, released: Arrays) -> Natural | None:
-        """None: only the sum over parties is read."""
+        """Returns None, because only the sum over parties is used."""
         del stage, public, released
 
     def concluded(self, shared: Shared) -> Shared:
-        """A run that ends on the way has the q of its last round."""
+        """The q of the last round, for a run that ends early."""
         return shared
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateConjugateStages(_Staged, SummedMethod):
-    """Clipped, noisy sums of statistics in stages; see the module.
+    """Clipped, noisy sums of statistics in stages; see the module docstring.
 
     Parameters
     ----------
     clip, clip_end, noise_end
-        Not settings of this method, whose contributions are clipped at 1: leave them out.
+        Not used by this method, whose contributions are clipped to 1: leave them out.
     dtype
         Floating-point type of the records; only "float64".
     """
@@ -239,7 +239,7 @@ class PrivateConjugateStages(_Staged, SummedMethod):
             )
 
     def knows_noise(self, family: Family) -> bool:
-        """False: q is that of the repaired sums."""
+        """Returns False, because q is computed from repaired sums."""
         del family
         return False
 
@@ -315,9 +315,9 @@ def _judged(
     *,
     noisy: bool,
 ) -> tuple[bool, str]:
-    """The last round's movement of q, per record: nats by which it changed the density of x.
+    """Verdict from the last round's movement of q, in nats of density per record.
 
-    q does not contain the noise, so that its own sds are no measure of what a round may move.
+    q does not include the noise, so its own sds are no measure of how far a round may move it.
     """
     assert isinstance(model, ConjugateExponential)
     rounds = [line for line in log if line["event"] == "round"]

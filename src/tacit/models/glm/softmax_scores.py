@@ -1,9 +1,9 @@
 """Expectations of the server in private scoring with K outcome levels.
 
 θ has one weight per level and column, (K·d,), and a record's η is K numbers. A score is (e_y − p) ⊗
-z, p = softmax η, so that with C = diag p − ppᵀ its slope is H = n E[w C ⊗ zzᵀ], and its sampling
-variance V = n E[w² C ⊗ zzᵀ]: that of e_y is C too. C, and thus H, is 0 in the directions common to
-all levels; there q stays at the prior and the noise of the scores is ignored.
+z, p = softmax η. With C = diag p − ppᵀ, the covariance of e_y, its slope is H = n E[w C ⊗ zzᵀ], and
+its sampling variance V = n E[w² C ⊗ zzᵀ]. C, and thus H, is 0 in the directions common to all
+levels; there q stays at the prior and the noise of the scores is ignored.
 
 Averages over q are over ξ = Qᵀη, K − 1 numbers, at the points of `normal_points`: public and fixed.
 The rest is as for one output (`tacit.methods.scoring.server`).
@@ -96,11 +96,12 @@ class CategoricalLikelihood(ScoreLikelihood):
     ) -> np.ndarray:
         """Covariance of the error in H(θ − θ̄) due to an error in the second moment.
 
-        H is about n C̄ ⊗ M, M the second moment of z = B y and C̄ its mean block. An error of
-        variance Dᵢⱼ in that of y adds n C̄ ⊗ B E B to it: with u_l the weights of level l on y,
-        coordinate i of level k gets n Σ_l C̄_kl Σ_j E_ij u_lj, and so, between levels k and k′ of a
-        coordinate i, the covariance n² Σ_j D_ij (C̄ G_j C̄)_kk′ with G_j = E[u_·j u_·jᵀ]: posterior
-        covariances `spread`, and squares of m − θ̄ = `gap`; `told` takes weights on z to those on y.
+        H is about n C̄ ⊗ M, where M is the second moment of z = B y and C̄ its mean block. An error
+        of variance Dᵢⱼ in that of y adds n C̄ ⊗ B E B to it: with u_l the weights of level l on y,
+        coordinate i of level k gets n Σ_l C̄_kl Σ_j E_ij u_lj. So the covariance between levels k
+        and k′ of one coordinate i is n² Σ_j D_ij (C̄ G_j C̄)_kk′ with G_j = E[u_·j u_·jᵀ], computed
+        from posterior covariances `spread` and squares of m − θ̄ = `gap`; `told` maps weights on z
+        to weights on y.
         """
         levels, d = self.levels, z.shape[1]
         size = max(float(np.sum(z * z)) / len(z), 1e-300)

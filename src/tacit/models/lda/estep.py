@@ -69,7 +69,9 @@ class Expected:
         return np.minimum(np.minimum(ratios, self.theta.min(axis=1)), self.table.min())
 
     def total(self, weights: Array | None = None) -> Array:
-        """Σ_d weights_d · n_w φ_wk, topics × words, in float64. Weight 0 leaves one out."""
+        """Σ_d weights_d · n_w φ_wk, topics × words, in float64. Documents of weight 0 are
+        ignored.
+        """
         theta, ratios = self.theta.astype(np.float64), self.ratios.astype(np.float64)
         if weights is not None:
             weights = np.asarray(weights, np.float64)
@@ -212,7 +214,7 @@ def _blocks(documents: Documents, topics: int) -> Iterator[tuple[Array, int]]:
 
 
 def padded_length(lengths: Array) -> Array:
-    """The next of 16, 32, 48, 64, 96, 128, 192, …: a function of the document's length only.
+    """The next of 16, 32, 48, 64, 96, 128, 192, …; it depends only on the document's length.
 
     >>> padded_length(np.array([1, 33, 70])).tolist()
     [16, 48, 96]
