@@ -54,7 +54,7 @@ from tacit.privacy.guarantee import Unit
 from tacit.privacy.mechanisms import Cost, Gaussian, Release
 from tacit.privacy.settings import check_clip
 from tacit.pvi import cavity, damped_update, divide, multiply, power
-from tacit.server.combine import Combine, Run
+from tacit.server.combine import Combine, RoundSum, Run
 from tacit.server.messages import Asked
 from tacit.support.compiler import jax, jnp
 
@@ -121,8 +121,9 @@ class DPSGD(PrivateMethod):
 
     "adam" and "sgd" move mean and log-sd of q instead. `step_size` is Adam's learning rate, and of
     SGD that of a gradient over C n: n units of norm C each move m by at most `step_size`. By
-    default it is D/√T for T releases, the step of T noisy unit gradients over a distance D, which
-    is the prior's sd or 1 if that is wider. SGD learns far more slowly; it is there to compare.
+    default it is D/√T for T steps of all parties, those of T noisy unit gradients over a distance
+    D, which is the prior's sd or 1 if that is wider. SGD learns far more slowly; it is there to
+    compare.
 
     Parameters
     ----------
@@ -347,17 +348,18 @@ class DPSGD(PrivateMethod):
         """One step of Adam or SGD per round."""
         prior = -2.0 * np.asarray(run.model.prior(run.family)["quadratic"])
 
-        def rates(number: int) -> Free:
-            progress = np.asarray((number - 1) / max(1, run.rounds - 1))
-            return self._rates(run.model, prior, np.asarray(float(run.rounds)), progress)
+        def rates(answers: RoundSum) -> Free:
+            progress = np.asarray((answers.number - 1) / max(1, run.rounds - 1))
+            steps = run.rounds * run.asked / max(1, answers.contributors)
+            return self._rates(run.model, prior, np.asarray(steps), progress)
 
         return server_step(self.optimiser, self.beta, run, rates)
 
-    def _rates(self, model: Model, prior: Array, releases: Array, progress: Array) -> Free:
-        """Learning rates of mean and log-sd of a run with so many releases of a party."""
-        xp = namespace(releases)
+    def _rates(self, model: Model, prior: Array, steps: Array, progress: Array) -> Free:
+        """Learning rates of mean and log-sd of a run with so many steps of all parties."""
+        xp = namespace(steps)
         reach = xp.minimum(1.0, 1.0 / xp.sqrt(prior))
-        size = 1.0 / xp.sqrt(xp.maximum(releases, 1.0))
+        size = 1.0 / xp.sqrt(xp.maximum(steps, 1.0))
         rates = {"location": reach * size, "scale": size}
         if self.step_size is not None:
             rates = {"location": xp.full_like(prior, self.step_size), "scale": self.step_size}
@@ -526,7 +528,8 @@ class DPSGD(PrivateMethod):
         gradient = {
             "location": value["location"] + path.rest["linear"] - rest * mean, "scale": slope,
         }  # fmt: skip
-        rates = self._rates(model, path.least, path.terms.releases, path.terms.progress)
+        steps = path.terms.releases * self.parties
+        rates = self._rates(model, path.least, steps, path.terms.progress)
         moves, state = stepped(
             self.optimiser, self.beta, gradient, local.state, number - path.first, rates
         )
