@@ -15,7 +15,7 @@ from tacit.models import Records
 from tacit.plan.calibrate import Settled
 from tacit.plan.plan import Plan
 from tacit.plan.signal import POOR, signal
-from tacit.results.diagnostics import known_limits
+from tacit.results.diagnostics import known_before
 from tacit.results.evaluation import cannot_evaluate
 from tacit.results.statements import prior_statement, statement
 from tacit.results.verdict import missing_caution
@@ -99,7 +99,7 @@ def describe(
     terms = []
     if plan.settled:
         terms, poor = _terms(plan)
-        warnings += [*poor, *(one.text for one in known_limits(plan))]
+        warnings += [*poor, *(one.text for one in known_before(plan))]
         notes.append(
             "numbers of records are exact here; show them only to those who may see the records"
         )

@@ -270,6 +270,15 @@ def known_limits(plan: Plan) -> list[Caution]:
     return [*known, *unchecked_caution(plan)]
 
 
+def known_before(plan: Plan) -> list[Caution]:
+    """What to say before a run is charged: `known_limits`, and why it may not converge."""
+    if plan.privacy is None or not isinstance(plan.method, PrivateMethod):
+        return []
+    text = plan.method.settling_risk(plan.model, plan.settled)
+    risk = [] if text is None else [Caution("may-not-converge", text)]
+    return [*risk, *known_limits(plan)]
+
+
 def unchecked_caution(plan: Plan, verdict: Verdict | None = None) -> list[Caution]:
     """A caution if the variance implied by the model is not compared with the records."""
     checked = isinstance(plan.method, PrivateScores) or (
