@@ -52,6 +52,8 @@ class Federation(Table, frozen=True, kw_only=True):
     """The guarantee. Training without privacy must be requested explicitly: "none"."""
     parties: tuple[str, ...]
     """Common names of the parties' certificates, in the order of their updates."""
+    version: Count = 1
+    """Number of this version; a higher one adds parties to a running federation."""
     name: str = "federation"
     """Title of the run in results and reports."""
     seed: Seed = 0
@@ -324,9 +326,9 @@ class PartySetup(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def read_agreed(path: Path) -> Agreed:
-    """federation.toml."""
-    raw = read_toml(path)
+def read_agreed(path: Path, *, copy: Path | None = None) -> Agreed:
+    """federation.toml, or a copy of an earlier version of it."""
+    raw = read_toml(copy or path)
     data = raw.setdefault("data", {})
     if isinstance(data, dict):
         data.setdefault("held_out", 0.0)
@@ -395,6 +397,8 @@ def digest_of(federation: Federation, base: Path) -> str:
             body["privacy"].pop("secure", None)
     if not federation.keys:
         body.pop("keys", None)
+    if federation.version == 1:
+        body.pop("version")
     place = model_file(federation.model)
     if place.endswith(".py"):
         body["function"] = _text_digest(base, place, "model.function")
