@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tacit.cli.options import Json, Overrides
-from tacit.errors import ConfigError, DataError, PrivacyBudgetError
+from tacit.errors import ConfigError, PrivacyBudgetError
 
 
 def update(
@@ -49,7 +49,10 @@ def update(
 
       tacit update runs/second --set data.path=records-2028.csv
     """
-    raw = updated_study(run, data, overrides)
+    from tacit.live.update import updated_study
+    from tacit.run.config import read_override
+
+    raw = updated_study(run, data, dict(map(read_override, overrides or ())))
     if study is not None:
         _write_study(study, raw, as_json=json)
         return
@@ -68,34 +71,6 @@ def update(
         raise PrivacyBudgetError(
             f"{error}; the study file: tacit update {run} {files} --study update.toml"
         ) from error
-
-
-def updated_study(run: Path, data: list[str] | None, overrides: list[str] | None) -> dict[str, Any]:
-    """The study file of an update as a dictionary: that of the earlier run with other records."""
-    from tacit.results.summary import public_of
-    from tacit.run.config import read_toml
-    from tacit.run.directory import CONFIG
-
-    path = public_of(run) / CONFIG
-    if not path.is_file():
-        raise DataError(
-            f"{path} does not exist; give the directory of a finished run (tacit run --out …)"
-        )
-    raw = read_toml(path)
-    raw["continues"] = {"run": str(run)}
-    if data:
-        raw.setdefault("data", {})["path"] = data[0] if len(data) == 1 else data
-    before = dict(raw.get("data", {}))
-    from tacit.run.config import override
-
-    for asked in overrides or ():
-        override(raw, asked)
-    if not data and raw.get("data") == before and raw.get("seed") == read_toml(path).get("seed"):
-        raise ConfigError(
-            "the new records are not named; give their files, e.g. tacit update "
-            f"{run} new.csv, or --set data.query=…"
-        )
-    return raw
 
 
 def _write_study(path: Path, raw: dict[str, Any], *, as_json: bool) -> None:

@@ -28,6 +28,7 @@ from tacit.server.requests import (
     read_released,
 )
 from tacit.server.solve import concluded, solve_round
+from tacit.server.staleness import damped
 from tacit.server.state import Log, Rules, ServerState
 
 
@@ -69,7 +70,9 @@ def step_together(
     for key, reply in fresh.items():
         if state.finished:
             break
-        follow = _sequential if rules.order == "sequential" else _asynchronous
+        follow = _sequential
+        if rules.order == "asynchronous":
+            follow, reply = _asynchronous, damped(rules, state, state.open[key], reply)
         state, more = follow(rules, close_requests(state, {key: reply}), reply, now)
         log = (*log, *more)
     return state, log

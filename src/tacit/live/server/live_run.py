@@ -36,6 +36,7 @@ from tacit.server.checkpoint import Checkpoint
 from tacit.server.messages import Reply, Request, pack_natural, unpack_natural
 from tacit.server.requests import check_reply, integer_shapes, read_released
 from tacit.server.run import ServerRun
+from tacit.server.schedule import StalenessDamping
 from tacit.server.state import Log, Rules
 
 FACTOR_TOLERANCE = 1e-6
@@ -491,6 +492,8 @@ class LiveRun(ServerRun):
             _refuse_plain("this run is private")
         if self.rules.solver is not None:
             _refuse_plain("its method has stages (method.kind = 'exact' or 'gradient-vi' has none)")
+        if isinstance(self.rules.schedule.damping, StalenessDamping):
+            _refuse_plain("its server damps updates by staleness (schedule.damping)")
         if not is_independent_normal(self.rules.prior):
             _refuse_plain(
                 "its posterior is not a normal with independent coordinates "
