@@ -12,7 +12,12 @@ from tacit.errors import ConfigError, PrivacyBudgetError
 
 
 def update(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of the earlier run.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN|SERVER.toml", help="Directory of the earlier run, or a live server's file."
+        ),
+    ],
     data: Annotated[
         list[str] | None,
         typer.Argument(metavar="DATA …", help="File or files with the new records [data.path]."),
@@ -48,7 +53,12 @@ def update(
       tacit update runs/first records-2027.csv --study update.toml
 
       tacit update runs/second --set data.path=records-2028.csv
+
+      tacit update server.toml --study federation-2027.toml
     """
+    if run.is_file():
+        _continue_federation(run, study, data=data, out=out, overrides=overrides, as_json=json)
+        return
     from tacit.live.update import updated_study
     from tacit.run.config import read_override
 
@@ -71,6 +81,34 @@ def update(
         raise PrivacyBudgetError(
             f"{error}; the study file: tacit update {run} {files} --study update.toml"
         ) from error
+
+
+def _continue_federation(server: Path, study: Path | None, *, as_json: bool, **given: Any) -> None:
+    """Write the agreed file of a live run that continues the finished one of server.toml."""
+    import tomlkit
+
+    from tacit.cli.options import print_json
+    from tacit.live.config import read_agreed
+    from tacit.live.update import continued_federation
+    from tacit.support.storage import write_text
+
+    unused = next((name for name, value in given.items() if value), None)
+    if study is None or unused is not None:
+        raise ConfigError(
+            f"{server} is a live federation's file, whose parties have the new records; write the "
+            f"agreed file of the update, and nothing else: tacit update {server} --study FILE.toml"
+        )
+    if study.exists():
+        raise ConfigError(f"--study {study} exists; choose another name")
+    write_text(study, tomlkit.dumps(continued_federation(server)))
+    digest = read_agreed(study).digest
+    if as_json:
+        print_json({"study": str(study), "configuration": digest})
+    else:
+        typer.echo(
+            f"agreed file: {study} (digest {digest[:12]}…); next: every end names its old state "
+            "directory as earlier and a new one as state, and every party approves the file"
+        )
 
 
 def _write_study(path: Path, raw: dict[str, Any], *, as_json: bool) -> None:

@@ -55,6 +55,8 @@ from tacit.results.posterior import Posterior, posterior_of
 from tacit.results.saved import write_posterior
 from tacit.results.statements import interval_note, statement
 from tacit.results.summary import Intervals, PartyEvaluation, PartyResult, read_part, write_result
+from tacit.run.config import Continues
+from tacit.run.continued import SeenRecords, records_used
 from tacit.run.directory import EVALUATION, private_part, public_part
 from tacit.run.ledger import refuse_simulated, set_own_budgets
 from tacit.support.public_files import POSTERIOR, RESULT
@@ -290,11 +292,15 @@ async def join(
     if finished is not None:
         return finished.end
     ready = prepare_party(setup)
+    used = _records_used(ready)
     short = _short_of_budget(ready)
     if prepared is not None:
         prepared(ready)
     with held(setup.state):
         journal = Journal(setup.state / "log.jsonl", watch)
+        if used is not None:
+            private_part(setup.state).mkdir(mode=0o700, exist_ok=True)
+            used.write(setup.state)
         if short is not None:
             journal.write("short of budget", reason=short)
         try:
@@ -309,6 +315,21 @@ async def join(
                     )
         finally:
             journal.close()
+
+
+def _records_used(ready: ReadyParty) -> SeenRecords | None:
+    """Hashes of this party's records, for a later run that continues this one; or None.
+
+    Refuses records that the continued run has used.
+    """
+    agreed, ledger = ready.setup.agreed, None
+    continues = None
+    if agreed.federation.continues is not None:
+        rows = agreed.federation.continues.equal_rows
+        continues = Continues(run=str(agreed.earlier), equal_rows=rows)
+    if ready.plan.privacy is not None and ready.plan.privacy.insecure_noise_seed is None:
+        ledger = ready.ledger_path
+    return records_used(ready.plan, ready.loaded, continues, ledger)
 
 
 async def _take_part(ready: ReadyParty, journal: Journal) -> PartyEnd:

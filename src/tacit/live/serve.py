@@ -112,6 +112,7 @@ def complete_adoption(state: Path) -> None:
 def read_proposal(setup: ServerSetup, following: Agreed) -> Proposal:
     """The version that the agreed file has now, checked against the one that the run follows."""
     agreed = read_agreed(setup.agreed.path)
+    agreed = msgspec.structs.replace(agreed, earlier=setup.agreed.earlier)
     check_successor(following.federation, agreed.federation)
     plan = server_plan(agreed)
     check_same_terms(server_plan(following), plan)

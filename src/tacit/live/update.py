@@ -9,6 +9,9 @@ from typing import Any
 from tacit.errors import ConfigError, DataError
 from tacit.fitting.fit import load
 from tacit.fitting.result import Fit
+from tacit.live.config import read_server
+from tacit.live.plan import posterior_digest
+from tacit.results.saved import read_saved
 from tacit.results.summary import public_of
 from tacit.run.config import parse_config, read_toml, set_key
 from tacit.run.directory import CONFIG
@@ -59,6 +62,22 @@ def update(
     place = None if ledger is None else Path(ledger)
     carry_out(config, out, resume=resume, overwrite=overwrite, ledger=place)
     return load(out)
+
+
+def continued_federation(server: Path) -> dict[str, Any]:
+    """The agreed file of a run that updates a finished live run, as a dictionary.
+
+    Parameters
+    ----------
+    server
+        server.toml of the earlier run.
+    """
+    setup = read_server(server)
+    result, posterior, _ = read_saved(setup.state)
+    raw = read_toml(setup.agreed.path)
+    raw.pop("version", None)
+    raw["continues"] = {"run": result.run, "posterior": posterior_digest(posterior.natural)}
+    return raw
 
 
 def updated_study(

@@ -61,6 +61,7 @@ def copied(state: Path, digest: str, agreed: Agreed) -> Agreed:
     if digest == agreed.digest:
         return agreed
     found = read_agreed(agreed.path, copy=_copy(state, digest))
+    found = msgspec.structs.replace(found, earlier=agreed.earlier)
     if found.digest != digest:
         raise DataError(
             f"{_copy(state, digest)} has digest {found.digest[:12]}…, not {digest[:12]}…: the "
