@@ -343,7 +343,9 @@ MUTANTS = (
     ),
     Mutant(
         "nothing is charged", "party/charge.py",
-        "            self.ledger.open_many(releases, budget_required=self.budget_required)\n"
+        "            self.ledger.open_many(\n"
+        "                releases, budget_required=self.budget_required, plans=self.plans\n"
+        "            )\n"
         "            if releases\n            else ([], [])\n",
         "            [None] * len(releases), []\n",
         (CHARGING,),

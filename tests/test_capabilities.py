@@ -121,7 +121,7 @@ ONE_PREDICTOR = GLM.replace("InNumPy", "DiagonalExpectations InNumPy")
     [
         ("logistic", ONE_PREDICTOR),
         ("softmax", GLM),
-        ("poisson", ONE_PREDICTOR),
+        ("poisson", f"{ONE_PREDICTOR} ImpliedVariance"),
         ("normal-mean", "ConjugateGaussian BoundedDerivatives"),
         ("neural-network", ""),
         ("topics", "TopicTables"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tacit.privacy.events import GaussianEvent
-from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.ledger.ledger import Ledger, ReleaseRequest, RunPlan
 
 DATA = {"x": np.arange(6.0).reshape(3, 2), "y": np.ones(3)}
 
@@ -84,10 +84,16 @@ def test_operator_sets_a_budget_and_sees_what_was_spent(tacit, ledger, tmp_path)
     with Ledger(path) as opened:
         event = GaussianEvent(clip=1.0, noise_sd=40.0)
         identity = opened.identify({"columns": ["x", "y"]}, DATA)
-        opened.charge(identity, "run", "r0", [event], unit="record", adjacency="replace-one")
+        terms = {"unit": "record", "adjacency": "replace-one"}
+        opened.charge(identity, "run", "r0", [event], **terms)
+        assert "planned" not in tacit("ledger", "show", "--ledger", path)[1]
+        asked = ReleaseRequest(dataset=identity, run="two", request="r0", events=[event], **terms)
+        plan = RunPlan(dataset=identity, run="two", events=[event, event], **terms)
+        opened.open_many([asked], plans=[plan])
     code, out, _ = tacit("ledger", "show", "--ledger", path)
     assert code == 0
     assert "replace-one" in out
+    assert "Beside another run, an unfinished run counts at least as planned" in out
     assert dataset not in out, "a short id will do"
     code, out, _ = tacit("ledger", "show", "--ledger", path, "--all")
     assert code == 0
@@ -95,7 +101,7 @@ def test_operator_sets_a_budget_and_sees_what_was_spent(tacit, ledger, tmp_path)
     assert dataset in out
     code, out, _ = tacit("ledger", "verify", "--ledger", path)
     assert code == 0
-    assert "3 entries, intact" in out
+    assert "5 entries, intact" in out
     assert tacit("ledger", "export", "--ledger", path, "--out", "entries.csv")[0] == 0
     assert "gaussian" in (tmp_path / "entries.csv").read_text()
 

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import tomllib
 import warnings
 from pathlib import Path
@@ -134,6 +136,37 @@ def test_a_draft_leaves_the_noise_of_a_number_to_inference(patients):
     assert age.affine is not None
 
 
+def test_codes_are_drafted_as_codes(tacit, patients):
+    """999, -1 and a 9 beside 0 and 1 would be numbers with great weight."""
+    age = [999.0 if i % 10 == 0 else float(one) for i, one in enumerate(AGES)]
+    pl.read_csv("patients.csv").with_columns(
+        age=pl.Series(age),
+        visits=pl.Series([-1 if i % 7 == 0 else i % 5 for i in range(N)]),
+        grade=pl.Series([1 + i % 4 for i in range(N)]),
+        died=pl.Series([9 if i % 9 == 0 else i % 2 for i in range(N)]),
+    ).write_csv("coded.csv")
+    code, _, err = tacit("init", "coded.csv", "--outcome", "died", "--not-private")
+    assert code == 0, err
+    text = Path("study.toml").read_text()
+    columns = {one.name: one for one in parse_config(tomllib.loads(text)).data.columns}
+    for name, value in (("age", "999"), ("visits", "-1"), ("died", "9")):
+        assert columns[name].missing_values == (value,)
+        assert columns[name].missing == "drop"
+        assert f"{value} looks like a code for missing" in text
+    assert columns["age"].high < 200
+    assert columns["died"].levels == ("0", "1")
+    assert re.search(r"grade = .*if 1 to 4 are codes of a category, list them as levels", text)
+    code, _, err = tacit("check", "study.toml")
+    assert code == 0, err
+
+
+def test_the_package_is_a_program():
+    done = subprocess.run(
+        [sys.executable, "-m", "tacit", "--version"], capture_output=True, text=True, check=True
+    )
+    assert tacit_package.__version__ in done.stdout
+
+
 def test_rounding_never_cuts_and_never_hits_an_extreme_by_design():
     rng = np.random.default_rng(0)
     for _ in range(300):
@@ -152,7 +185,8 @@ def test_a_run_predicts_from_the_command_line(tacit, patients):
     assert code == 0, err
     assert "smoker: yes vs no" in out
     new = pl.DataFrame({"age": [30.0, 999.0, 50.0], "smoker": ["no", "yes", "no"],
-                        "body mass": [25.0, 25.0, None]})  # fmt: skip
+                        "body mass": [25.0, 25.0, None], "id": ["x", "y", "z"],
+                        "low": [1, 2, 3]})  # fmt: skip
     new.write_parquet("new.parquet")
     code, out, err = tacit("predict", "run", "new.parquet", "--out", "out.csv")
     assert code == 0, err
@@ -164,12 +198,17 @@ def test_a_run_predicts_from_the_command_line(tacit, patients):
     assert ((table["low"] < table["probability"]) & (table["probability"] < table["high"]))[
         :2
     ].all()
-    code, out, _ = tacit("predict", "run", "new.parquet", "--out", "again.parquet", "--json")
+    code, out, _ = tacit("predict", "run", "new.parquet", "--out", "again.parquet", "--json",
+                         "--keep", "id")  # fmt: skip
     said = json.loads(out)
+    assert pl.read_parquet("again.parquet").columns == ["id", "probability", "low", "high"]
+    assert pl.read_parquet("again.parquet")["id"].to_list() == ["x", "y", "z"]
     assert (said["rows"], said["without_prediction"], said["clipped"]) == (3, 1, {"age": 1})
     for arguments, exit_code, words in (
         (("run", "new.parquet", "--out", "out.csv"), 2, "exists"),
         (("run", "new.parquet", "--out", "out.xlsx"), 2, "must end in"),
+        (("run", "new.parquet", "--out", "x.csv", "--keep", "low"), 2, "of that name"),
+        (("run", "new.parquet", "--out", "x.csv", "--keep", "no"), 4, 'no column "no"'),
         (("nowhere", "new.parquet", "--out", "x.csv"), 4, "is missing"),
         (("run", "study.toml", "--out", "x.csv"), 4, "must end in one of"),
     ):

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 import tacit
+from tacit.data.codes import MissingCodeWarning
 from tacit.data.prepare import OutsideBoundsWarning
 from tacit.errors import ConfigError, DataError
 from tacit.support.argument_names import in_python
@@ -143,5 +144,68 @@ def test_the_whole_name_of_a_column_with_a_space_is_quoted():
 def test_a_third_code_of_a_yes_no_outcome_is_refused_with_words():
     """Linear regression would read 9, a usual code for missing, as a number."""
     frame = FRAME.assign(died=FRAME["died"].where(FRAME.index % 50 > 0, 9))
-    with pytest.raises(DataError, match=r"three values, 0, 1 and 9; if 9 stands for missing, make"):
+    with pytest.raises(DataError, match=r"three values, 0, 1 and 9; if 9 stands for missing, decl"):
         fitted("died ~ age", frame)
+    declared = tacit.Schema(missing_values={"died": [9]}, missing={"died": "drop"})
+    assert fitted("died ~ age", frame, schema=declared)._result.model.kind == "logistic"
+
+
+def test_codes_that_stand_for_missing_are_declared_or_named():
+    """As text and as numbers, they are neither values nor part of centre and scale."""
+    gone = FRAME.index % 10 == 0
+    for code, frame in (
+        (999, FRAME.assign(age=FRAME["age"].mask(gone, 999))),
+        ("unknown", FRAME.assign(age=FRAME["age"].astype(object).mask(gone, "unknown"))),
+    ):
+        schema = tacit.Schema(missing_values={"age": [code]}, missing={"age": "drop"})
+        fit = fitted("died ~ age", frame, schema=schema)
+        plain = fitted("died ~ age", FRAME[~gone])
+        np.testing.assert_allclose(fit.summary()["mean"], plain.summary()["mean"], rtol=1e-6)
+        with (
+            pytest.raises(DataError)
+            if code == "unknown"
+            else pytest.warns(
+                MissingCodeWarning, match="999 looks like a code for a missing value"
+            ) as caught
+        ):
+            fitted("died ~ age", frame)
+        if code == "unknown":
+            assert """missing_values={"age": ["unknown"]}""" in str(caught.value)
+    with pytest.raises(ConfigError, match=r"missing_values\['age'\] = 'NA'; give a list"):
+        tacit.Schema(missing_values={"age": "NA"})
+
+
+def test_whole_numbers_that_may_be_codes_are_noted():
+    fit = fitted("died ~ grade", FRAME.assign(grade=1 + FRAME.index % 4))
+    assert "write C(grade) if they are codes" in str(fit)
+
+
+def test_records_without_a_party_are_refused_or_left_out_as_the_error_says():
+    frame = FRAME.assign(ward=FRAME["ward"].where(FRAME.index > 2))
+    with pytest.raises(DataError, match=re.escape('missing["ward"] = "drop" in the schema')):
+        fitted("died ~ age", frame, party="ward")
+    fit = fitted("died ~ age", frame, party="ward", schema=tacit.Schema(missing={"ward": "drop"}))
+    assert "their party is missing: 3" in str(fit.notes)
+    assert fit.summary()["mean"][0] == pytest.approx(
+        fitted("died ~ age", FRAME.iloc[3:], party="ward").summary()["mean"][0]
+    )
+
+
+def test_an_interaction_has_the_units_of_its_numbers():
+    """Per ten years everywhere, or nowhere."""
+    schema = tacit.Schema(
+        bounds={"age": (18, 100), "stay": (0, 40)}, levels={"sex": ["f", "m"], "died": [0, 1]},
+        units={"age": "year"},
+    )  # fmt: skip
+    fit = fitted("died ~ age*C(sex) + age*stay", FRAME, schema=schema)
+
+    def rows(**more):
+        table = fit.summary(**more)
+        return dict(zip(table["term"], zip(table["unit"], table["mean"], strict=True), strict=True))
+
+    one, ten = rows(), rows(per={"age": 10})
+    for term, unit in (("age", "year"), ("age:sex[m]", "year"), ("age:stay", "year × stay")):
+        assert one[term][0] == unit
+        assert ten[term][0] == f"10 {unit}"
+        assert ten[term][1] == pytest.approx(10 * one[term][1])
+    assert one["stay"] == ten["stay"]

@@ -66,6 +66,17 @@ MODELS = {
         "model": {"kind": "normal-mean"},
         "method": {"kind": "exact"},
     },
+    "wrong noise": {
+        "privacy": "none",
+        "outcome": "a",
+        "columns": {
+            "a": {"low": -3.0, "high": 3.0, "center": 0.0, "scale": 1.0},
+            "b": {"low": -3.0, "high": 3.0},
+            "y": {"levels": ["no", "yes"], "feature": False},
+        },
+        "model": {"kind": "linear", "noise_sd": 0.1},
+        "method": {"kind": "natural"},
+    },
     "gradient": {
         "privacy": "none",
         **BINARY,
@@ -300,6 +311,16 @@ def test_the_wire_changes_no_bit(tmp_path, what, kind, encodings):
     assert_equal(fed, plan, results)
     told = {line["party"]: line["encoding"] for line in fed.journal() if line["event"] == "joined"}
     assert set(told.values()) == set(encodings)
+
+
+def test_a_misfit_is_seen_over_the_wire(tmp_path):
+    fed = federation(tmp_path / "fed", "wrong noise", "synchronous", rounds=20)
+    plan = fed.alone()
+    results = asyncio.run(run_all(fed))
+    assert_equal(fed, plan, results)
+    (text,) = [one.text for one in results[0].cautions if one.kind == "misfit"]
+    assert "leave noise_sd out" in text
+    assert carry_out(plan).verdict.misfit in text
 
 
 def test_a_run_of_the_same_file_in_one_process_says_the_same(tmp_path, monkeypatch):

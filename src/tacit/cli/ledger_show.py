@@ -21,6 +21,8 @@ from tacit.privacy.ledger.verify import Row
 from tacit.support.type_info import prepare
 
 MOST_NAMES = 3
+NOT_RECORDED = "not recorded"
+"""Plan of a run of an earlier version."""
 USUAL_DELTA = 1e-5
 """δ at which spending is shown where no budget names one."""
 
@@ -44,8 +46,18 @@ def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
     terms = {row.dataset: row.budget or _terms(entries, row.dataset) for row in spent}
     runs = _run_rows(entries, names, terms)
     if runs:
-        columns = ["run", "first charge", "parties", "charges", "unanswered", "ε of this run"]
+        columns = ["run", "first charge", "parties", "charges", "unanswered", "ε of this run",
+                   "planned"]  # fmt: skip
+        unfinished = any(row[-1] not in (row[-2], NOT_RECORDED) for row in runs)
+        if not unfinished:
+            runs, columns = [row[:-1] for row in runs], columns[:-1]
         show_table("Runs", columns, runs)
+        if unfinished:
+            console.print(
+                '"planned": ε of all that the run was to release. Beside another run, an '
+                "unfinished run counts at least as planned.",
+                highlight=False,
+            )
     allowed = _operator_rows(entries, names)
     if allowed:
         show_table("Budgets and links", ["time", "what", "parties", "reason"], allowed)
@@ -112,8 +124,8 @@ def _terms(entries: Sequence[Row], dataset: str) -> Budget | None:
 
 
 def party_names(entries: Sequence[Row]) -> dict[str, str]:
-    """Party name of each data set, from its charges."""
-    names = {}
+    """Party name of each data set, from its charges or else from a run's plan."""
+    names = {row.dataset: row.purpose for row in entries if row.kind == "plan" and row.purpose}
     for row in entries:
         named = re.fullmatch(r"(.+), visit \d+", row.purpose) if row.kind == "charge" else None
         if named:
@@ -192,9 +204,10 @@ def _run_rows(
     entries: Sequence[Row], names: dict[str, str], budgets: dict[str, Budget | None]
 ) -> list[list[Any]]:
     runs: dict[str, list[Row]] = {}
+    plans: dict[str, list[Row]] = {}
     for row in entries:
-        if row.kind == "charge":
-            runs.setdefault(row.run, []).append(row)
+        if row.kind in ("charge", "plan"):
+            (runs if row.kind == "charge" else plans).setdefault(row.run, []).append(row)
     price = CachedAccountant(None)
     return [
         [
@@ -204,6 +217,7 @@ def _run_rows(
             len(charges),
             sum(row.state == "charged" for row in charges),
             _epsilon_of(charges, budgets, price),
+            _epsilon_of(plans[run], budgets, price) if run in plans else NOT_RECORDED,
         ]
         for run, charges in runs.items()
     ]
@@ -218,7 +232,7 @@ def _epsilon_of(
         own = [row for row in charges if row.dataset == dataset]
         if own and limit is not None:
             with suppress(TacitError, msgspec.ValidationError):
-                charged = Charged(_paid(own), frozenset({own[0].run}))
+                charged = Charged({own[0].run: _paid(own)})
                 found.append((price.of(charged, limit), limit.delta))
     if not found:
         return "no budget set"

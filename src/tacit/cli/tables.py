@@ -88,6 +88,10 @@ def predict(
     data: Annotated[Path, typer.Argument(metavar="DATA", help="New records: CSV or Parquet.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Predictions: .csv or .parquet.")],
     level: Annotated[float, typer.Option(help="Probability of the intervals.")] = 0.95,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Copy this column of DATA, e.g. an id; repeatable."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Predict the outcome of new records with a finished run.
@@ -97,7 +101,7 @@ def predict(
 
     Examples:
 
-      tacit predict runs/study-seed0 new.csv --out predictions.csv
+      tacit predict runs/study-seed0 new.csv --out predictions.csv --keep patient_id
 
       tacit predict state new.parquet --out predictions.parquet --json
     """
@@ -111,6 +115,7 @@ def predict(
     fitted = read_predictor(run_dir)
     new = read_new(fitted.posterior, fitted.data, data)
     frame = cast("pl.DataFrame", predicted(new, "interval", level=level))
+    frame = _with_kept(frame, data, keep or [])
     incomplete = int((~new.prepared.complete).sum())
     _write(frame, out)
     if json:
@@ -140,6 +145,20 @@ def predict(
     for text in fitted.cautions:
         console.print(f"WARNING: {text}", style="bold red", highlight=False)
     console.print(f"predictions: {out}", highlight=False)
+
+
+def _with_kept(frame: pl.DataFrame, data: Path, names: list[str]) -> pl.DataFrame:
+    """Predictions beside columns of the records."""
+    if not names:
+        return frame
+    from tacit.data.frames import raw_frame
+
+    both = [name for name in names if name in frame.columns]
+    if both:
+        raise ConfigError(
+            f"--keep {both[0]}; the predictions have a column of that name: rename it in {data}"
+        )
+    return raw_frame(data, f'"{data}"').select(names).hstack(frame)
 
 
 def _write(frame: pl.DataFrame, out: Path) -> None:

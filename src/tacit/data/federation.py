@@ -14,7 +14,7 @@ from tacit.data.persons import balanced_persons, by_appearance, held_out_persons
 from tacit.data.prepare import Column, as_kept, encode, with_pooled_scale, without_intercept
 from tacit.data.readers.catalogue import read_table
 from tacit.data.records import len_records
-from tacit.data.rows import ReadRows, read_rows
+from tacit.data.rows import ReadRows, read_rows, without_name
 from tacit.data.schema.checks import unbounded_columns
 from tacit.data.schema.layout import Layout, layout_of
 from tacit.data.schema.outcome import outcome_bounds, outcome_levels
@@ -395,13 +395,20 @@ def _labels(groups: Rows | None, held: np.ndarray) -> tuple[str, ...]:
 
 
 def _source(read: ReadRows, rows: Rows) -> SourceRows | None:
-    """All rows of the table by party: held-out ones too, and those that were dropped."""
+    """All rows of the table by party: held-out ones too, and those that were dropped.
+
+    Dropped rows without a party's name are divided among the parties.
+    """
     if read.frame is None or read.places is None:
         return None
-    whole = rows if read.groups is None else {name: read.groups[name] for name in rows}
-    places = {name: read.places[part] for name, part in whole.items()}
     frame = read.frame.drop(PARTY, strict=False)  # a name that the reader gave
-    return table_rows(frame, with_unused(places, frame.height))
+    places = {name: read.places[part] for name, part in rows.items()}
+    if read.groups is None or read.labels is None:
+        return table_rows(frame, with_unused(places, np.arange(frame.height)))
+    belongs = {name: np.flatnonzero(read.labels == name) for name in rows}
+    places = {name: np.union1d(part, belongs[name]) for name, part in places.items()}
+    nameless = np.flatnonzero(without_name(read.labels))
+    return table_rows(frame, with_unused(places, nameless))
 
 
 def _prepared_schema(schema: SourceSchema, columns: Sequence[Column]) -> SourceSchema:

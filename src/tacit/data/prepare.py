@@ -130,7 +130,8 @@ def _read_numeric(series: pl.Series, config: ColumnConfig) -> Column:
         row = _first(unparsed)
         raise DataError(
             f'column "{config.name}", data row {row}: "{series[row - 1]}" is not a number; fix'
-            " the cell, or add the text to missing_values"
+            f" the cell, or declare {column_key(config.name)}.missing_values = "
+            f'["{series[row - 1]}"] and {column_key(config.name)}.missing = "drop"'
         )
     missing = numbers.is_null().to_numpy()
     values = numbers.fill_null(0.0).to_numpy()
@@ -141,7 +142,8 @@ def _read_numeric(series: pl.Series, config: ColumnConfig) -> Column:
         row = _first(broken)
         raise DataError(
             f'column "{config.name}", data row {row}: the value is {values[row - 1]}; fix the'
-            f' cell, or declare missing_values = ["{values[row - 1]}"]'
+            f" cell, or declare {column_key(config.name)}.missing_values = "
+            f'["{values[row - 1]}"] and {column_key(config.name)}.missing = "drop"'
         )
     return _within_bounds(np.where(missing, 0.0, values), missing, config)
 

@@ -14,9 +14,11 @@ from tacit.data.derived import raw_names, with_derived
 from tacit.data.partition import Rows, by_label
 from tacit.data.persons import read_persons
 from tacit.data.prepare import Column, as_text, count_outside, read_column
+from tacit.data.schema.columns import ColumnConfig
 from tacit.data.schema.outcome import read_outcome
 from tacit.data.schema.table import PARTY, SourceSchema, Table, listed
 from tacit.errors import ConfigError, DataError
+from tacit.support.argument_names import column_key
 
 MIN_RECORDS = 20
 """Records above which a party column without repeated values is refused as a mistake."""
@@ -31,12 +33,15 @@ class ReadRows:
     kept: list[Column]
     y: np.ndarray
     groups: Rows | None
+    """Rows of each party, counted among those that were read."""
     persons: np.ndarray | None
     """Person code of each row; None without data.person."""
     frame: pl.DataFrame | None = None
     """The whole table, with all its columns; None for synthetic rows."""
     places: np.ndarray | None = None
     """Row of the table that each row was read from."""
+    labels: np.ndarray | None = None
+    """Party of each row of the table, dropped ones included; None where there is none."""
     true_values: dict[str, float] | None = None
     notes: tuple[str, ...] = ()
     clipped: dict[str, int] = field(default_factory=dict)
@@ -73,7 +78,13 @@ def _read_rows(
     wanted = {column.name for column in schema.features}
     check_keep(schema, data)
     _refuse_unknown(table, data, label, wanted)
-    wanted.update(name for name in (*data.keep, label) if name and schema.declared(name))
+    wanted.update(data.keep)
+    nameless = np.zeros(table.frame.height, dtype=bool)
+    declared = schema.declared(label) if label else None
+    if declared is not None and (declared.levels or declared.name in wanted):
+        wanted.add(declared.name)
+    elif declared is not None and declared.missing == "drop":
+        nameless = without_name(_names(table.frame[declared.name], declared))
     outcome = read_outcome(table)
     frame = with_derived(table.frame, schema.columns, wanted)
     wanted.update(raw_names(schema.columns, wanted))
@@ -82,7 +93,8 @@ def _read_rows(
         for config in schema.columns
         if config.name in wanted and config.name != schema.outcome
     }
-    there, notes = _remaining(outcome, columns, data, seed)
+    there, notes = _remaining(outcome, columns, nameless, data, seed)
+    labels = _labels(table, label, columns) if label else None
     columns = {name: column.rows(there) for name, column in columns.items()}
     columns_notes = [note for column in (outcome, *columns.values()) for note in column.notes]
     return ReadRows(
@@ -90,10 +102,11 @@ def _read_rows(
         features=[columns[config.name] for config in schema.features],
         kept=[columns[name] for name in data.keep],
         y=outcome.values[there].astype(np.float64),
-        groups=_groups(table, label, columns, there) if label else None,
+        groups=_groups(table, label, columns, labels, there) if labels is not None else None,
         persons=_persons(table, data.person, there) if data.person else None,
         frame=table.frame,
         places=np.flatnonzero(there),
+        labels=labels,
         true_values=table.true_values,
         notes=(*table.notes, *notes, *columns_notes),
         clipped=count_outside((outcome, *columns.values())),
@@ -101,11 +114,16 @@ def _read_rows(
 
 
 def _remaining(
-    outcome: Column, columns: dict[str, Column], data: DataConfig, seed: int
+    outcome: Column,
+    columns: dict[str, Column],
+    nameless: np.ndarray,
+    data: DataConfig,
+    seed: int,
 ) -> tuple[np.ndarray, list[str]]:
-    """Mark the rows to keep, with notes about dropped ones."""
-    gone = np.zeros(len(outcome.values), dtype=bool)
-    notes: list[str] = []
+    """Mark the rows to keep, with notes about dropped ones; `nameless` have no party."""
+    gone, notes = nameless.copy(), []
+    if nameless.any():
+        notes.append(f"rows dropped because their party is missing: {nameless.sum()}")
     for column in (outcome, *columns.values()):
         if column.config.missing == "drop" and column.missing.any():
             gone |= column.missing
@@ -163,28 +181,55 @@ def _persons(table: Table, name: str, there: np.ndarray) -> np.ndarray:
     return read_persons(table.frame[name], there, gaps)
 
 
-def _groups(table: Table, label: str, columns: dict[str, Column], there: np.ndarray) -> Rows:
+def _labels(table: Table, label: str, columns: dict[str, Column]) -> np.ndarray:
+    """Name of the party of each row of the table; None where it is missing."""
+    column = columns.get(label)
+    if label != PARTY and column is not None and column.config.kind == "categorical":
+        order = np.array([*column.config.levels, None], dtype=object)
+        return order[np.where(column.missing, len(column.config.levels), column.values)]
+    declared = None if label == PARTY else table.schema.declared(label)
+    return _names(table.frame[label], declared)
+
+
+def _names(series: pl.Series, declared: ColumnConfig | None) -> np.ndarray:
+    """Cells of the party column as text; None where they are missing."""
+    text = as_text(series)
+    if declared is not None and declared.missing_values:
+        text = text.set(text.is_in(declared.missing_values), None)
+    return text.to_numpy().astype(object)
+
+
+def without_name(labels: np.ndarray) -> np.ndarray:
+    """Rows whose party is missing."""
+    return np.array([one is None for one in labels.tolist()], dtype=bool)
+
+
+def _groups(
+    table: Table,
+    label: str | None,
+    columns: dict[str, Column],
+    labels: np.ndarray,
+    there: np.ndarray,
+) -> Rows:
     """Rows of each natural party, in the declared order of levels, else alphabetically."""
+    read = labels[there]
     if label == PARTY:
-        return by_label(table.frame[PARTY].to_numpy()[there], table.parties)
+        return by_label(read, table.parties)
+    assert label is not None
     column = columns.get(label)
     if column is not None and column.config.kind == "categorical":
-        order = list(column.config.levels)
-        if column.missing.any():
-            order.append("missing")
-        codes = np.where(column.missing, len(column.config.levels), column.values)
-        return by_label(np.array(order, dtype=object)[codes], order, label)
-    text = as_text(table.frame[label])
-    absent = text.is_null().to_numpy() & there
+        order = [*column.config.levels, *(["missing"] if column.missing.any() else [])]
+        return by_label(np.where(column.missing, "missing", read), order, label)
+    absent = without_name(labels) & there
     if absent.any():
         raise DataError(
             f'column "{label}", data row {int(np.argmax(absent)) + 1}: the value is missing, so the'
-            ' record has no party; fill it in, or declare the column with missing = "drop"'
+            f" record has no party; fill it in, or leave such records out by {column_key(label)}"
+            '.missing = "drop" in the schema'
         )
-    labels = text.to_numpy()[there]
-    if len(labels) > MIN_RECORDS and len(set(labels.tolist())) == len(labels):
+    if len(read) > MIN_RECORDS and len(set(read.tolist())) == len(read):
         raise DataError(
-            f'column "{label}" has another value in each of {len(labels)} records, but names the '
+            f'column "{label}" has another value in each of {len(read)} records, but names the '
             "party; name the column of the organisations that hold the records"
         )
-    return by_label(labels, sorted(set(labels.tolist())), label)
+    return by_label(read, sorted(set(read.tolist())), label)

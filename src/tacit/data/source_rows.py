@@ -43,12 +43,9 @@ def table_rows(frame: pl.DataFrame, parts: Rows) -> SourceRows:
     return SourceRows(parts, lambda rows: {name: one[rows] for name, one in columns().items()})
 
 
-def with_unused(rows: Rows, total: int) -> Rows:
-    """Rows of each party, and an equal share of those that no party uses."""
-    unused = np.ones(total, dtype=bool)
-    for part in rows.values():
-        unused[part] = False
-    left = np.flatnonzero(unused)
+def with_unused(rows: Rows, shared: np.ndarray) -> Rows:
+    """Rows of each party, and an equal share of those of `shared` that no party uses."""
+    left = np.setdiff1d(shared, np.concatenate(list(rows.values())))
     return {
         name: np.sort(np.concatenate([part, left[place :: len(rows)]]))
         for place, (name, part) in enumerate(rows.items())

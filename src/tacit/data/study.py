@@ -6,6 +6,7 @@ from the records, and the federation's notes say so.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from tacit.data.codes import MissingCodeWarning, is_coded, missing_code
 from tacit.data.config import TABULAR, ColumnConfig, DataConfig, PartitionConfig
 from tacit.data.derived import columns_of, with_derived
 from tacit.data.federation import Federation, federation_of_table
@@ -143,6 +145,8 @@ def federation_from(
         columns, positive = _columns(read, formula, terms, numeric=numeric, counts=counts)
     except DataError as error:
         raise located(error, whole) if len(frames) > 1 else error from None
+    if party is not None and party in declared:  # its names, and what an empty one becomes
+        columns = (*columns, msgspec.structs.replace(declared[party], feature=False))
     config = FrameConfig(
         columns=columns, outcome=formula.outcome, positive=positive, party=party,
         person=person, held_out=float(held_out), scaling="public",
@@ -189,6 +193,14 @@ def _federation(
     table = Table(frame=whole.frame, schema=source, parties=parties, notes=tuple(read.notes))
     found = federation_of_table(table, config, PartitionConfig(), seed)
     warn_outside(found.clipped, config.columns, "values", stacklevel=WHERE_CALLED)
+    for name, code in read.suspects.items():
+        warnings.warn(
+            f'column "{name}": {code:g} looks like a code for a missing value, but is used as a '
+            f'number; declare Schema(missing_values={{"{name}": [{code:g}]}}, missing={{"{name}": '
+            '"drop"}), or its bounds if it is a number',
+            MissingCodeWarning,
+            stacklevel=WHERE_CALLED,
+        )
     # Levels that were read from records are no more public than bounds that were.
     unbounded = tuple(dict.fromkeys((*found.unbounded, *read.inferred)))
     return replace(found, scaling="pooled" if read.inferred else "public", unbounded=unbounded)
@@ -234,6 +246,8 @@ class _Reader:
         self.known: dict[str, ColumnConfig] = {}
         self.inferred: list[str] = []
         """Columns of which something was read from records."""
+        self.suspects: dict[str, float] = {}
+        """Values that look like codes for missing, by column."""
 
     def note(self, name: str, text: str) -> None:
         """Note what was read from records."""
@@ -291,9 +305,23 @@ class _Reader:
                 )
             self.note(config.name, f"its {len(levels)} levels come")
             return _with_levels(config, levels)
+        numbers = _numbers(series, config)
+        self.suspect(config.name, numbers)
+        if is_coded(numbers):
+            self.notes.append(
+                f'column "{config.name}": whole numbers from {min(numbers):g} to {max(numbers):g} '
+                f"are used as a number, with one effect per step; write C({config.name}) if they "
+                "are codes of a category"
+            )
         center, scale = _location_scale(series, config)
         self.note(config.name, f"centre {center:.6g} and scale {scale:.6g} come")
         return msgspec.structs.replace(config, center=center, scale=scale)
+
+    def suspect(self, name: str, numbers: set[float]) -> None:
+        """Remember a number that looks like a code for a missing value."""
+        code = missing_code(numbers)
+        if code is not None:
+            self.suspects[name] = code
 
     def outcome(
         self, formula: Formula, *, numeric: bool | None, counts: bool
@@ -401,6 +429,8 @@ class _Reader:
         self, config: ColumnConfig, series: pl.Series, *, counts: bool
     ) -> ColumnConfig:
         """A number: scaled like a column, so that priors mean the same; counts stay as they are."""
+        if not self.private and not config.bounded:
+            self.suspect(config.name, _numbers(series, config))
         if counts:
             if config.low is None and not self.private:
                 most = max(_numbers(series, config), default=1.0)
@@ -436,9 +466,12 @@ def _with_levels(config: ColumnConfig, levels: tuple[str, ...]) -> ColumnConfig:
 
 def _present(series: pl.Series, config: ColumnConfig) -> pl.Series:
     """The values that are not missing."""
-    if series.dtype in (pl.String, pl.Enum, pl.Categorical) or isinstance(series.dtype, pl.Enum):
+    text = series.dtype in (pl.String, pl.Categorical) or isinstance(series.dtype, pl.Enum)
+    if text:
         series = as_text(series)
-        series = series.set(series.is_in(config.missing_values), None)
+    if config.missing_values:
+        gone = as_text(series).is_in(config.missing_values).fill_null(False)
+        series = series.zip_with(~gone, pl.Series([None], dtype=series.dtype))
     return series.drop_nulls()
 
 
@@ -470,7 +503,8 @@ def _refuse_mixed(series: pl.Series, config: ColumnConfig, category: str) -> Non
     row = int(np.argmax(unparsed))
     raise DataError(
         f'column "{config.name}", data row {row + 1}: "{text[row]}" is not a number, as most values'
-        f" are; correct it, leave the cell empty (and declare missing), or {category}"
+        f' are; correct it, declare Schema(missing_values={{"{config.name}": ["{text[row]}"]}}, '
+        f'missing={{"{config.name}": "drop"}}), or {category}'
     )
 
 
@@ -478,8 +512,9 @@ def _refuse_third_code(name: str, code: float) -> NoReturn:
     """An outcome of 0, 1 and one more number: a code for missing, a level or a count."""
     raise DataError(
         f'outcome "{name}" has three values, 0, 1 and {code:g}; if {code:g} stands for missing, '
-        f'make those cells empty; otherwise levels={{"{name}": […]}} in the schema for a category, '
-        'or family="linear" or "poisson" for a number'
+        f'declare Schema(missing_values={{"{name}": [{code:g}]}}, missing={{"{name}": "drop"}}); '
+        f'otherwise levels={{"{name}": […]}} for a category, or family="linear" or "poisson" for a '
+        "number"
     )
 
 

@@ -10,17 +10,21 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from tacit.engines.compilations import Compilations, compilations
 from tacit.engines.driver import Driver
 from tacit.engines.in_process import InProcess
 from tacit.errors import ConfigError
 from tacit.expfam import Gaussian
 from tacit.methods import Clipped
+from tacit.methods.natural.stages import DISPERSION
 from tacit.party.charge import Charging
 from tacit.party.clipping import clipped_share
 from tacit.plan.plan import Plan, first_factors
 from tacit.results import gradient_step
 from tacit.results.diagnostics import run_verdict
+from tacit.results.dispersion import Dispersion, measured_dispersion
 from tacit.results.evaluation import EvaluationWarning
 from tacit.results.posterior import Posterior, posterior_of
 from tacit.results.verdict import (
@@ -50,6 +54,8 @@ class Outcome:
     """Result of `tacit.results.gradient_step`, if more informative than the last round."""
     clipped: Clipped | None = None
     """Result of `tacit.party.clipping.clipped_share`; None unless this was a simulation."""
+    dispersion: Dispersion | None = None
+    """Result of `measured_dispersion`, where the parties' replies did not contain it."""
 
     @property
     def posterior(self) -> Posterior:
@@ -59,7 +65,7 @@ class Outcome:
     @property
     def verdict(self) -> Verdict:
         """Whether the run converged, and why."""
-        return run_verdict(self.plan, self.state, self.log, self.gradient_step)
+        return run_verdict(self.plan, self.state, self.log, self.gradient_step, self.dispersion)
 
 
 def carry_out(
@@ -118,6 +124,7 @@ def _carried_out(
         driver.report,
         _measured_step(plan, state),
         _measured_clipping(plan, state, driver),
+        _measured_dispersion(plan, state),
     )
 
 
@@ -134,6 +141,19 @@ def _measured_step(plan: Plan, state: ServerState) -> float | None:
     try:
         return gradient_step(plan.model, posterior.family, posterior.natural, plan.parties)
     except Exception:  # e.g. too little memory: keep the posterior
+        return None
+
+
+def _measured_dispersion(plan: Plan, state: ServerState) -> Dispersion | None:
+    """Squared residuals at the final q; exact records decide, so never in a private run."""
+    if plan.privacy is not None or DISPERSION in (state.memory or {}):
+        return None
+    posterior = posterior_of(plan, state.result, state.public)
+    if not isinstance(posterior.family, Gaussian) or not all(plan.parties.values()):
+        return None
+    try:
+        return measured_dispersion(plan.model, posterior.family, posterior.natural, plan.parties)
+    except (MemoryError, np.linalg.LinAlgError):  # keep the posterior
         return None
 
 

@@ -152,6 +152,8 @@ class RunFacts(NamedTuple):
     """Whether q has a full covariance."""
     gaussian_sites: bool = False
     """Whether the model is a `tacit.models.capabilities.GaussianSites`."""
+    implied_variance: bool = False
+    """Whether the model is a `tacit.models.capabilities.ImpliedVariance`."""
 
 
 class LocalMethod(abc.ABC):

@@ -16,6 +16,7 @@ log-likelihood.
 | `Scores` | private scoring |
 | `Simulates` | tune, synthetic records |
 | `SimulatesOutcomes` | private scores: centres clipped scores without bias |
+| `ImpliedVariance` | the comparison of residuals with the variance that the model implies |
 | `TopicTables` | `Fit.topics` |
 """
 
@@ -317,6 +318,44 @@ class SimulatesOutcomes(Protocol):
         ...
 
 
+class DispersionSums(NamedTuple):
+    """Sums over records that compare squared residuals with the model's variances.
+
+    For terms kᵢ that compare a squared residual with the variance, E[kᵢ] = 0 under the model.
+    """
+
+    excess: Array
+    """Σ w k, with k at the mean of q plus what the uncertainty of θ took from it."""
+    variance: Array
+    """Σ w E[k²]."""
+    third: Array
+    """Σ w E[k³]."""
+    scale: Array
+    """Σ w Var[y]; 1 + excess/scale is the ratio of observed to implied variance."""
+
+
+@runtime_checkable
+class ImpliedVariance(Protocol):
+    """A regression whose outcome has no free variance: it follows from the mean or is declared."""
+
+    def dispersion_sums(
+        self, eta: np.ndarray, variance: np.ndarray, y: np.ndarray, weights: np.ndarray
+    ) -> DispersionSums:
+        """Sums for predictors η ~ N(eta, variance) under q, in NumPy."""
+        ...
+
+    def dispersion_words(self, ratio: float) -> str:
+        """What a ratio of observed to implied variance means, and what to do."""
+        ...
+
+    unchecked_kind: ClassVar[str]
+    """Kind of the caution where the comparison is not made."""
+
+    def unchecked_dispersion(self, *, private: bool) -> str:
+        """Its text, with what to do."""
+        ...
+
+
 @runtime_checkable
 class TopicTables(Protocol):
     """Topics over a vocabulary."""
@@ -340,6 +379,7 @@ def abilities(model: Any) -> tuple[str, ...]:
         Scores,
         Simulates,
         SimulatesOutcomes,
+        ImpliedVariance,
         TopicTables,
     )
     return tuple(one.__name__ for one in every if isinstance(model, one))

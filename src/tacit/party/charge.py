@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -19,8 +20,9 @@ from tacit.errors import ConfigError, PrivacyBudgetError
 from tacit.plan.calibrate import Settled
 from tacit.privacy.events import Adjacency, GaussianEvent
 from tacit.privacy.guarantee import Unit
+from tacit.privacy.ledger.cost import only_run_reason
 from tacit.privacy.ledger.fingerprint import DatasetId
-from tacit.privacy.ledger.ledger import BudgetCheck, Ledger, ReleaseRequest
+from tacit.privacy.ledger.ledger import BudgetCheck, Ledger, ReleaseRequest, RunPlan
 from tacit.privacy.ledger.ledger import Reply as Kept
 from tacit.privacy.settings import Privacy
 from tacit.server.messages import Reply, Request, decode_reply, encode_reply
@@ -54,6 +56,25 @@ class Charging:
             found.setdefault(dataset, []).extend(self.settled[party].all_events)
         return found
 
+    @cached_property
+    def plans(self) -> list[RunPlan]:
+        """What the whole run releases from each data set, as the ledger records it."""
+        names: dict[DatasetId, list[str]] = {}
+        for party, dataset in self.datasets.items():
+            names.setdefault(dataset, []).append(party)
+        return [
+            RunPlan(
+                dataset=dataset,
+                run=self.run,
+                events=events,
+                unit=self.unit,
+                adjacency=self.adjacency,
+                purpose=names[dataset][0],
+            )
+            for dataset, events in self.requested.items()
+            if events
+        ]
+
     def prices(self, *, before: bool = False) -> dict[DatasetId, float]:
         """Smallest budget of each data set that admits the run, or what was charged before it."""
         requested = self.requested
@@ -83,6 +104,8 @@ class Charging:
         )
         for party, dataset in self.datasets.items():
             check = checks.get(dataset)
+            if check is not None and not check.fits and check.only_run:
+                raise PrivacyBudgetError(f"party {party!r}: {only_run_reason(check)}")
             if check is not None and not check.fits:
                 raise PrivacyBudgetError(
                     f"party {party!r}: privacy budget exceeded: spent ε = {check.spent:.4g}, this "
@@ -151,7 +174,7 @@ class Charging:
             rehearse([request for request in requests if request.id not in there])
         releases = [self._release_request(request) for request in paid]
         bodies, opened = (
-            self.ledger.open_many(releases, budget_required=self.budget_required)
+            self.ledger.open_many(releases, budget_required=self.budget_required, plans=self.plans)
             if releases
             else ([], [])
         )

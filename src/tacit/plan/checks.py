@@ -18,7 +18,7 @@ from tacit.expfam import Family, FullGaussian, make_family
 from tacit.methods import METHODS, Exact, LocalMethod, PrivateMethod
 from tacit.methods.base import MAX_FULL_COVARIANCE, RunFacts
 from tacit.models import Model, Records
-from tacit.models.capabilities import Coefficients, GaussianSites
+from tacit.models.capabilities import Coefficients, GaussianSites, ImpliedVariance
 from tacit.models.prior import PRIOR_PARTY
 from tacit.plan.calibrate import PartyShape, Settled
 from tacit.privacy.secure_sums import Thresholds
@@ -201,6 +201,7 @@ def facts(
         dimension=1 if model is None else model.dimension,
         full=isinstance(family, FullGaussian),
         gaussian_sites=isinstance(model, GaussianSites),
+        implied_variance=isinstance(model, ImpliedVariance),
     )
 
 

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tacit.data.derived import sources_of
 from tacit.data.schema.columns import ColumnConfig
 from tacit.data.schema.layout import layout_of
 from tacit.data.schema.units import EXAMPLE, parse_unit
@@ -104,7 +105,7 @@ def unit_map(
             block[row] *= size
             terms[row] = terms[row]._replace(unit=unit)
         return _for_levels(model, terms, block, np.zeros(width))
-    block, terms = _block(features, per)
+    block, terms = _block(features, per, {one.name: one for one in columns})
     offset = np.zeros(len(terms))
     target = next((one for one in columns if one.name == outcome), None)
     if model.output == "gaussian" and target is not None and not target.levels:
@@ -120,7 +121,9 @@ def _columns_of(model: Coefficients) -> list[str]:
     return [name.removeprefix(prefix) for name in model.names[: len(model.layout)]]
 
 
-def _block(features: Iterable[ColumnConfig], per: Per | None) -> tuple[np.ndarray, list[Term]]:
+def _block(
+    features: Iterable[ColumnConfig], per: Per | None, columns: Mapping[str, ColumnConfig]
+) -> tuple[np.ndarray, list[Term]]:
     """The map of one predictor: rows and columns in the order of x."""
     terms = [Term(INTERCEPT, INTERCEPT, None)]
     scales, shifts = [1.0], [0.0]
@@ -129,7 +132,9 @@ def _block(features: Iterable[ColumnConfig], per: Per | None) -> tuple[np.ndarra
         made = _terms(config)
         if config.kind == "numeric":
             numeric.append(config.name)
-            size, unit = _unit_of(config.unit, (per or {}).get(config.name))
+            if config.product:
+                numeric += [one for one in sources_of(config) if not columns[one].levels]
+            size, unit = _column_unit(config, per or {}, columns)
             assert config.affine is not None, "a feature has a scale"
             center, scale = config.affine
             made[0] = made[0]._replace(unit=unit)
@@ -181,6 +186,23 @@ def _for_levels(
             for one in terms
         ]
     return UnitMap(tuple(rows), matrix, np.tile(offset, len(others)))
+
+
+def _column_unit(
+    config: ColumnConfig, per: Per, columns: Mapping[str, ColumnConfig]
+) -> tuple[float, str | None]:
+    """Size and words of a column's difference; of an interaction those of its numbers together."""
+    if config.name in per or not config.product:
+        return _unit_of(config.unit, per.get(config.name))
+    size, words = 1.0, []
+    for name in sources_of(config):
+        if not columns[name].levels:
+            own, unit = _unit_of(columns[name].unit, per.get(name))
+            size *= own
+            words.append((unit, unit or name))
+    if not any(unit for unit, _ in words):
+        return size, None
+    return size, " × ".join(word for _, word in words)
 
 
 def _unit_of(declared: str | None, wanted: float | str | None) -> tuple[float, str | None]:

@@ -93,7 +93,9 @@ def compose_result(
         exchanges=state.exchanges - _visits_of_the_prior(state),
         refused=state.refused,
         last_change=changes[-1] if changes else None,
-        diagnostics={} if plan.privacy is not None else diagnostics_block(plan, state, rounds),
+        diagnostics={}
+        if plan.privacy is not None
+        else diagnostics_block(plan, state, rounds, verdict.dispersion),
         posterior=posterior_table(posterior),
         intervals=Intervals(warning=interval_note(plan)),
         coefficients=stored_coefficients(

@@ -12,14 +12,17 @@ from tacit.expfam import FullGaussian, Gaussian
 from tacit.methods import DPSGD, Clipped, PrivateMethod, PrivateScores, PrivateScoring
 from tacit.methods.natural.method import SOLVED_UP_TO
 from tacit.methods.natural.solver import NaturalSolver
+from tacit.methods.natural.stages import DISPERSION
 from tacit.methods.natural.wide import WideSolver
 from tacit.methods.scores.server import SIGNIFICANT, ScoresServer, fit_of
 from tacit.methods.scores.server import trouble as scores_trouble
 from tacit.methods.scoring.combine import ScoringServer
 from tacit.methods.scoring.units import counted_outside
 from tacit.models import Model
+from tacit.models.capabilities import ImpliedVariance
 from tacit.models.learnt_scale import LearntScalePrior
 from tacit.plan.plan import Plan
+from tacit.results.dispersion import Dispersion, dispersion_of
 from tacit.results.posterior import Posterior, posterior_of
 from tacit.results.verdict import (
     Caution,
@@ -41,9 +44,26 @@ from tacit.server.state import ServerState
 
 
 def run_verdict(
-    plan: Plan, state: ServerState, log: Sequence[dict[str, Any]], step: float | None = None
+    plan: Plan,
+    state: ServerState,
+    log: Sequence[dict[str, Any]],
+    step: float | None = None,
+    dispersion: Dispersion | None = None,
 ) -> Verdict:
-    """Convergence verdict of a finished run, from the server's state and the final step."""
+    """Convergence verdict of a finished run, from the server's state and the final step.
+
+    `dispersion` is that of `measured_dispersion`, where the parties' replies did not contain it.
+    """
+    if dispersion is None and DISPERSION in (state.memory or {}):
+        dispersion = dispersion_of((state.memory or {})[DISPERSION])
+    verdict = _convergence(plan, state, log, step)
+    misfit = _misfit(plan, state) or _dispersion_misfit(plan.model, dispersion)
+    return verdict._replace(misfit=misfit, dispersion=dispersion)
+
+
+def _convergence(
+    plan: Plan, state: ServerState, log: Sequence[dict[str, Any]], step: float | None
+) -> Verdict:
     posterior = posterior_of(plan, state.result, state.public)
     trouble = rounding_trouble(posterior.family, posterior.natural)
     learnt = plan.method.learns_scale(plan.model)  # such a prior's variance is not the declared one
@@ -56,7 +76,7 @@ def run_verdict(
         assert isinstance(server, ScoresServer)
         trouble = scores_trouble(server, state.memory or {})
     if trouble is not None:
-        return Verdict(False, trouble, misfit=_misfit(plan, state))
+        return Verdict(False, trouble)
     own = plan.method.judged(plan.model, state.q, state.finished, log)
     if own is not None:
         return Verdict(*own)
@@ -65,7 +85,7 @@ def run_verdict(
     if plan.rules.solver is not None:
         full = isinstance(plan.family, FullGaussian)
         return judge_solved(state, log, full=full, names=plan.model.names)
-    verdict = judge(
+    return judge(
         plan.family,
         state,
         log,
@@ -74,7 +94,6 @@ def run_verdict(
         gradient_step=step,
         exact_loss=plan.schedule.kind == "synchronous" and plan.schedule.parties_per_round is None,
     )
-    return verdict._replace(misfit=_misfit(plan, state))
 
 
 def _misfit(plan: Plan, state: ServerState) -> str | None:
@@ -87,12 +106,26 @@ def _misfit(plan: Plan, state: ServerState) -> str | None:
     return f"{fit.words} (ranks of outcomes, p = {fit.p_value:.1g})"
 
 
+def _dispersion_misfit(model: Model, dispersion: Dispersion | None) -> str | None:
+    """Evidence of squared residuals against the variance that the model implies, if any."""
+    if dispersion is None or not dispersion.clear or not isinstance(model, ImpliedVariance):
+        return None
+    p_value = dispersion.p_value
+    given = f"p = {p_value:.1g}" if p_value > 1e-12 else "p < 1e-12"
+    return f"{model.dispersion_words(dispersion.ratio)} ({given})"
+
+
 def diagnostics_block(
-    plan: Plan, state: ServerState, rounds: Sequence[Mapping[str, Any]]
+    plan: Plan,
+    state: ServerState,
+    rounds: Sequence[Mapping[str, Any]],
+    dispersion: Dispersion | None = None,
 ) -> dict[str, Any]:
     """Numbers behind a verdict; without weights where the server did not control the steps."""
     energies = [line["negative_elbo"] for line in rounds]
     found: dict[str, Any] = {"elbo": [None if one is None else -one for one in energies]}
+    if dispersion is not None:
+        found["dispersion"] = dispersion._asdict()
     memory = state.memory or {}
     if "sd_noise" in memory:
         narrow = memory["narrow"]
@@ -178,6 +211,8 @@ def cautions_of(
         ]
     if "residual" in (memory or {}) and isinstance(plan.rules.solver, WideSolver):
         doubts += unresolved_caution(float((memory or {})["residual"]))
+    if verdict is not None and plan.privacy is None:
+        doubts += unchecked_caution(plan, verdict)
     doubts += [*_unweighed_caution(plan), *known_limits(plan), *modes_caution(plan.model)]
     return [*doubts, *learning_caution(share, posterior.names), *_clipping_cautions(plan, clipped)]
 
@@ -201,7 +236,19 @@ def known_limits(plan: Plan) -> list[Caution]:
     if plan.privacy is None or not isinstance(plan.method, PrivateMethod):
         return []
     text = plan.method.known_limits(plan.model, plan.settled)
-    return [] if text is None else [Caution("wide", text)]
+    known = [] if text is None else [Caution("wide", text)]
+    return [*known, *unchecked_caution(plan)]
+
+
+def unchecked_caution(plan: Plan, verdict: Verdict | None = None) -> list[Caution]:
+    """A caution where the variance that the model implies is not compared with the records."""
+    checked = isinstance(plan.method, PrivateScores) or (
+        verdict is not None and verdict.dispersion is not None
+    )
+    if checked or not isinstance(plan.model, ImpliedVariance):
+        return []
+    text = plan.model.unchecked_dispersion(private=plan.privacy is not None)
+    return [Caution(plan.model.unchecked_kind, text)]
 
 
 def _unweighed_caution(plan: Plan) -> list[Caution]:

@@ -49,6 +49,10 @@ def explained(
             *_last_step(diagnostics["last_step"]),
             *_response(diagnostics),
         ]
+    if "dispersion" in diagnostics:
+        ratio = diagnostics["dispersion"]["ratio"]
+        meaning = "variance of the outcomes relative to the one that the model implies; 1 if right"
+        rows.append(Explained("dispersion", f"{ratio:.3g}", meaning))
     if diagnostics.get("split_along") is not None:
         meaning = "the posterior is a mixture of normals along this parameter"
         rows.append(Explained("split along", str(diagnostics["split_along"]), meaning))

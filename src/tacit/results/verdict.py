@@ -32,6 +32,7 @@ from tacit.methods.natural.weights import (
     MAX_PARETO_K,
     is_believed,
 )
+from tacit.results.dispersion import Dispersion
 from tacit.server.state import ServerState
 
 if TYPE_CHECKING:
@@ -76,6 +77,10 @@ class MisfitWarning(UserWarning):
     """The records do not look like records of the model."""
 
 
+class NotCheckedWarning(UserWarning):
+    """Intervals assume a variance that is not compared with the records."""
+
+
 class WideIntervalsWarning(UserWarning):
     """Privacy makes intervals far wider than they would be without it."""
 
@@ -92,7 +97,9 @@ class Verdict(NamedTuple):
     effective_share: float | None = None
     """Effective share of the draws that compare a mean-field q with the exact posterior."""
     misfit: str | None = None
-    """How the records differ from what the model says, where a charged release shows it."""
+    """How the records differ from what the model says, where that is known."""
+    dispersion: Dispersion | None = None
+    """Comparison of the outcomes' variance with the one that the model implies."""
 
 
 class Caution(NamedTuple):
@@ -107,6 +114,7 @@ CATEGORIES: dict[str, type[UserWarning]] = {
     "little-learned": LittleLearnedWarning,
     "clipping": ClippingWarning,
     "misfit": MisfitWarning,
+    "dispersion-not-checked": NotCheckedWarning,
     "missing-indicator": MissingIndicatorWarning,
     "one-party": OnePartyWarning,
     "too-narrow": TooNarrowWarning,
@@ -395,7 +403,7 @@ def unresolved_caution(residual: float) -> list[Caution]:
 
 
 def misfit_caution(verdict: Verdict) -> list[Caution]:
-    """A caution where a charged release shows that the model does not fit."""
+    """A caution where the records show that the model does not fit."""
     if verdict.misfit is None:
         return []
     return [

@@ -19,6 +19,7 @@ from typing import Any
 import polars as pl
 
 from tacit import __version__
+from tacit.data.codes import is_coded, missing_code
 from tacit.data.frames import RawFrame
 from tacit.data.prepare import as_text
 from tacit.data.study import open_parties
@@ -30,6 +31,7 @@ MOST_LEVELS = 20
 MOST_PARTIES = 1000
 """Names of more parties than these are not listed."""
 MARK = "CONFIRM"
+GAPS = "some values are missing, and their records are dropped"
 POSITIVE = ("yes", "y", "true", "1", "ja", "oui", "si", "sí", "positive", "case", "dead", "died")
 """Levels that are put last, as y = 1."""
 Ask = Callable[[str, float, float], tuple[float, float]]
@@ -144,6 +146,10 @@ def _column(name: str, series: pl.Series, ask: Ask | None) -> _Row | str:
     numbers = values.cast(pl.Float64, strict=False)
     if series.dtype == pl.Boolean:
         return _Row(name, {"levels": ["false", "true"], **missing}, draft=False)
+    code = _code(numbers)
+    if code is not None:
+        row = _column(name, text.set(numbers_of(text) == code, None), ask)
+        return row if isinstance(row, str) else _with_code(row, code)
     different = values.n_unique()
     if numbers.null_count() or isinstance(series.dtype, pl.Enum | pl.Categorical):
         if different > MOST_LEVELS:
@@ -162,6 +168,28 @@ def _column(name: str, series: pl.Series, ask: Ask | None) -> _Row | str:
     return _number(name, numbers, missing, gaps, ask)
 
 
+def numbers_of(text: pl.Series) -> pl.Series:
+    """Cells as numbers; null where they are not."""
+    return text.cast(pl.Float64, strict=False)
+
+
+def _code(numbers: pl.Series) -> float | None:
+    """A number that looks like a code for missing; None for texts."""
+    if numbers.null_count():
+        return None
+    return missing_code(numbers.filter(numbers.is_finite()).unique().to_list())
+
+
+def _with_code(row: _Row, code: float) -> _Row:
+    """A line whose column has a code for missing values."""
+    facts = {name: one for name, one in row.facts.items() if name != "missing"}
+    facts |= {"missing": "drop", "missing_values": [f"{code:g}"]}
+    words = f"{code:g} looks like a code for missing: if it is a value, remove missing_values"
+    remark = row.remark.removesuffix(GAPS).removesuffix("; ").removesuffix(": ") or MARK
+    remark += ": " if remark == MARK else "; "
+    return _Row(row.name, facts, f"{remark}{words}; {GAPS}")
+
+
 def _number(
     name: str, numbers: pl.Series, missing: dict[str, Any], gaps: int, ask: Ask | None
 ) -> _Row | str:
@@ -175,6 +203,8 @@ def _number(
         return _Row(name, {"low": low, "high": high, **missing}, _with_gaps("", gaps), draft=False)
     exact = [word for word, equal in (("low", low == least), ("high", high == most)) if equal]
     remark = f"{MARK}: rounded outwards from the records"
+    if is_coded(finite.unique().to_list()):
+        remark += f"; if {least:g} to {most:g} are codes of a category, list them as levels"
     if exact:
         remark += f"; {' and '.join(exact)} occur{'s' if len(exact) == 1 else ''} in them"
     return _Row(name, {"low": low, "high": high, **missing}, _with_gaps(remark, gaps))
@@ -183,8 +213,7 @@ def _number(
 def _with_gaps(remark: str, gaps: int) -> str:
     if not gaps:
         return remark
-    words = f"{MARK}: some values are missing, and their records are dropped"
-    return f"{remark}; {words.partition(': ')[2]}" if remark else words
+    return f"{remark}; {GAPS}" if remark else f"{MARK}: {GAPS}"
 
 
 def rounded_outwards(least: float, most: float) -> tuple[float, float]:
@@ -221,6 +250,10 @@ def _outcome(name: str, series: pl.Series, ask: Ask | None) -> tuple[_Row, list[
         raise DataError(f'outcome "{name}" has no values; name another column')
     missing = {"missing": "drop"} if text.null_count() else {}
     numbers = values.cast(pl.Float64, strict=False)
+    code = None if series.dtype == pl.Boolean else _code(numbers)
+    if code is not None:
+        row, model = _outcome(name, text.set(numbers_of(text) == code, None), ask)
+        return _with_code(row, code), model
     levels = values.unique().to_list()
     if numbers.null_count():
         levels = sorted(levels, key=lambda one: (one.lower() in POSITIVE, one))

@@ -17,7 +17,7 @@ _COLUMN = r'columns\.(?:"([^"]+)"|([^\s.;:=,]+))'
 _NAMES: tuple[tuple[str, str], ...] = (
     (rf"{_COLUMN}\.(low|high)\b", r'\3 of bounds["\1\2"]'),
     (rf"{_COLUMN}\.(center|scale)\b", r'\3 of scale["\1\2"]'),
-    (rf"{_COLUMN}\.(levels|missing)\b", r'\3["\1\2"]'),
+    (rf"{_COLUMN}\.(levels|missing_values|missing)\b", r'\3["\1\2"]'),
     (rf"{_COLUMN}\.unit\b", r'units["\1\2"]'),
     (rf"{_COLUMN}\.([a-z_]+)\b", r'\3 of column "\1\2"'),
     (_COLUMN, r'column "\1\2" of the schema'),

@@ -27,7 +27,7 @@ def times(event, count):
 def planned(counts):
     """Charges of one run."""
     paid = Counter({(kind, "record", "add-or-remove-one"): n for kind, n in counts.items()})
-    return Charged(paid, frozenset({"run"}))
+    return Charged({"run": paid})
 
 
 class Watched:

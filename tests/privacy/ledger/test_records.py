@@ -87,6 +87,27 @@ def test_one_party_has_one_id_whatever_is_held_out(ledger, table):
     assert party() == party(held_out=0.4)
 
 
+def test_dropped_rows_belong_to_their_own_party(ledger, table):
+    """Together and alone a party has one data set, whatever the others' gaps are."""
+
+    def ids(path):
+        configs = tuple(
+            ColumnConfig(name=one, missing="drop", **NUMERIC) for one in ("age", "dose")
+        )
+        data = DataConfig(
+            source="file", path=str(path), outcome="y", positive="yes", columns=configs,
+            party="site",
+        )  # fmt: skip
+        return identified(ledger, load_federation(data, PartitionConfig(), 0))
+
+    together = ids(table)
+    head, *lines = table.read_text().splitlines()
+    for name, dataset in together.items():
+        alone = table.with_name(f"{name}.csv")
+        alone.write_text("\n".join([head, *(one for one in lines if f",{name}," in one)]) + "\n")
+        assert ids(alone) == {name: dataset}
+
+
 def test_both_are_charged_and_both_budgets_bind(ledger):
     rows = np.random.default_rng(0).normal(size=(100, 2))
     old = ledger.identify([], {"x": rows[:80]})

@@ -13,6 +13,7 @@ from tacit.live.settings import MIN_REPORTED_RECORDS, Start
 from tacit.live.transport.tls import read_certificate
 from tacit.plan.plan import Plan
 from tacit.results.check import plan_rows, reply_sizes
+from tacit.results.diagnostics import unchecked_caution
 from tacit.results.statements import statement
 from tacit.server.schedule import Schedule
 
@@ -34,6 +35,7 @@ def show_approval(ready: ReadyParty, path: Path) -> None:
             f"a round needs {_quorum(federation, plan)}",
             f"if a party leaves permanently: {_on_leave(plan, federation)}",
             *([NO_RECORDS] if federation.records is None else []),
+            *_limits(plan),
         ],
     )
     _section("Privacy guarantee", _guarantee(ready, path))
@@ -76,6 +78,13 @@ def show_version(ready: ReadyParty, added: list[str]) -> None:
     _section("What stays", unchanged)
     say(f"digest: {agreed.digest}")
     say("  (equal for equal files: compare it with the other parties over another channel)")
+
+
+def _limits(plan: Plan) -> list[str]:
+    """What a private result will not show."""
+    if plan.privacy is None:
+        return []
+    return [f"limit: {one.text}" for one in unchecked_caution(plan)]
 
 
 def _guarantee(ready: ReadyParty, path: Path) -> list[str]:

@@ -149,7 +149,8 @@ def assembled(
         notes=notes,
         raw={name: document_texts(documents[part]) for name, part in rows.items()},
         source=SourceRows(
-            with_unused(rows, documents.shape[0]), lambda part: document_texts(documents[part])
+            with_unused(rows, np.arange(documents.shape[0])),
+            lambda part: document_texts(documents[part]),
         ),
         known_by=ledger_form(len(vocabulary)),
     )

@@ -32,6 +32,8 @@ class Schema:
     missing
         What an empty cell becomes, by column: "refuse" (the default), "drop", "indicator" (numbers)
         or "level" (categories).
+    missing_values
+        Texts and numbers that stand for an empty cell, by column: ["NA", 999].
     units
         Name of each number's unit, by column, for results: "year", or "10 years" for effects per
         ten years.
@@ -53,6 +55,7 @@ class Schema:
         scale: Mapping[str, tuple[float, float]] | None = None,
         missing: Mapping[str, Missing] | None = None,
         units: Mapping[str, str] | None = None,
+        missing_values: Mapping[str, Sequence[str | float]] | None = None,
     ) -> None:
         rows: dict[str, dict[str, Any]] = {}
         for name, (low, high) in _pairs("bounds", bounds):
@@ -69,6 +72,12 @@ class Schema:
                     f"missing[{name!r}] = {policy!r}; declare the levels of that column as well"
                 )
             rows.setdefault(name, {})["missing"] = policy
+        for name, values in _items("missing_values", missing_values):
+            if isinstance(values, str | int | float):
+                raise ConfigError(
+                    f"missing_values[{name!r}] = {values!r}; give a list, [{values!r}]"
+                )
+            rows.setdefault(name, {})["missing_values"] = [_level(one) for one in values]
         for name, unit in _items("units", units):
             rows.setdefault(name, {})["unit"] = unit
         with python_names():
@@ -129,6 +138,11 @@ class Schema:
     def missing(self) -> dict[str, Missing]:
         """What an empty cell of each column becomes."""
         return {one.name: one.missing for one in self.columns}
+
+    @property
+    def missing_values(self) -> dict[str, tuple[str, ...]]:
+        """Texts that are treated as empty cells, of each column that has some."""
+        return {one.name: one.missing_values for one in self.columns if one.missing_values}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Schema) and self.columns == other.columns

@@ -115,28 +115,28 @@ MEANING = {
     "readmit": "check that it is the same party; ReAcceptanceIntoCluster and its open request "
     "again, or RejectionFromCluster",
     "take": "apply the update if its request is still open and its factor version is right; "
-    "otherwise ignore it, or answer Error and ask again; the third in a row that cannot be taken "
-    "leaves its party out",
-    "add_up": "check it and take it into the secure sum of its slot; otherwise answer Error; a "
-    "late one is refused",
-    "help_sum": "check it, store what follows from it, and answer; refused and logged if it does "
-    "not fit what was approved or answered before",
-    "restore": "before the start, and only where the operator allows it: take the factor as the "
+    "otherwise ignore it, or answer with Error and repeat the request; after three unusable "
+    "updates in a row the party is excluded",
+    "add_up": "check it and add it to the secure sum of its slot; otherwise answer with Error; "
+    "late messages are refused",
+    "help_sum": "check it, store the new state, and answer; refused and logged if it "
+    "contradicts what was approved or answered before",
+    "restore": "before the start, and only if the operator allows it: use the factor as the "
     "party's; otherwise compare and log",
     "part": "EndOfConnectionAcknowledgement; keep or divide out the factor; with an expected "
     "absence wait for the return",
     "finish": "close the connection",
-    "note": "log it; what is open is asked again; the third one of a connection closes it",
+    "note": "log it and repeat the open request; the third one on a connection closes it",
     "alive": "count it as the answer to a Heartbeat",
     "enter": "compare the configuration digest with the approved one; leave if it differs",
-    "turn_away": "stop, or use ReJoinCluster where the code says so",
-    "train": "charge, compute, UpdatedLikelihood; a request that is known is answered as before; "
-    "a newer one takes the place of an older one",
-    "close": "EndOfConnectionAcknowledgement; come back after return_in, or stop",
+    "turn_away": "stop, or send ReJoinCluster if the code says so",
+    "train": "charge, compute, UpdatedLikelihood; a repeated request gets the stored answer; a "
+    "newer request replaces an older one",
+    "close": "EndOfConnectionAcknowledgement; reconnect after return_in, or stop",
     "end": "keep the final posterior; FinalLeaveTraining",
     "echo": "answer with Heartbeat",
     "depart": "close the connection",
-    "ignore": "nothing: it crossed our leave",
+    "ignore": "do nothing: it was sent before our leave arrived",
     "fail": "close the connection; try the next address",
 }
 

@@ -39,10 +39,13 @@ from tacit.methods.natural import local, party, plain, wide_party
 from tacit.methods.natural.scale_prior import ScaleFacts
 from tacit.methods.natural.solver import NaturalSolver
 from tacit.methods.natural.stages import (
+    DISPERSION,
+    DISPERSION_COUNT,
     DRAWS,
     MODE,
     PUBLISHED,
     RELEASED,
+    WEIGH,
     WIDE,
 )
 from tacit.methods.natural.wide import WideSolver
@@ -86,6 +89,8 @@ class NaturalVI(LocalMethod):
     """How many parties there are; set by the plan."""
     _tolerance: float = 1e-5
     """That of the schedule; set by the plan."""
+    _dispersion: bool = False
+    """Whether draws are weighed together with `DISPERSION`; set by the plan."""
 
     def __post_init__(self) -> None:
         check_fields(self, "method")
@@ -149,7 +154,12 @@ class NaturalVI(LocalMethod):
         if not self._in_step(facts) or (wide and facts.full):
             return self
         return replace(
-            self, _together=True, _wide=wide, _parties=facts.parties, _tolerance=facts.tolerance
+            self,
+            _together=True,
+            _wide=wide,
+            _parties=facts.parties,
+            _tolerance=facts.tolerance,
+            _dispersion=facts.implied_variance and not wide,
         )
 
     # Where the server controls the steps
@@ -201,7 +211,8 @@ class NaturalVI(LocalMethod):
         self, model: Model, family: Family, stage: str
     ) -> dict[str, tuple[int, ...]]:
         if stage in RELEASED:
-            return RELEASED[stage](model.dimension)
+            more = {DISPERSION: (DISPERSION_COUNT,)} if self._dispersion and stage == WEIGH else {}
+            return RELEASED[stage](model.dimension) | more
         return super().released_shapes(model, family, stage)
 
     def public_shapes(self, model: Model, family: Family, stage: str) -> dict[str, tuple[int, ...]]:
@@ -242,6 +253,9 @@ class NaturalVI(LocalMethod):
             if self.in_numpy(model) and isinstance(model, DiagonalExpectations):
                 return Answer(None, None, released=wide_party.in_numpy(model, task))
             return Answer(None, None, released=wide_party.derivatives(model, task))
+        if task.stage == WEIGH:
+            assert isinstance(model, InNumPy)
+            return Answer(None, None, released=plain.weighed(model, task))
         if self.in_numpy(model) and isinstance(model, InNumPy):
             if task.stage == DRAWS:
                 return Answer(None, None, released=plain.at_draws(model, task))
@@ -251,12 +265,16 @@ class NaturalVI(LocalMethod):
         return Answer(None, None, released=party.derivatives(model, family, task))
 
     def program(self, stage: str) -> str:
-        return stage if stage in (UPDATE, WIDE) else party.program_of(stage)
+        if stage in (UPDATE, WIDE) or (self._dispersion and stage == WEIGH):
+            return stage
+        return party.program_of(stage)
 
     def program_public(self, stage: str, public: Arrays) -> Arrays:
         if stage == WIDE:
             return wide_party.program_public(public)
-        return public if stage == UPDATE else party.program_public(stage, public)
+        if stage == UPDATE or (self._dispersion and stage == WEIGH):
+            return public
+        return party.program_public(stage, public)
 
     def stage_released(self, stage: str, found: Arrays) -> Arrays:
         return found if stage in (UPDATE, WIDE) else party.stage_released(stage, found)

@@ -12,12 +12,13 @@ import numpy as np
 
 from tacit.arrays import Array, Arrays
 from tacit.expfam import Family, Gaussian
+from tacit.expfam.quadrature import weighing_draws
 from tacit.methods.base import Task
 from tacit.methods.natural.party import gaussian_prior, total
 from tacit.methods.natural.search import first_search, only_finite, searched
-from tacit.methods.natural.stages import FAILED
+from tacit.methods.natural.stages import DISPERSION, DISPERSION_COUNT, FAILED
 from tacit.models.base import Records
-from tacit.models.capabilities import InNumPy, WhitenedDerivatives
+from tacit.models.capabilities import ImpliedVariance, InNumPy, WhitenedDerivatives
 
 BLOCK_ROWS = 4096
 """Records whose derivatives are computed at a time: temporary arrays stay in the cache."""
@@ -60,6 +61,21 @@ def at_draws(model: InNumPy, task: Task) -> Arrays:
     for records, weights in blocks(task, DRAWS_BLOCK_ROWS):
         values += model.log_likelihoods(task.public["draws"], records, weights)
     return {"log_likelihood": np.where(np.isfinite(values), values, FAILED)}
+
+
+def weighed(model: InNumPy, task: Task) -> Arrays:
+    """As `at_draws` for the draws of the published q, with sums of its squared residuals."""
+    assert isinstance(model, ImpliedVariance)
+    public = task.public
+    mean, root = public["mean"], public["root"]
+    draws = mean + weighing_draws(len(mean)) @ root.T
+    found = at_draws(model, task._replace(public={"draws": draws}))
+    sums = np.zeros(DISPERSION_COUNT)
+    for records, weights in blocks(task, BLOCK_ROWS):
+        x = records["x"]
+        variance = np.sum(np.square(x @ root), axis=1)
+        sums += model.dispersion_sums(x @ mean, variance, records["y"], weights)
+    return found | {DISPERSION: np.where(np.isfinite(sums), sums, 0.0)}
 
 
 def _at_point(model: InNumPy, task: Task, mean: Array, root: Array) -> WhitenedDerivatives:

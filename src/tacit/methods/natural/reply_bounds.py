@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from tacit.arrays import Arrays
-from tacit.methods.natural.stages import FAILED
+from tacit.methods.natural.stages import DISPERSION, FAILED
 from tacit.methods.reply_bounds import BrokenBound, Exchange, column_bounds
 from tacit.models import Model
 from tacit.models.capabilities import BoundedDerivatives, DerivativeBounds
@@ -32,7 +32,7 @@ def broken_sum_bound(model: Model, exchange: Exchange) -> BrokenBound | None:
         return None
     released, public, bounds = exchange.released, exchange.public, column_bounds(model)
     if "log_likelihood" in released:
-        return _broken_value(released["log_likelihood"], curve)
+        return _broken_value(released["log_likelihood"], curve) or _broken_dispersion(released)
     if "products" in released:
         return _broken_wide(exchange, bounds, curve)
     if "precision" in released:
@@ -104,6 +104,14 @@ def _broken_value(values: np.ndarray, curve: DerivativeBounds) -> BrokenBound | 
     largest = float(np.max(values))
     least = 1e-9 * float(np.max(np.abs(np.where(values > 0.1 * FAILED, values, 0.0)))) + 1e-9
     return BrokenBound("log-likelihood", largest, 0.0) if largest > least else None
+
+
+def _broken_dispersion(released: Arrays) -> BrokenBound | None:
+    """Sums of variances and of their third moments are not negative."""
+    if DISPERSION not in released:
+        return None
+    least = float(np.min(released[DISPERSION][1:]))
+    return BrokenBound("variance of outcomes", least, 0.0, "at least") if least < 0 else None
 
 
 def _over(what: str, values: np.ndarray, limits: np.ndarray) -> BrokenBound | None:

@@ -39,7 +39,14 @@ from tacit.methods.natural.scale_prior import (
     mixture_draws,
     with_learnt_scales,
 )
-from tacit.methods.natural.stages import CANDIDATE_COUNT, CANDIDATES, EVALUATE, FAILED, WEIGH
+from tacit.methods.natural.stages import (
+    CANDIDATE_COUNT,
+    CANDIDATES,
+    DISPERSION,
+    EVALUATE,
+    FAILED,
+    WEIGH,
+)
 from tacit.methods.natural.stages import DRAWS as DRAWS_STAGE
 from tacit.methods.natural.weights import CLOSE_SHARE, weigh_draws
 from tacit.models.learnt_scale import LearntScalePrior
@@ -336,6 +343,8 @@ class NaturalSolver:
         theta = mean + draws @ root.T
         found = weigh_draws(theta, log_density, self.log_joint(theta, answers))
         memory |= found.facts
+        if DISPERSION in answers.total:
+            memory[DISPERSION] = answers.total[DISPERSION]
         doubtful = not found.believed or not bool(memory["settled"])
         affordable = len(mean) <= SPLIT_UP_TO and isinstance(self.family, FullGaussian)
         if affordable and self.scale_prior is not None:

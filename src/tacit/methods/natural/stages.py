@@ -16,6 +16,8 @@ WIDE = "wide"
 """The stage of models with more parameters than a full covariance serves."""
 DIRECTION_COUNT = 64
 """Of a `WIDE` request."""
+DISPERSION, DISPERSION_COUNT = "dispersion", 4
+"""`tacit.models.capabilities.DispersionSums` of a reply to `WEIGH`, where the model has them."""
 FAILED = -1e25
 """Stands for a log-likelihood that is not a finite number: sums over parties stay finite."""
 

@@ -14,7 +14,12 @@ from tacit.errors import ConfigError
 from tacit.expfam import Family, Natural
 from tacit.expfam.gaussian import LOG_2PI
 from tacit.models.base import Model, ModelSchema, Output, Records
-from tacit.models.capabilities import ConjugateGaussian, DerivativeBounds, quadratic_bounds
+from tacit.models.capabilities import (
+    ConjugateGaussian,
+    DerivativeBounds,
+    DispersionSums,
+    quadratic_bounds,
+)
 from tacit.models.glm.base import ExplicitDerivatives
 from tacit.models.glm.normal import NormalRegression, public_unit
 from tacit.models.glm.outcomes import NormalLaw
@@ -51,6 +56,7 @@ class LinearRegression(ExplicitDerivatives, ConjugateGaussian):
 
     kind: ClassVar[str] = "linear"
     Settings = LinearSettings
+    unchecked_kind: ClassVar[str] = "noise-sd-not-checked"
     serves: ClassVar[tuple[Output, ...]] = ("gaussian",)
     output: Output = "gaussian"
 
@@ -128,6 +134,29 @@ class LinearRegression(ExplicitDerivatives, ConjugateGaussian):
         bounds = self.bounds
         largest = math.inf if bounds is None else max(abs(bounds[0]), abs(bounds[1]))
         return quadratic_bounds(largest, self.noise_sd)
+
+    def dispersion_sums(
+        self, eta: np.ndarray, variance: np.ndarray, y: np.ndarray, weights: np.ndarray
+    ) -> DispersionSums:
+        """k = (y − η)²/σ² − 1: a centred χ² with one degree of freedom."""
+        square = self.noise_sd**2
+        count = np.sum(weights)
+        excess = weights @ (((y - eta) ** 2 + variance) / square - 1.0)
+        return DispersionSums(excess, 2.0 * count, 8.0 * count, count)
+
+    def dispersion_words(self, ratio: float) -> str:
+        sd, known = math.sqrt(ratio), "narrow" if ratio > 1 else "wide"
+        return (
+            f"residuals have {sd:.3g} times the declared noise_sd, so that intervals are too "
+            f"{known}: leave noise_sd out, so that it is inferred"
+        )
+
+    def unchecked_dispersion(self, *, private: bool) -> str:
+        del private
+        return (
+            "The declared noise_sd is not compared with the records: intervals are as wide as it "
+            "says; leave it out to have it inferred."
+        )
 
     def score_likelihood(self) -> ScoreLikelihood:
         if self.bounds is None:

@@ -21,7 +21,7 @@ from tacit.errors import DataError
 from tacit.support.type_info import prepare
 
 FORMAT = 1
-Kind = Literal["budget", "link", "records", "charge", "reply"]
+Kind = Literal["budget", "link", "records", "plan", "charge", "reply"]
 OLD_KINDS = {"ceiling": "budget"}
 OLD_ADJACENCY = {"substitute": "replace-one", "add-or-remove": "add-or-remove-one"}
 """Names used in ledgers written by version 0.1."""
@@ -38,9 +38,9 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One entry of the ledger. Fields that a kind does not need are empty.
 
-    `body` is JSON: the events of a charge, the numbers of a budget, the older data set of a link,
-    the keyed hash and the number of a data set's record hashes, the keyed hash and the length of a
-    reply.
+    `body` is JSON: the events of a plan or of a charge, the numbers of a budget, the older data set
+    of a link, the keyed hash and the number of a data set's record hashes, the keyed hash and the
+    length of a reply.
     """
 
     seq: int

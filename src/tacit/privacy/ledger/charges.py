@@ -57,6 +57,23 @@ class ReleaseRequest(msgspec.Struct, frozen=True, kw_only=True):
         return all(getattr(self, part) == getattr(charge, part) for part in parts)
 
 
+class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """All releases that a run intends to make from one data set, fixed before the first of them."""
+
+    dataset: DatasetId
+    run: str
+    events: Sequence[GaussianEvent]
+    unit: Unit
+    adjacency: Adjacency
+    purpose: str = ""
+
+    def __post_init__(self) -> None:
+        check_release(self.events, self.unit, self.adjacency)
+        check_id("run", self.run)
+        check_text("purpose", self.purpose)
+        msgspec.structs.force_setattr(self, "events", tuple(self.events))
+
+
 class ChargedRequest(NamedTuple):
     """A charged release without a reply, with its noise key."""
 

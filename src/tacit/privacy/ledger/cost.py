@@ -26,6 +26,10 @@ class BudgetCheck(msgspec.Struct, frozen=True, kw_only=True):
     requested: float
     total: float
     budget: Budget
+    only_run: str = ""
+    """An unfinished run whose plan exceeds the budget unless no other run follows; then `total` is
+    the ε of that plan. Empty otherwise.
+    """
 
     @property
     def fits(self) -> bool:
@@ -72,19 +76,27 @@ class CachedAccountant:
         """Upper bound on ε of all charges, at the budget's δ, unit and adjacency.
 
         Charges of one run were planned in advance. Several runs may have been chosen one after the
-        other, so that a filter has to bound them.
+        other, so that a filter has to bound them. It has to bound each plan as a whole, too: that
+        a run was not finished may be such a choice.
         """
-        if charged.adaptive:
-            return self._filtered(charged, budget)
-        return self._value(_query(charged.paid, budget))
+        if not charged.adaptive:
+            return self._value(_query(charged.paid, budget))
+        unfinished = self._largest_plan(charged, budget)[0]
+        return max(self._filtered(charged.paid, budget), unfinished)
+
+    def _largest_plan(self, charged: Charged, budget: Budget) -> tuple[float, str]:
+        """Largest filtered ε of an unfinished plan, and its run; (0, "") without one."""
+        plans = ((self._filtered(p, budget), run) for run, p in charged.unfinished.items())
+        return max(plans, default=(0.0, ""))
 
     def planned(self, charged: Charged, budget: Budget) -> float:
         """ε of all charges as if they had been planned in advance as one run."""
         return self._value(_query(charged.paid, budget))
 
     def smallest_budget(self, charged: Charged, terms: Budget) -> float:
-        """Smallest ε of a budget in these terms that admits all charges."""
-        low = self.planned(charged, terms)
+        """Smallest ε of a budget in these terms that admits all charges and each plan."""
+        plans = (self._value(_query(plan, terms)) for plan in charged.unfinished.values())
+        low = max([self.planned(charged, terms), *plans])
         if not charged.adaptive or not 0.0 < low < math.inf:
             return low
 
@@ -111,7 +123,7 @@ class CachedAccountant:
         bounds only allow; a refusal evaluates exactly these events.
         """
         if charged.adaptive:
-            return self._filtered(charged, budget) <= budget.epsilon
+            return self.of(charged, budget) <= budget.epsilon
         query = _query(charged.paid, budget)
         if self._cache.at_most(query, budget.epsilon):
             return True
@@ -119,11 +131,14 @@ class CachedAccountant:
 
     def compare(self, spent: Charged, requested: Charged, budget: Budget) -> BudgetCheck:
         """ε spent, requested and in total, with the budget."""
+        both = spent.plus(requested)
+        largest, run = self._largest_plan(both, budget) if both.adaptive else (0.0, "")
         return BudgetCheck(
             spent=self.of(spent, budget),
             requested=self.of(requested, budget),
-            total=self.of(spent.plus(requested), budget),
+            total=self.of(both, budget),
             budget=budget,
+            only_run="" if largest <= budget.epsilon else run,
         )
 
     def require_budget(
@@ -133,6 +148,8 @@ class CachedAccountant:
         if self.fits(spent.plus(requested), budget):
             return
         check = self.compare(spent, requested, budget)
+        if check.only_run:
+            raise BudgetExceededError(f"data set {dataset}: {only_run_reason(check)}")
         why = (
             "" if math.isfinite(check.requested) else " (the accountant has no finite bound for it)"
         )
@@ -143,11 +160,11 @@ class CachedAccountant:
             " raise the budget: tacit ledger budget --raise"
         )
 
-    def _filtered(self, charged: Charged, budget: Budget) -> float:
+    def _filtered(self, paid: Counter[Paid], budget: Budget) -> float:
         """ε of adaptively chosen runs; see `tacit.privacy.accounting.filters`."""
         from tacit.privacy.accounting.filters import filtered_epsilon
 
-        events = under(charged.paid, budget)
+        events = under(paid, budget)
         if not events:
             return 0.0
         return filtered_epsilon(
@@ -182,6 +199,15 @@ class CachedAccountant:
 
 def _query(paid: Counter[Paid], budget: Budget) -> EpsilonQuery:
     return EpsilonQuery(under(paid, budget), budget.delta, budget.adjacency)
+
+
+def only_run_reason(check: BudgetCheck) -> str:
+    """Why no other run fits beside `check.only_run`, and what to do."""
+    return (
+        f"run {check.only_run} is unfinished and was planned for all of the budget"
+        f" {shown(check.budget)}; with another run beside it, its plan counts ε ="
+        f" {check.total:.6g}: finish that run, or raise the budget: tacit ledger budget --raise"
+    )
 
 
 def shown(budget: Budget) -> str:

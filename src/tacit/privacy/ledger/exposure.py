@@ -10,21 +10,55 @@ from tacit.privacy.ledger.fingerprint import DatasetId
 from tacit.privacy.ledger.overlap import Group, Overlaps
 from tacit.privacy.ledger.state import Budget, Paid, State
 
+Events = Counter[Paid]
+
 
 class Charged(NamedTuple):
-    """Events charged to a group of data sets, and the runs that they belong to."""
+    """Events charged to a group of data sets, and what their runs planned, by run."""
 
-    paid: Counter[Paid]
-    runs: frozenset[str]
+    by_run: Mapping[str, Events]
+    plans: Mapping[str, Events] = {}
+    """Plans of these runs; runs of earlier versions have none."""
+
+    @property
+    def paid(self) -> Events:
+        """All charged events."""
+        return _together(self.by_run.values())
 
     def plus(self, other: Charged) -> Charged:
         """Both together."""
-        return Charged(self.paid + other.paid, self.runs | other.runs)
+        return Charged(_merged([self.by_run, other.by_run]), _merged([self.plans, other.plans]))
 
     @property
     def adaptive(self) -> bool:
-        """True if a later run may have been chosen after seeing an earlier one."""
-        return len(self.runs) > 1
+        """True if a release may have been chosen after seeing an earlier one.
+
+        Either there are several runs, or a run has charged what it had not planned.
+        """
+        beyond = (not paid <= self.plans.get(run, paid) for run, paid in self.by_run.items())
+        return len(self.by_run) > 1 or any(beyond)
+
+    @property
+    def unfinished(self) -> dict[str, Events]:
+        """Plans that are not contained in all charges together, by run."""
+        paid = self.paid
+        return {run: plan for run, plan in self.plans.items() if not plan <= paid}
+
+
+def _together(parts: Iterable[Events]) -> Events:
+    total: Events = Counter()
+    for part in parts:
+        total.update(part)
+    return total
+
+
+def _merged(parts: Iterable[Mapping[str, Events]]) -> dict[str, Events]:
+    """Events of several data sets by run."""
+    found: dict[str, Events] = {}
+    for part in parts:
+        for run, events in part.items():
+            found[run] = found.get(run, Counter()) + events
+    return found
 
 
 class Exposure:
@@ -50,11 +84,10 @@ class Exposure:
         return sorted(wide, key=sorted)
 
     def charged(self, group: Group) -> Charged:
-        """All events ever charged to the members of a group."""
-        paid: Counter[Paid] = Counter()
-        for content in group:
-            paid.update(self.state.paid_by_content(content))
-        return Charged(paid, frozenset().union(*(self.state.runs_of(one) for one in group)))
+        """All events ever charged to the members of a group, and the plans of these runs."""
+        by_run = _merged(self.state.paid_by_run(content) for content in group)
+        plans = _merged(self.state.plans_by_run(content) for content in group)
+        return Charged(by_run, {run: plan for run, plan in plans.items() if run in by_run})
 
     def largest(self, dataset: DatasetId) -> list[Charged]:
         """Distinct charges of the groups of a data set."""

@@ -18,6 +18,7 @@ transaction. The other methods are their one-element forms.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
@@ -29,6 +30,7 @@ from tacit.privacy.ledger.charges import (
     ChargedRequest,
     ReleaseRequest,
     Reply,
+    RunPlan,
     check_distinct,
     check_release,
     check_text,
@@ -52,7 +54,7 @@ from tacit.privacy.ledger.rules import (
     shared_records,
     warn_of_lookalikes,
 )
-from tacit.privacy.ledger.state import Budget, Charge, State, Unit, tally, under
+from tacit.privacy.ledger.state import Budget, Charge, Paid, State, Unit, tally, under
 from tacit.privacy.ledger.verify import Report, Row, audit
 
 __all__ = [
@@ -63,6 +65,7 @@ __all__ = [
     "DatasetId",
     "Ledger",
     "ReleaseRequest",
+    "RunPlan",
 ]
 __all__ += ["ChargedRequest", "LineageWarning", "Reply", "Report", "Row", "Spent", "audit"]
 
@@ -383,13 +386,19 @@ class Ledger(LedgerReader):
         ]
 
     def _charge(
-        self, state: State, wanted: Sequence[ReleaseRequest], *, budget_required: bool = True
+        self,
+        state: State,
+        wanted: Sequence[ReleaseRequest],
+        *,
+        budget_required: bool = True,
+        plans: Sequence[RunPlan] = (),
     ) -> list[Entry]:
         """Write charges for all releases; returns their entries without hashes.
 
         The state does not change while it is written from, so releases that share a budget are
-        summed here before the comparison.
+        summed here before the comparison. Plans of runs that have begun are left out.
         """
+        plans = [plan for plan in plans if wanted and not state.begun(plan.run)]
         exposure = self._exposure(state)
         by_dataset: dict[DatasetId, list[ReleaseRequest]] = {}
         for release in wanted:
@@ -398,12 +407,8 @@ class Ledger(LedgerReader):
             required_budget(exposure, dataset)
         for group, charged in affected(exposure, by_dataset).items():
             requested = Charged(
-                tally(
-                    (release.events, release.unit, release.adjacency)
-                    for dataset in charged
-                    for release in by_dataset[dataset]
-                ),
-                frozenset(release.run for one in charged for release in by_dataset[one]),
+                _by_run(release for dataset in charged for release in by_dataset[dataset]),
+                _by_run(plan for plan in plans if plan.dataset.content in group),
             )
             for budget in exposure.budgets(group):
                 self._accountant.require_budget(
@@ -421,7 +426,15 @@ class Ledger(LedgerReader):
             )
             for release in wanted
         ]  # fmt: skip
-        first = self._append(state, by_dataset, drafts)
+        planned = [
+            draft(
+                "plan", plan.dataset, plan.events, run=plan.run, unit=plan.unit,
+                adjacency=plan.adjacency, purpose=plan.purpose,
+            )
+            for plan in plans
+        ]  # fmt: skip
+        datasets = [*by_dataset, *(plan.dataset for plan in plans)]
+        first = self._append(state, datasets, [*planned, *drafts]) + len(planned)
         return [msgspec.structs.replace(one, seq=first + i) for i, one in enumerate(drafts)]
 
     def _append(self, state: State, datasets: Iterable[DatasetId], drafts: Sequence[Entry]) -> int:
@@ -553,7 +566,11 @@ class Ledger(LedgerReader):
         return [next(stored) if reply is None else reply for reply in replies]
 
     def open_many(
-        self, releases: Sequence[ReleaseRequest], *, budget_required: bool = True
+        self,
+        releases: Sequence[ReleaseRequest],
+        *,
+        budget_required: bool = True,
+        plans: Sequence[RunPlan] = (),
     ) -> tuple[list[bytes | None], list[ChargedRequest]]:
         """First half of `answer_many`, for replies that are computed elsewhere.
 
@@ -568,6 +585,10 @@ class Ledger(LedgerReader):
         budget_required
             Refuse a data set that has no budget. If False, it is charged without a limit, so that
             later runs on the same records see what was spent.
+        plans
+            What the run of these releases intends to release from all its data sets. Recorded once,
+            with the run's first charge, and counted as a whole as soon as another run is charged
+            to the same records.
         """
         check_distinct(releases)
         with self._log.writing() as state:
@@ -580,7 +601,7 @@ class Ledger(LedgerReader):
             store = self._log.store
             found = {release.place: lost_secret(store, state, release) for release in wanted}
             fresh = [release for release in wanted if found[release.place] is None]
-            entries = self._charge(state, fresh, budget_required=budget_required)
+            entries = self._charge(state, fresh, budget_required=budget_required, plans=plans)
             new = [new_secret(store, *pair) for pair in zip(fresh, entries, strict=True)]
             store.keep_secrets(new)
         if wanted:
@@ -598,4 +619,13 @@ def _requested(
 ) -> Charged:
     """Events of some data sets of a run together."""
     paid = tally((wanted[one], unit, adjacency) for one in members)
-    return Charged(paid, frozenset({run} if paid else ()))
+    return Charged({run: paid} if paid else {})
+
+
+def _by_run(parts: Iterable[ReleaseRequest | RunPlan]) -> dict[str, Counter[Paid]]:
+    """Events of releases or plans, by run."""
+    found: dict[str, Counter[Paid]] = {}
+    for part in parts:
+        own = found.setdefault(part.run, Counter())
+        own.update(tally([(part.events, part.unit, part.adjacency)]))
+    return found

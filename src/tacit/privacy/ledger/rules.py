@@ -95,7 +95,7 @@ def shared_records(exposure: Exposure, dataset: DatasetId) -> str:
 def warn_of_lookalikes(exposure: Exposure, dataset: DatasetId) -> None:
     """Warn that a data set with a new budget contains, or may contain, records charged before."""
     state, shared = exposure.state, shared_records(exposure, dataset)
-    charged = any(state.paid_by_content(one) for one in exposure.overlaps.others(dataset.content))
+    charged = any(state.paid_by_run(one) for one in exposure.overlaps.others(dataset.content))
     if shared and charged:
         warnings.warn(
             f"data set {dataset.short} {shared}; what was charged to these counts for it too, and"

@@ -171,8 +171,10 @@ class State:
     answers: dict[tuple[str, str], Answer] = field(default_factory=dict)
     records: dict[str, Registered] = field(default_factory=dict)
     """Data sets whose record hashes are stored, by content."""
-    _runs: dict[str, set[str]] = field(default_factory=dict)
-    _paid: dict[str, Counter[Paid]] = field(default_factory=dict)
+    _paid: dict[str, dict[str, Counter[Paid]]] = field(default_factory=dict)
+    """Charged events by content and run."""
+    _plans: dict[str, dict[str, Counter[Paid]]] = field(default_factory=dict)
+    """Planned events by content and run; runs of earlier versions have none."""
     _budgets: dict[str, tuple[int, Budget]] = field(default_factory=dict)
     _family: dict[str, frozenset[str]] = field(default_factory=dict)
 
@@ -198,9 +200,9 @@ class State:
         elif entry.kind == "charge":
             charge = as_charge(entry, dataset)
             self.charges.setdefault(place, []).append(charge)
-            terms = (charge.events, charge.unit, charge.adjacency)
-            self._paid.setdefault(dataset.content, Counter()).update(tally([terms]))
-            self._runs.setdefault(dataset.content, set()).add(entry.run)
+            _add(self._paid, charge)
+        elif entry.kind == "plan":
+            _add(self._plans, as_charge(entry, dataset))
         elif entry.kind == "records":
             digest, count = msgspec.json.decode(entry.body, type=tuple[str, int])
             self.records[dataset.content] = Registered(entry.seq, digest, count, entry.purpose)
@@ -212,13 +214,21 @@ class State:
         """Contents that share one budget: linked data sets, and equal contents under any schema."""
         return self._family.get(content, frozenset({content}))
 
-    def paid_by_content(self, content: str) -> Counter[Paid]:
-        """All events ever charged to exactly this content."""
-        return self._paid.get(content, Counter())
+    def paid_by_run(self, content: str) -> dict[str, Counter[Paid]]:
+        """All events ever charged to exactly this content, by run."""
+        return self._paid.get(content, {})
+
+    def plans_by_run(self, content: str) -> dict[str, Counter[Paid]]:
+        """Events that runs planned for exactly this content, by run."""
+        return self._plans.get(content, {})
+
+    def begun(self, run: str) -> bool:
+        """True if the run has a plan or a charge."""
+        return any(run in runs for runs in (*self._plans.values(), *self._paid.values()))
 
     def runs_of(self, content: str) -> frozenset[str]:
         """Runs that were charged to exactly this content."""
-        return frozenset(self._runs.get(content, ()))
+        return frozenset(self._paid.get(content, ()))
 
     def budget_of(self, family: frozenset[str]) -> Budget | None:
         """The budget set last for a member of a family."""
@@ -242,8 +252,14 @@ class State:
                 yield other
 
 
+def _add(runs: dict[str, dict[str, Counter[Paid]]], charge: Charge) -> None:
+    """Add a charge, or a plan in its form, to the events by content and run."""
+    own = runs.setdefault(charge.dataset.content, {}).setdefault(charge.run, Counter())
+    own.update(tally([(charge.events, charge.unit, charge.adjacency)]))
+
+
 def as_charge(entry: Entry, dataset: DatasetId) -> Charge:
-    """Decode a charge entry; unknown kinds of event are refused."""
+    """Decode a charge or plan entry; unknown kinds of event are refused."""
     return msgspec.convert(
         {
             **{n: getattr(entry, n) for n in ("seq", "time", "run", "request", "attempt")},

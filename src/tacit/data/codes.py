@@ -1,0 +1,51 @@
+"""Numbers that are probably codes: of missing values, such as 999, or of categories, 1 … k."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+MOST_CODES = 12
+"""Largest k of whole numbers 1 … k that may be codes of categories."""
+
+
+class MissingCodeWarning(UserWarning):
+    """A number that looks like a code for a missing value was used as a number."""
+
+
+def missing_code(values: Collection[float]) -> float | None:
+    """The value that looks like a code for missing among different values; None: there is none.
+
+    A negative whole number (-1, -9, -99, …) among values that are not negative, or a largest value
+    of repeated digits 7, 8 or 9 that is farther from the others than these are from each other.
+
+    >>> missing_code([18, 40, 97, 999]), missing_code([0, 1, 2, -1]), missing_code([0, 1, 9])
+    (999.0, -1.0, 9.0)
+    >>> missing_code([18, 40, 99]), missing_code([-3, -1, 2])
+    (None, None)
+    """
+    known = sorted({float(one) for one in values})
+    if len(known) < 3:
+        return None
+    least, most = known[0], known[-1]
+    if known[1] >= 0 and _is_code(-least) and (least == -1 or -least >= 7):
+        return least
+    others = known[:-1]
+    far = most - others[-1] > others[-1] - others[0]
+    return most if far and most >= 9 and _is_code(most) else None
+
+
+def _is_code(value: float) -> bool:
+    return value > 0 and re.fullmatch(r"1|7+|8+|9+", f"{value:.15g}") is not None
+
+
+def is_coded(values: Collection[float]) -> bool:
+    """Whether different values are 1 … k or 0 … k with k from 3 on, as codes of categories are.
+
+    >>> is_coded([1, 2, 3, 4]), is_coded([0, 1]), is_coded([1.5, 2, 3]), is_coded(range(1, 90))
+    (True, False, False, False)
+    """
+    known = sorted({float(one) for one in values})
+    first = known[0] if known else -1.0
+    whole = first in (0.0, 1.0) and known == [first + place for place in range(len(known))]
+    return whole and 3 <= len(known) <= MOST_CODES

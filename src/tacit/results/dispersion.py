@@ -1,0 +1,71 @@
+"""Whether outcomes vary as a model without a free variance says.
+
+Posterior intervals of such a model (`tacit.models.capabilities.ImpliedVariance`) are as wide as its
+variance implies, whatever the records are like. `DispersionSums` of all parties give the ratio of
+observed to implied variance and, by a gamma distribution with the first three moments of the sum
+under the model, a p-value. A misfit is reported where both are clear: with many records a
+difference that does not matter for intervals would be significant too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from tacit.arrays import Natural
+from tacit.expfam import Gaussian
+from tacit.models import Model, Records
+from tacit.models.capabilities import DispersionSums, ImpliedVariance
+
+SIGNIFICANT = 1e-3
+"""Two-sided p-value."""
+MATERIAL = 1.1
+"""Ratio of variances, or its inverse: intervals are then 5 % too narrow or too wide."""
+
+
+class Dispersion(NamedTuple):
+    """Comparison of the outcomes' variance with the one that the model implies."""
+
+    ratio: float
+    """Observed to implied variance."""
+    p_value: float
+
+    @property
+    def clear(self) -> bool:
+        """Whether the model's variance is wrong, by an amount that matters."""
+        material = not 1.0 / MATERIAL < self.ratio < MATERIAL
+        return material and self.p_value < SIGNIFICANT
+
+
+def dispersion_of(sums: np.ndarray | DispersionSums) -> Dispersion | None:
+    """The comparison, from sums over all records; None where there is nothing to compare.
+
+    >>> dispersion_of(np.array([0.0, 200.0, 800.0, 100.0])).ratio
+    1.0
+    """
+    excess, variance, third, scale = (float(one) for one in sums)
+    if not (variance > 0 and third > 0 and scale > 0):
+        return None
+    from scipy.special import gammainc, gammaincc
+
+    shape = 4.0 * variance**3 / third**2
+    at = max(0.0, shape + excess * math.sqrt(shape / variance))
+    p_value = min(1.0, 2.0 * float(min(gammainc(shape, at), gammaincc(shape, at))))
+    return Dispersion(max(0.0, 1.0 + excess / scale), p_value)
+
+
+def measured_dispersion(
+    model: Model, family: Gaussian, q: Natural, parties: Mapping[str, Records]
+) -> Dispersion | None:
+    """The comparison where the records are at hand; None for other models."""
+    if not isinstance(model, ImpliedVariance):
+        return None
+    total, free = np.zeros(len(DispersionSums._fields)), family.free(q)
+    for records in parties.values():
+        eta, variance = family.free_project(free, np.asarray(records["x"], np.float64))
+        y = np.asarray(records["y"], np.float64)
+        total += model.dispersion_sums(np.asarray(eta), np.asarray(variance), y, np.ones(len(y)))
+    return dispersion_of(total)

@@ -1,0 +1,105 @@
+"""The plan of a run is in the chain: what a run was to release counts, finished or not."""
+
+import msgspec
+import pytest
+from ledger_worker import EVENT, TERMS, budget_of, zcdp
+
+from tacit.errors import PrivacyBudgetError
+from tacit.privacy.accounting.filters import GAUSSIAN_SHARE
+from tacit.privacy.ledger.ledger import Ledger, ReleaseRequest, RunPlan
+
+DELTA = 1e-5
+VISITS = 20
+
+
+def cost(visits, delta=DELTA):
+    return zcdp([msgspec.structs.replace(EVENT, count=visits)], delta, TERMS["adjacency"])
+
+
+ALONE, FILTERED = cost(VISITS), cost(VISITS, GAUSSIAN_SHARE * DELTA)
+
+
+def plan(dataset, run, visits=VISITS):
+    return RunPlan(dataset=dataset, run=run, events=[EVENT] * visits, purpose="a", **TERMS)
+
+
+def visit(ledger, dataset, run, number, visits=VISITS):
+    """Charge one visit of a run that planned `visits` of them."""
+    asked = ReleaseRequest(
+        dataset=dataset, run=run, request=f"r{number}", events=[EVENT],
+        purpose=f"a, visit {number}", **TERMS,
+    )  # fmt: skip
+    return ledger.open_many([asked], plans=[plan(dataset, run, visits)])
+
+
+def set_budget(ledger, dataset, epsilon):
+    ledger.set_budget(dataset, budget_of(epsilon), reason="test", raising=True)
+
+
+def test_the_plan_is_recorded_once_and_before_the_first_charge(path, ledger, dataset):
+    for number in range(3):
+        visit(ledger, dataset, "one", number)
+    visit(ledger, dataset, "one", 0)
+    kinds = [row.kind for row in ledger.entries() if row.run == "one"]
+    assert kinds == ["plan", "charge", "charge", "charge"]
+    assert ledger.spent(dataset).epsilon == cost(3)
+    ledger.close()
+    with Ledger(path, epsilon=zcdp) as again:
+        assert again.verify().sound
+        assert again.check(dataset, [EVENT] * (VISITS - 3), run="one", **TERMS).total == ALONE
+
+
+def test_no_other_run_beside_an_unfinished_one_that_was_planned_for_the_whole_budget(
+    path, ledger, dataset
+):
+    """Without the plan the second run would fit, and the budget's guarantee would be (ε, 2δ)."""
+    set_budget(ledger, dataset, ALONE)
+    assert ALONE < FILTERED
+    visit(ledger, dataset, "one", 0)
+    check = ledger.check(dataset, [EVENT], run="two", **TERMS)
+    assert not check.fits
+    assert (check.total, check.only_run) == (FILTERED, "one")
+    before = ledger.receipt()
+    with pytest.raises(PrivacyBudgetError, match="run one is unfinished and was planned for all"):
+        visit(ledger, dataset, "two", 0, visits=1)
+    assert ledger.receipt() == before
+    ledger.close()
+    with Ledger(path, epsilon=zcdp) as again:
+        for number in range(1, VISITS):
+            visit(again, dataset, "one", number)
+        assert again.spent(dataset).epsilon == ALONE, "finished, it costs what was planned"
+
+
+def test_an_abandoned_run_costs_what_it_charged_where_its_plan_fits(ledger, dataset):
+    set_budget(ledger, dataset, FILTERED)
+    visit(ledger, dataset, "one", 0)
+    left = VISITS - 1
+    assert ledger.check(dataset, [EVENT] * left, run="two", **TERMS).fits
+    for number in range(left):
+        visit(ledger, dataset, "two", number, visits=left)
+    with pytest.raises(PrivacyBudgetError, match="together"):
+        visit(ledger, dataset, "one", 1)
+
+
+def test_the_running_total_without_a_budget_has_the_whole_plan(ledger, dataset):
+    visit(ledger, dataset, "one", 0)
+    assert ledger.price(dataset, (), delta=DELTA, **TERMS) == ALONE
+    both = ledger.price(dataset, [EVENT], run="two", delta=DELTA, **TERMS)
+    assert both == pytest.approx(FILTERED, rel=1e-6)
+
+
+def test_charges_that_were_not_planned_are_bounded_by_a_filter(ledger, dataset):
+    visit(ledger, dataset, "one", 0, visits=1)
+    alone = ledger.spent(dataset)
+    assert alone.epsilon == alone.planned
+    visit(ledger, dataset, "one", 1, visits=1)
+    both = ledger.spent(dataset)
+    assert both.epsilon > both.planned
+
+
+def test_a_run_that_began_without_a_plan_gets_none(ledger, dataset):
+    """A run of an earlier version that is resumed: its plan would be recorded too late."""
+    ledger.charge(dataset, "old", "r0", [EVENT], **TERMS)
+    visit(ledger, dataset, "old", 1)
+    assert all(row.kind != "plan" for row in ledger.entries())
+    assert ledger.check(dataset, [EVENT], run="two", **TERMS).fits
