@@ -60,7 +60,7 @@ def show_version(ready: ReadyParty, added: list[str]) -> None:
     _section(
         "What changes",
         [
-            f"new parties: {_listed(added)}; then {len(federation.parties)} in all",
+            f"new parties: {_listed(tuple(added))}; then {len(federation.parties)} in all",
             "they receive the posterior of every round from when they join, with what this party "
             "has contributed to it",
             "the version counts once every party has approved it; until then the run follows the "
