@@ -255,7 +255,7 @@ MUTANTS = (
         case("scoring"),
     ),
     Mutant(
-        "the adaptive clip's count is free", "methods/dpsgd/adaptive.py",
+        "the adaptive clip's count is free", "methods/adaptive.py",
         "return clip * math.sqrt(1.0 + WEIGHT**2 / 4.0)", "return clip",
         case("dpsgd, adaptive"),
     ),

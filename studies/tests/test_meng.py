@@ -43,6 +43,7 @@ from tacit_studies.meng_kernel import (
 from tacit_studies.meng_records import RECORD_FORMS
 from tacit_studies.meng_tables import coverage_rows, released_sums
 from tacit_studies.meng_unequal import unequal_kl
+from tacit_studies.meng_unequal_parties import EPSILON, VARIANTS, party_kl
 
 PRIOR = natural_prior()
 FORMS = {**DATASET_FORMS, **RECORD_FORMS}
@@ -89,6 +90,15 @@ def test_one_clip_serves_unequal_parties_better_than_clips_by_scale():
         for power in (0.0, 1.0, 2.0)
     ]
     assert best[0] < best[1] < best[2]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_unequal_parties_are_each_charged_for_their_own_clip():
+    """The library's runs behind the table: every way to choose the clip keeps to the same ε."""
+    for label in ("½ of each party's declared number", "log-precision, C = 0.1"):
+        divergence, epsilon = party_kl(0, "plain", VARIANTS[label])
+        assert 0.99 * EPSILON < epsilon <= EPSILON
+        assert 0.0 <= divergence < 1e6
 
 
 def test_a_figure_may_be_named_as_the_report_names_it(tmp_path):

@@ -13,7 +13,10 @@ from tacit.cli.main import main
 from tacit.data import DataConfig
 from tacit.data.readers.download import locate
 from tacit.errors import ConfigError, DataError
+from tacit.models import LinearRegression
+from tacit.testing import check_private_method
 from tacit_studies import STUDIES, tmlr, tmlr_runs
+from tacit_studies.tmlr_parameters import ClippedParameters
 from tacit_studies.tmlr_published import PUBLISHED, UNDERSTATED
 from tacit_studies.tmlr_runs import Point, Run, Store, carried_out, job_plan, run_job
 from tacit_studies.tmlr_settings import (
@@ -103,7 +106,7 @@ def test_the_settings_are_those_of_the_paper():
     assert settings.splits["adult"]["unbalanced-2"]["label_skew"] == -3
     assert settings.splits["mimic3"]["unbalanced-2"]["label_skew"] == -0.5
     cells = figure_cells(settings, 1, first=0, quick=False)
-    assert len(cells) == 3 * 5 * 11
+    assert len(cells) == 3 * 5 * 15
     assert {cell.job.seed for cell in cells} == set(range(5))
     by_method = {}
     for cell in cells:
@@ -306,3 +309,33 @@ def test_only_some_methods_can_be_run():
     assert recipe == 5
     with pytest.raises(ConfigError, match="choose from"):
         only(read_settings(), ["adam"])
+
+
+def without_noise(tiny, method, **options):
+    """A method of Figure 1 with next to no noise, and what its run came to."""
+    cells = figure_cells(tiny, 1, first=0, quick=False)
+    job = next(c.job for c in cells if (c.method, c.split) == (method, "balanced"))
+    recipe = msgspec.structs.replace(job.recipe, rounds=6, options=job.recipe.options | options)
+    return run_job(msgspec.structs.replace(job, recipe=recipe, epsilon=1e8)).end.log_likelihood
+
+
+def test_averaging_and_virtual_parties_differ_with_several_steps_only(tiny):
+    shards = {"shards": 20, "clip": 1000.0}
+    single = [without_noise(tiny, name, **shards) for name in ("averaged", "virtual")]
+    several = [without_noise(tiny, name, **shards) for name in ("averaged-steps", "virtual-steps")]
+    assert single[0] == pytest.approx(single[1], abs=1e-6)
+    assert abs(several[0] - several[1]) > 1e-4
+
+
+def test_clipped_parameters_make_the_same_change_where_nothing_is_clipped(tiny):
+    wide = {"shards": 20, "clip": 200.0}
+    found = [without_noise(tiny, name, **wide) for name in ("averaged-parameters", "averaged")]
+    assert found[0] == pytest.approx(found[1], abs=1e-3)
+    tight = without_noise(tiny, "averaged-parameters", shards=20, clip=0.5)
+    assert abs(tight - found[0]) > 5e-3, "this ball does not hold the parameters"
+
+
+def test_clipped_parameters_have_the_charged_sensitivity():
+    model = LinearRegression(("a",), prior_sd=1.0, noise_sd=1.0)
+    method = ClippedParameters(shards=2, objective="averaged", clip=2.0)
+    assert 0.5 < check_private_method(method, model, rounds=1) <= 1.0

@@ -77,6 +77,11 @@ def test_topics_against_epsilon(corpus, tmp_path):
     assert {row[1] for row in common["rows"][1:]} == {vips_topics.COMMON_EPSILON}
     tight, renyi, strong = (row[2] for row in common["rows"][1:])
     assert tight < renyi < strong  # the same ε, and what each accountant asks for it
+    clipped = next(one for one in result["tables"] if one["name"] == "vips-clipped")
+    ((share, *_, counted, noise_sd),) = clipped["rows"]
+    assert share == 0.1
+    assert 0.0 <= counted <= 1.0
+    assert 0.0 < noise_sd < 1.0
     assert calls[-1][:2] == (1, 1)
     again = STUDIES["vips"](tmp_path, quick=True, figure="topics")
     assert again["tables"] == result["tables"]

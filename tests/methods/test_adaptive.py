@@ -9,13 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_party import OneParty
 
+from tacit.datasets import document_records
 from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError
-from tacit.methods import DPSGD
-from tacit.models import LogisticRegression
+from tacit.methods import DPSGD, PrivateStatistics, PrivateUpdate
+from tacit.models import LinearRegression, LogisticRegression, TopicModel
 from tacit.plan.plan import make_plan
 from tacit.privacy.bounded import Tally, clip_units
 from tacit.privacy.settings import Privacy
+from tacit.results.diagnostics import counted_clipping
 from tacit.server.checkpoint import Checkpoint
 from tacit.server.messages import Request
 from tacit.server.schedule import Synchronous
@@ -34,15 +36,117 @@ def plan_of(parties, method, *, rounds=30, **privacy) -> Any:
     return make_plan(MODEL, parties, method=method, schedule=schedule, privacy=Privacy(**asked))
 
 
-@pytest.mark.parametrize("target", [0.3, 0.8])
-def test_it_walks_to_the_same_clip_from_anywhere(parties, target):
+@pytest.mark.parametrize(("kind", "target"), [(DPSGD, 0.3), (DPSGD, 0.8), (PrivateStatistics, 0.5)])
+def test_it_walks_to_the_same_clip_from_anywhere(parties, kind, target):
     ends = []
     for clip in (0.01, 30.0):
-        state = carry_out(plan_of(parties, DPSGD(clip=clip, adaptive=target), rounds=40)).state
+        state = carry_out(plan_of(parties, kind(clip=clip, adaptive=target), rounds=40)).state
         ends.append(clip * float(np.exp(state.public["log_scale"])))
     assert ends[0] == pytest.approx(ends[1], rel=0.25)
     # Norms of logistic scores are of the order of |x|, here about √3.
     assert 0.1 < ends[0] < 5.0
+
+
+def whole_parties(sizes):
+    """Parties of one coefficient whose updates grow with their number of records."""
+    rng = np.random.default_rng(2)
+    made = {}
+    for index, size in enumerate(sizes):
+        x = rng.normal(size=(size, 1))
+        made[f"p{index}"] = {"x": x, "y": x[:, 0] + 0.1 * rng.normal(size=size)}
+    return made
+
+
+LINE = LinearRegression(("a",), noise_sd=1.0, prior_sd=1.0)
+
+
+def party_plan(sizes, method, *, rounds=40, **privacy) -> Any:
+    asked = {"delta": 1e-5, "insecure_noise_seed": 1, "accountant": "rdp", "unit": "party"}
+    return make_plan(
+        LINE, whole_parties(sizes), method=method, schedule=Synchronous(rounds=rounds),
+        privacy=Privacy(**asked | privacy),
+    )  # fmt: skip
+
+
+def test_the_clip_of_whole_parties_walks_to_the_median_update():
+    """A party's (Σxy, Σx²) is about √2 times its records, an equal share that of the mean, 210."""
+    ends = []
+    for clip in (10.0, 5000.0):
+        method = PrivateUpdate(shards=1, clip=clip, adaptive=0.5)
+        state = carry_out(party_plan(range(20, 420, 20), method, noise_multiplier=0.01)).state
+        ends.append(clip * float(np.exp(state.public["log_scale"])))
+    assert ends[0] == pytest.approx(ends[1], rel=0.2)
+    assert 70.0 < ends[0] < 280.0  # half of the parties are within 100 records of the mean
+
+
+def test_the_scale_of_few_parties_does_not_follow_their_noise():
+    """The noise in the share of three parties is many times the share itself."""
+    method = PrivateUpdate(shards=1, clip=5.0, adaptive=0.5, form="log-precision")
+    state = carry_out(party_plan([20, 20, 20], method, noise_multiplier=20.0)).state
+    assert abs(float(state.public["log_scale"])) < 1.0
+
+
+def test_a_clip_by_records_is_made_of_declared_numbers():
+    sizes, declared = [10, 40], {"p0": {"records": 12}, "p1": {"records": 50}}
+    method = PrivateUpdate(shards=1, clip_per_record=0.5)
+    plan = party_plan(sizes, method, epsilon=3.0, parties=declared)
+    assert [one.clip for one in plan.settled.values()] == [6.0, 25.0]
+    assert [one.events_at(0)[0].clip for one in plan.settled.values()] == [6.0, 25.0]
+    first, second = (one.guarantee.epsilon for one in plan.settled.values())
+    assert first == pytest.approx(second)
+    assert first <= 3.0
+    # The data may have any size: nothing of the plan depends on it.
+    other = party_plan([3, 200], method, epsilon=3.0, parties=declared)
+    assert [one.all_events for one in plan.settled.values()] == [
+        one.all_events for one in other.settled.values()
+    ]
+    with pytest.raises(ConfigError, match=r'privacy\.parties\."p1"\.records is not set'):
+        party_plan(sizes, method, epsilon=3.0, parties={"p0": {"records": 12}})
+    with pytest.raises(ConfigError, match=r"records = 12; it is read only by"):
+        party_plan(sizes, PrivateUpdate(shards=1), epsilon=3.0, parties=declared)
+    with pytest.raises(ConfigError, match="it is for whole parties"):
+        party_plan(sizes, method, epsilon=3.0, parties=declared, unit="record")
+
+
+nonnegative = st.lists(st.one_of(st.floats(0, 1e3), st.just(np.inf)), min_size=2, max_size=2)
+
+
+@settings(max_examples=25, deadline=None)
+@given(rest=st.lists(nonnegative, min_size=2, max_size=2), pair=st.tuples(nonnegative, nonnegative))
+def test_a_count_of_nonnegative_contributions_keeps_the_smaller_distance(rest, pair):
+    def made(one):
+        rows = jnp.asarray([one, *rest], jnp.float64)
+        found = clip_units(rows, 3.0, nonnegative=True, tally=TALLY._replace(signed=False))
+        assert found.nonnegative
+        return np.append(found.value[0], found.value[1]), float(found.clip)
+
+    (first, clip), (second, _) = made(pair[0]), made(pair[1])
+    assert np.linalg.norm(first - second) <= np.sqrt(2) * clip
+    assert not clip_units(jnp.ones((1, 2)), 3.0, nonnegative=True, tally=TALLY).nonnegative
+
+
+def test_the_released_share_of_clipped_documents_is_the_measured_one():
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(rng.choice([0.2, 3.0], size=(400, 1)), size=(400, 6)).astype(float)
+    records = document_records(counts[counts.sum(axis=1) > 0])
+    plan = make_plan(
+        TopicModel(2, words=6, document_words=40), {"a": records},
+        method=PrivateStatistics(clip=9.0, count_clipped=True), schedule=Synchronous(rounds=3),
+        privacy=Privacy(noise_multiplier=1.0, delta=1e-5, insecure_noise_seed=1),
+    )  # fmt: skip
+    (event,) = plan.settled["a"].events_at(0)
+    assert event.nonnegative
+    assert event.lattice is not None
+    assert event.lattice.numbers == 2 * 6 + 1
+    assert event.clip == pytest.approx(np.hypot(9.0, 2.25))
+    outcome = carry_out(plan)
+    assert outcome.clipped is not None
+    assert 0.2 < outcome.clipped.share < 0.8
+    told = counted_clipping(plan, outcome.state.memory)
+    assert told is not None
+    # A document within the clip has a coordinate of a quarter of it.
+    assert told.noise_sd == pytest.approx(4.0 * event.noise_sd / 9.0 / plan.settled["a"].units)
+    assert told.share == pytest.approx(outcome.clipped.share, abs=4 * told.noise_sd + 0.05)
 
 
 def test_a_larger_quantile_is_a_larger_clip(parties):
@@ -141,5 +245,13 @@ def test_a_resumed_run_is_the_same(parties, tmp_path):
 def test_a_share_of_a_secret_number_is_refused(parties):
     with pytest.raises(ConfigError, match="keeps the number of records secret"):
         plan_of(parties, DPSGD(adaptive=0.5), adjacency="add-or-remove-one")
-    with pytest.raises(ConfigError, match=r"method\.adaptive = 1\.0"):
-        DPSGD(adaptive=1.0)
+    for method in (PrivateStatistics(adaptive=0.5), PrivateStatistics(count_clipped=True)):
+        with pytest.raises(ConfigError, match="keeps the number of records secret"):
+            plan_of(parties, method, adjacency="add-or-remove-one")
+    for kind in (DPSGD, PrivateStatistics, PrivateUpdate):
+        with pytest.raises(ConfigError, match=r"method\.adaptive = 1\.0"):
+            kind(adaptive=1.0)
+    with pytest.raises(ConfigError, match="nothing to adapt to"):
+        plan_of(parties, PrivateStatistics(adaptive=0.5, one_shot=True))
+    with pytest.raises(ConfigError, match="needs the number of contributions"):
+        plan_of(parties, PrivateUpdate(adaptive=0.5))

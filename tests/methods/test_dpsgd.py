@@ -217,3 +217,44 @@ def test_many_steps_per_visit_find_the_posterior_of_skewed_parties(monkeypatch):
     assert off(mean_after(parties, method)) < 0.35
     monkeypatch.setattr(DPSGD, "own_releases", property(lambda _: False))
     assert off(mean_after(parties, method)) > 1.0
+
+
+FREE = {
+    "adam": {"optimiser": "adam", "step_size": 0.1, "step_end": 0.1},
+    "adam, several steps": {"optimiser": "adam", "step_size": 0.1, "step_end": 0.1, "steps": 5},
+    "adam, log-sd": {"optimiser": "adam", "step_size": 0.1, "step_end": 0.1, "precision": "log-sd"},
+    "sgd": {"optimiser": "sgd", "step_size": 0.5, "precision": "per-coordinate", "momentum": 0.8},
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", FREE)
+def test_adam_and_sgd_find_mean_and_sd_with_little_noise(many, name):
+    """A clip that cuts nothing: what is left is the optimiser, whose answer is the posterior."""
+    plan = make_plan(MODEL, many, family="mean-field", method=NaturalVI())
+    exact = carry_out(plan).posterior
+    method = DPSGD(clip=4.0 if name == "sgd" else 60.0, **FREE[name])
+    rounds = 150 // method.steps
+    found = carry_out(plan_of(many, method, rounds=rounds, noise_multiplier=1e-5)).posterior
+    assert np.all(np.abs(found.mean - exact.mean) < 0.25 * exact.sd)
+    np.testing.assert_allclose(found.sd, exact.sd, rtol=0.3)
+
+
+@pytest.mark.parametrize("optimiser", ["adam", "sgd"])
+def test_the_optimiser_changes_neither_events_nor_guarantee(parties, optimiser):
+    """Its steps are post-processing of the releases that natural-gradient steps are made of."""
+    plans = [
+        plan_of(parties, DPSGD(optimiser=one, steps=2, sampling_rate=0.3))
+        for one in ("natural", optimiser)
+    ]
+    for party in parties:
+        first, second = (plan.settled[party] for plan in plans)
+        assert first.events_at(0) == second.events_at(0)
+        assert first.guarantee == second.guarantee
+
+
+def test_settings_that_do_not_fit_an_optimiser_are_refused(parties):
+    with pytest.raises(ConfigError, match=r"'sgd' with privacy\.adjacency = 'add-or-remove-one'"):
+        plan_of(parties, DPSGD(optimiser="sgd"), adjacency="add-or-remove-one")
+    with pytest.raises(ConfigError, match=r"method\.precision = 'log-sd' with method\.optimiser"):
+        DPSGD(precision="log-sd")

@@ -77,6 +77,9 @@ CASES = {
     "dpsgd, subsets": Case(DPSGD(sampling_rate=0.5, sampling="without-replacement"), reach=0.0),
     "dpsgd, adaptive": Case(DPSGD(adaptive=0.5)),
     "dpsgd, clip by visit": Case(DPSGD(clip_end=0.3, noise_end=2.0)),
+    "dpsgd, adam": Case(DPSGD(optimiser="adam")),
+    "dpsgd, adam, several steps": Case(DPSGD(optimiser="adam", steps=2, precision="log-sd")),
+    "dpsgd, sgd, several steps": Case(DPSGD(optimiser="sgd", steps=2, precision="per-coordinate")),
     "dpsgd, network": Case(DPSGD(), NeuralNetwork(("a", "b"), hidden=2), reach=0.8),
     "dpsgd, levels": Case(DPSGD(), SoftmaxRegression(("a", "b"), levels=("u", "v"), prior_sd=1.0)),
     "update": Case(PrivateUpdate(shards=1), LINEAR),
@@ -89,6 +92,11 @@ CASES = {
     "party, added": Case(PrivateUpdate(shards=1), LINEAR, PARTY | OPEN),
     "party, server-factor": Case(PrivateUpdate(shards=1, form="server-factor"), LINEAR, PARTY),
     "party, log-precision": Case(PrivateUpdate(shards=1, form="log-precision"), LINEAR, PARTY),
+    "party, adaptive": Case(PrivateUpdate(shards=1, adaptive=0.5), LINEAR, PARTY),
+    "party, log-precision, adaptive": Case(
+        PrivateUpdate(shards=1, form="log-precision", adaptive=0.5), LINEAR, PARTY | OPEN
+    ),
+    "update, adaptive, added": Case(PrivateUpdate(shards=2, adaptive=0.5), LINEAR, OPEN),
     "party, now and then": Case(PrivateUpdate(shards=1, sampling_rate=0.5), LINEAR, PARTY, 0.0),
     "party, server's noise": Case(
         PrivateUpdate(shards=1), LINEAR, PARTY | {"aggregation": "server"}
@@ -100,6 +108,8 @@ CASES = {
     "statistics, truncated": Case(PrivateStatistics(repair="truncate"), LINEAR),
     "statistics, once": Case(PrivateStatistics(one_shot=True), LINEAR),
     "statistics, shared noise": Case(PrivateStatistics(), LINEAR, {"aggregation": "trusted"}),
+    "statistics, adaptive": Case(PrivateStatistics(adaptive=0.5), LINEAR),
+    "statistics, counted": Case(PrivateStatistics(count_clipped=True), LINEAR),
     "statistics, belief network": Case(
         PrivateStatistics(), BeliefNetwork(3, hidden=2), {"records": PIXELS}, 0.0
     ),

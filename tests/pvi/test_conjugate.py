@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from tacit.engines.execute import carry_out
-from tacit.methods import NaturalVI
+from tacit.methods import NaturalVI, PrivateUpdate
 from tacit.models import LinearRegression, NormalMean
 from tacit.plan.plan import make_plan
+from tacit.privacy.settings import Privacy
 from tacit.results import exact_posterior, mean_field_optimum
 from tacit.server.schedule import Asynchronous, Damping, Sequential, Synchronous
 
@@ -186,4 +187,44 @@ def test_local_free_energies_add_up_to_the_global_one(linear):
     elbo = sum(map(log_likelihood, linear.values())) - float(family.kl(state.q, prior))
     log_z = float(family.log_partition(state.q) - family.log_partition(prior))
     assert sum(local) == pytest.approx(elbo - log_z, rel=1e-10)
+    assert abs(elbo - log_z) > 1.0
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_local_elbos_of_averaged_shards_add_up_to_the_global_one(linear):
+    """Σⱼ (1/Nⱼ) Σₖ Lⱼₖ = ELBO − log Z at the fixed point, which is that of global VI (TMLR A.3).
+
+    Lⱼₖ = E_q[Nⱼ log p(xⱼₖ|θ) − log tⱼ] is the KL form of a shard with a tempered likelihood (A.2).
+    One column, so that q* is the optimum of every shard up to its own records, as A.3 supposes.
+    """
+    linear = {name: {"x": one["x"][:, :1], "y": one["y"]} for name, one in linear.items()}
+    model = LinearRegression(("a",), noise_sd=0.7, prior_mean=0.3, prior_sd=2.0)
+    method = PrivateUpdate(objective="averaged", shards=3, clip=1e4, dtype="float64")
+    privacy = Privacy(noise_multiplier=1e-8, delta=1e-5, insecure_noise_seed=1)
+    schedule = Synchronous(rounds=120, damping=0.3)
+    outcome = federate(model, linear, "mean-field", schedule, method=method, privacy=privacy)
+    plan, state = outcome.plan, outcome.state
+    mean, covariance = exact_posterior(model, linear.values())
+    assert error(outcome.posterior.mean, mean) < 1e-4
+    assert error(outcome.posterior.sd**2, covariance[0]) < 1e-4
+    moments = plan.family.mean(state.q)
+
+    def expected(x, y):
+        residual = np.square(y - x @ outcome.posterior.mean)
+        spread = np.sum(np.square(x * outcome.posterior.sd), axis=-1)
+        constant = np.log(2 * np.pi * model.noise_sd**2)
+        return -0.5 * (constant + (residual + spread) / model.noise_sd**2)
+
+    added = 0.0
+    for party, records in linear.items():
+        shards = plan.method.arrange(party, records, plan.seed)
+        fits = np.sum(shards.weights * expected(**shards.records), axis=1)
+        assert len(fits) == 3
+        factor = state.factors[party].natural
+        log_factor = sum(float(np.sum(moments[name] * factor[name])) for name in moments)
+        added += np.mean([3 * fit - log_factor for fit in fits])
+    elbo = sum(float(np.sum(expected(**records))) for records in linear.values())
+    elbo -= float(plan.family.kl(state.q, plan.prior))
+    log_z = float(plan.family.log_partition(state.q) - plan.family.log_partition(plan.prior))
+    assert added == pytest.approx(elbo - log_z, rel=1e-6)
     assert abs(elbo - log_z) > 1.0

@@ -126,7 +126,8 @@ class Fit:
         """The share of units whose contribution was clipped at the end of a simulation.
 
         Measured only with `Privacy.insecure_noise_seed`: with secret noise this exact share would
-        be a further release. None then, and without privacy.
+        be a further release. Then it is a noisy count if `count_clipped` or `adaptive` of
+        `PrivateStatistics` released one, else None, as without privacy.
         """
         return None if self._result.clipped is None else self._result.clipped.share
 

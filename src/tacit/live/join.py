@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 from msgspec import to_builtins
 
 from tacit.data import Federation as Loaded
@@ -54,7 +55,15 @@ from tacit.results.evaluation import Attempts, measure
 from tacit.results.posterior import Posterior, posterior_of
 from tacit.results.saved import write_posterior
 from tacit.results.statements import interval_note, statement
-from tacit.results.summary import Intervals, PartyEvaluation, PartyResult, read_part, write_result
+from tacit.results.summary import (
+    Intervals,
+    LedgerFacts,
+    PartyEvaluation,
+    PartyResult,
+    PrivacyFacts,
+    read_part,
+    write_result,
+)
 from tacit.run.config import Continues
 from tacit.run.continued import SeenRecords, records_used
 from tacit.run.directory import EVALUATION, private_part, public_part
@@ -477,6 +486,22 @@ def answers_charged(ledger: Ledger, run: str) -> int:
     return len({charge.request for charge in ledger.charges(run)})
 
 
+def _cost(ready: ReadyParty, party: LiveParty, ledger: Ledger | None) -> PrivacyFacts:
+    """The guarantee, with what this party's ledger says after the run."""
+    found = privacy_facts(ready.plan)
+    spent = None if ledger is None else ledger.spent(_dataset(ready, ledger))
+    if spent is None or spent.budget is None or spent.epsilon is None:
+        return found
+    after = LedgerFacts(
+        path=ready.ledger_path.name,
+        run=run_in_ledger(ready.first_approved, party.store.run or ""),
+        epsilon_spent=spent.epsilon,
+        delta=spent.budget.delta,
+        budget=spent.budget.epsilon,
+    )
+    return msgspec.structs.replace(found, ledger=after)
+
+
 def _result(
     ready: ReadyParty, posterior: Posterior, party: LiveParty, ledger: Ledger | None
 ) -> PartyEnd:
@@ -509,7 +534,7 @@ def _result(
         coefficients=stored_coefficients(posterior, data, verdict["learned"]),
         model=model_facts(ready.plan.model),
         data=data,
-        guarantee=attempts.attempt("privacy", lambda: privacy_facts(ready.plan), otherwise=None),
+        guarantee=attempts.attempt("privacy", lambda: _cost(ready, party, ledger), otherwise=None),
         **verdict,
     )
     local = PartyEvaluation(

@@ -79,11 +79,14 @@ class Clipped(NamedTuple):
         Share of units that were clipped.
     setting
         The setting that bounds them.
+    noise_sd
+        Sd of the noise in the share if it is a charged count; None if it was measured exactly.
     """
 
     biases: bool
     share: float
     setting: str
+    noise_sd: float | None = None
 
 
 class RunSetting(NamedTuple):
@@ -215,6 +218,15 @@ class PrivateMethod(LocalMethod, abc.ABC):
         clip_now = self.clip_end**progress
         noise_now = clip_now * self.noise_end**progress
         return self.release(clip=clip * clip_now, noise_sd=noise_sd * noise_now, units=units)
+
+    def party_clip(self, party: str, records: int | None) -> float:
+        """Clip of a party that declares no clip; `records` is its declared number of records."""
+        if records is not None:
+            raise ConfigError(
+                f'privacy.parties."{party}".records = {records}; it is read only by '
+                "method.clip_per_record: set that, or leave it out"
+            )
+        return self.clip
 
     def summands(self, units: int) -> int:
         """Number of contributions to a sum of a party with `units` units."""

@@ -19,9 +19,9 @@ import numpy as np
 
 from tacit.arrays import Arrays
 from tacit.expfam import Dirichlets, Family, Gaussian, MeanFieldGaussian
+from tacit.methods.adaptive import WITHIN, clip_scale, tally_weight
 from tacit.methods.base import LocalMethod
 from tacit.methods.conjugate.method import PrivateConjugateStages
-from tacit.methods.dpsgd.adaptive import MAX_LOG_SCALE, SCALE, WEIGHT, WITHIN, tally_clip
 from tacit.methods.dpsgd.method import DPSGD
 from tacit.methods.hybrid import Hybrid
 from tacit.methods.private import PrivateMethod, Terms
@@ -188,8 +188,14 @@ def _broken_statistics(
 ) -> BrokenBound | None:
     """Check the factor, a linear map of the release (`gaussian_factor`)."""
     site, scale = exchange.site, method.sampling_rate / model.statistics_unit
+    counted = []
+    if method.adaptive is not None:
+        scale /= float(clip_scale(exchange.public))
+    if WITHIN in exchange.released:
+        share = method.sampling_rate * exchange.released[WITHIN] / exchange.damping
+        counted = [tally_weight(event.clip) * share]
     if isinstance(family, Dirichlets):
-        released = [scale * site["log"]]
+        released = [scale * site["log"], *counted]
         return _compared(
             "counts", released, _lost(exchange, scale), exchange, event, exchange.records
         )
@@ -204,7 +210,7 @@ def _broken_statistics(
     elif precision.ndim == 2:
         rows, columns = np.triu_indices(len(precision))
         precision = precision[rows, columns] * np.where(rows == columns, 1.0, math.sqrt(2.0))
-    released = [scale * linear, scale * weight * precision]
+    released = [scale * linear, scale * weight * precision, *counted]
     lost = _lost(exchange, 4.0 * scale * spread * max(1.0, weight))
     return _compared("statistics", released, lost, exchange, event, exchange.records)
 
@@ -213,13 +219,16 @@ def _broken_update(
     method: PrivateUpdate, exchange: Exchange, event: GaussianEvent
 ) -> BrokenBound | None:
     """Check a change in the form's coordinates: a sum over shards of norm ≤ C each."""
-    form = method._form
+    form, scale, counted = method._form, 1.0, []
     change = power(exchange.released, 1.0 / exchange.damping)
-    released = form.coordinates(exchange.q, change)
+    if method.adaptive is not None:
+        scale = float(clip_scale(exchange.public))
+        counted = [tally_weight(method._contributed(event.clip)) * change.pop(WITHIN)]
+    released = power(form.coordinates(exchange.q, change), 1.0 / scale)
     scales = form.scales(exchange.q)
     widest = max(float(np.max(1.0 / np.asarray(value))) for value in scales.values())
     mean = exchange.q["linear"] / (-2.0 * exchange.q["quadratic"])
-    spread = 4.0 * widest * (1.0 + float(np.max(np.abs(mean), initial=0.0)))
+    spread = 4.0 * widest * (1.0 + float(np.max(np.abs(mean), initial=0.0))) / scale
     shards = math.inf
     if method.shards is not None or method.objective == "averaged":
         shards = method.shards_of(0)
@@ -227,7 +236,7 @@ def _broken_update(
         shards = method.shards_of(math.ceil(exchange.records))
     # Under add-or-remove-one the event has 2C, twice what one shard contributes: the bound holds.
     return _compared(
-        "update", list(released.values()), _lost(exchange, spread), exchange, event, shards
+        "update", [*released.values(), *counted], _lost(exchange, spread), exchange, event, shards
     )
 
 
@@ -242,8 +251,10 @@ def _broken_gradient(
     )
     scale = 1.0
     if method.adaptive is not None:
-        scale = math.exp(float(np.clip(exchange.public[SCALE], -MAX_LOG_SCALE, MAX_LOG_SCALE)))
-    settled, number = exchange.settled, float(exchange.visit)
+        scale = float(clip_scale(exchange.public))
+    # A step that the server makes arrives whole: as one of length 1 that averages nothing.
+    whole_step = method.steps_at_server
+    settled, number = exchange.settled, 0.0 if whole_step else float(exchange.visit)
     noise_sd = scale * event.noise_sd
     least = -2.0 * model.prior(family)["quadratic"]
     doubt = method.precision_noise(model, 1.0) * noise_sd
@@ -255,8 +266,11 @@ def _broken_gradient(
         exchange.visit / max(1, settled.visits - 1),
     )  # fmt: skip
     known = np.mean(precision - least)
-    length = np.asarray(method._length(model, known, number, terms), np.float64)
-    length = length * method.step_end**terms.progress * np.square(np.asarray(model.clip_scales()))
+    length = np.ones(())
+    if not whole_step:
+        length = np.asarray(method._length(model, known, number, terms), np.float64)
+        length = length * method.step_end**terms.progress
+        length = length * np.square(np.asarray(model.clip_scales()))
     change = power(delta, 1.0 / exchange.damping)
     added, old = -2.0 * change["quadratic"], -2.0 * factor["quadratic"]
     information = old + (number + 1.0) * added
@@ -281,7 +295,7 @@ def _broken_gradient(
         released.append(maps["scale"] * information * np.exp(2.0 * free["scale"]) * unit)
     if method.adaptive is not None:
         share = method.sampling_rate * exchange.released[WITHIN] / exchange.damping
-        released.append(WEIGHT * event.clip / tally_clip(1.0) * share)
+        released.append(tally_weight(event.clip) * share)
     widest = max(float(np.max(np.abs(value))) for value in maps.values()) * unit
     widest *= (1.0 + float(np.max(np.abs(mean)))) * max(float(np.max(1.0 / length)), number + 1.0)
     return _compared(

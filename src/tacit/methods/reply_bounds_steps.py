@@ -12,6 +12,10 @@ stays in an interval. P'm' = (P + ΔL)m + ηv, and P + ΔL = R + L' + e with 0 �
 where the floor was used, 0 where it was not: |m'| ≤ (1 + e/P')|m| + η|v|/P', or |R + L'|/P' in
 place of 1 + e/P' where R + L' is negative and larger than that. From |m| follow |b| ≤ P|m| + |r|
 and the next step. What is sent is the mean of (b, L) over the last steps.
+
+A step of Adam or SGD moves mean and log-sd of the local posterior. Adam's is bounded whatever the
+gradient is (`largest_adam_move`); SGD's by |G| + |r| + |R||m| and by its limit. Then
+b = P∘m − r and L = P − R.
 """
 
 from __future__ import annotations
@@ -22,8 +26,9 @@ from typing import NamedTuple
 import numpy as np
 
 from tacit.expfam import MeanFieldGaussian
-from tacit.methods.dpsgd.adaptive import MAX_LOG_SCALE, SCALE, WEIGHT, WITHIN, tally_clip
+from tacit.methods.adaptive import WITHIN, clip_scale, tally_weight
 from tacit.methods.dpsgd.method import DPSGD
+from tacit.methods.dpsgd.optimiser import LIMIT, largest_adam_move
 from tacit.methods.private import Terms
 from tacit.methods.reply_bounds import BrokenBound, Exchange
 from tacit.models import Model
@@ -64,7 +69,7 @@ class Steps(NamedTuple):
         """Scale of an adaptive clip relative to the first one."""
         if self.method.adaptive is None:
             return 1.0
-        return math.exp(float(np.clip(self.exchange.public[SCALE], -MAX_LOG_SCALE, MAX_LOG_SCALE)))
+        return float(clip_scale(self.exchange.public))
 
     def length(self, known: np.ndarray, number: float) -> np.ndarray:
         """Upper bound on η, which increases with `known`."""
@@ -110,22 +115,74 @@ def _broken_tally(steps: Steps) -> BrokenBound | None:
     if steps.method.adaptive is None:
         return None
     exchange = steps.exchange
-    clip = steps.clip / tally_clip(1.0)
     value = abs(float(exchange.released[WITHIN])) / exchange.damping
-    limit = steps.longest / (WEIGHT * clip * steps.method.sampling_rate) * (1.0 + ROUNDING_MARGIN)
+    limit = steps.longest / (tally_weight(steps.clip) * steps.method.sampling_rate)
+    limit *= 1.0 + ROUNDING_MARGIN
     limit += float(exchange.slack(WITHIN))
     return None if value <= limit else BrokenBound("count within the clip", value, limit)
 
 
-def _reach(steps: Steps) -> Reach:
+class Start(NamedTuple):
+    """Where the steps of a visit start, per coordinate."""
+
+    factor: dict[str, np.ndarray]
+    r: np.ndarray
+    """Linear term of the cavity to the power of `_prior_share`."""
+    others: np.ndarray
+    """Its precision."""
+    prior: np.ndarray
+    gradient: np.ndarray
+    """Upper bound on |G|."""
+    unit: float
+    """Upper bound on the norm of a released sum, scaled to all records."""
+
+
+def _start(steps: Steps) -> Start:
     model, method, exchange = steps.model, steps.method, steps.exchange
     names = ("linear", "quadratic")
     q, factor = ({name: part[name] for name in names} for part in (exchange.q, exchange.factor))
     rest = power(divide(q, factor), method._prior_share)
-    r, others = rest["linear"], -2.0 * rest["quadratic"]
     prior = -2.0 * model.prior(steps.family)["quadratic"] * method._prior_share
     unit = steps.scale * steps.longest / method.sampling_rate
     gradient = unit / np.abs(np.asarray(model.clip_scales(), np.float64))
+    return Start(factor, rest["linear"], -2.0 * rest["quadratic"], prior, gradient, unit)
+
+
+def _free_reach(steps: Steps) -> Reach:
+    """Bounds for steps of Adam or SGD in mean and log-sd."""
+    model, method, settled = steps.model, steps.method, steps.exchange.settled
+    factor, r, others, prior, gradient, _ = _start(steps)
+    progress = steps.exchange.visit / max(1, settled.visits - 1)
+    rates = method._rates(model, prior, np.asarray(float(settled.releases)), np.asarray(progress))
+    low = high = np.maximum(others - 2.0 * factor["quadratic"], prior)
+    mean = np.abs((r + factor["linear"]) / low)
+    velocity = slope = 0.0
+    kept: list[Reach] = []
+    for step in range(method.steps):
+        if method.optimiser == "adam":
+            velocity = slope = largest_adam_move(method.beta, step)
+        else:
+            velocity = method.beta * velocity + gradient + np.abs(r) + np.abs(others) * mean
+            slope = method.beta * slope + LIMIT
+        mean = mean + rates["location"] * velocity
+        if method._precision(model) != "fixed":
+            wide = np.exp(2.0 * rates["scale"] * slope)
+            low, high = np.maximum(low / wide, prior), np.maximum(high * wide, prior)
+        kept.append(Reach(high * mean + np.abs(r), low - others, high - others))
+    return _averaged(method, kept)
+
+
+def _averaged(method: DPSGD, kept: list[Reach]) -> Reach:
+    """Bounds on the mean over the last steps."""
+    kept = kept[-max(1, math.ceil(method.average_last * method.steps)) :]
+    return Reach(*(np.mean(np.broadcast_arrays(*part), axis=0) for part in zip(*kept, strict=True)))
+
+
+def _reach(steps: Steps) -> Reach:
+    model, method, exchange = steps.model, steps.method, steps.exchange
+    if method.optimiser != "natural":
+        return _free_reach(steps)
+    factor, r, others, prior, gradient, unit = _start(steps)
     information = unit / method._weight(model)
     # The mean information is a sum of squares: only noise makes it negative.
     squares = isinstance(model, GaussianExpectations) and method.unit == "record"
@@ -139,7 +196,6 @@ def _reach(steps: Steps) -> Reach:
         return prior + (doubt / math.sqrt(number) if number > 0 else 0.0)
 
     first = float(exchange.visit * method.steps)
-    last = max(1, math.ceil(method.average_last * method.steps))
     least = most = -2.0 * factor["quadratic"]
     floor = floor_at(first)
     mean = np.abs((r + factor["linear"]) / np.maximum(others + least, floor))
@@ -149,7 +205,7 @@ def _reach(steps: Steps) -> Reach:
         number = first + step
         excess = np.maximum(floor - (others + least), 0.0)
         pull = np.maximum(np.abs(others), np.abs(np.maximum(others, floor - least)))
-        velocity = method.momentum * velocity + gradient + np.abs(r) + pull * mean
+        velocity = method.beta * velocity + gradient + np.abs(r) + pull * mean
         push = steps.length(others + most - prior, number) * velocity
         change = 0.0
         if learns:
@@ -163,6 +219,5 @@ def _reach(steps: Steps) -> Reach:
         ratio = np.maximum(1.0 + excess / low, -(others + least) / low)
         mean = np.fmin((np.abs(r) + linear) / low, ratio * mean + push / low)
         linear = np.fmin(linear, high * mean + np.abs(r))
-        if step >= method.steps - last:
-            kept.append(Reach(linear, least, most))
-    return Reach(*(np.mean(np.broadcast_arrays(*part), axis=0) for part in zip(*kept, strict=True)))
+        kept.append(Reach(linear, least, most))
+    return _averaged(method, kept)

@@ -68,6 +68,10 @@ class Releasing(Protocol):
         """Number of contributions to a sum of a party with `units` units."""
         ...
 
+    def party_clip(self, party: str, records: int | None) -> float:
+        """Clip of a party that declares no clip, by its declared number of records."""
+        ...
+
 
 class PartyShape(NamedTuple):
     """Number of visits and units of a party."""
@@ -299,7 +303,9 @@ def _together(
 
 def _clip(privacy: Privacy, method: Releasing, party: str) -> float:
     own = privacy.parties.get(party)
-    return method.clip if own is None or own.clip is None else check_clip(own.clip, "clip")
+    if own is not None and own.clip is not None:
+        return check_clip(own.clip, "clip")
+    return method.party_clip(party, None if own is None else own.records)
 
 
 def _multiplier(

@@ -63,10 +63,15 @@ class Bounded:
 
 
 class Tally(NamedTuple):
-    """An extra coordinate ±ω/2 per unit that counts units within the clip, and the new clip."""
+    """An extra coordinate per unit that counts units within the clip, and the new clip.
+
+    It is ±ω/2, or if not `signed` 0 or ω/2, which leaves a contribution without a negative
+    coordinate as it is.
+    """
 
     weight: Array
     bound: Array
+    signed: bool = True
 
 
 def clip_weights(norms: Array, clip: Array, mask: Array) -> Array:
@@ -168,18 +173,20 @@ def _tallied(bounded: Bounded, norms: Array, mask: Array, tally: Tally) -> Bound
     """The sum and the number of units within the clip, as one vector for one release.
 
     `value` becomes (value, ω Σ ±½): + for a unit whose norm is at most C, − for one that was scaled
-    down or left out. A contribution (cᵢ, ±ω/2) has norm ≤ √(C² + ω²/4). The new clip is the tally's
-    bound. If the bound is smaller than that norm, the clip is NaN, which events refuse.
+    down or left out. A contribution (cᵢ, ±ω/2) has norm ≤ √(C² + ω²/4), and so has (cᵢ, 0 or ω/2)
+    of a tally that is not signed. The new clip is the tally's bound. If the bound is smaller than
+    that norm, the clip is NaN, which events refuse.
     """
     limit = jnp.asarray(bounded.clip, norms.dtype) * (1.0 - CLIP_MARGIN)
-    below = jnp.where(norms <= limit, 0.5, -0.5)  # −½ for NaN
+    below = jnp.where(norms <= limit, 0.5, -0.5 if tally.signed else 0.0)  # not within for NaN
     total = jnp.sum(jnp.where(mask != 0, below, 0.0)).astype(jnp.float64)
     if bounded.norm == "l1":
         norm = bounded.clip + 0.5 * tally.weight
     else:
         norm = jnp.sqrt(jnp.square(bounded.clip) + 0.25 * jnp.square(tally.weight))
     clip = jnp.where(norm <= tally.bound, tally.bound, jnp.nan)
-    return _make((bounded.value, tally.weight * total), clip, norm=bounded.norm)
+    alike = bounded.nonnegative and not tally.signed
+    return _make((bounded.value, tally.weight * total), clip, nonnegative=alike, norm=bounded.norm)
 
 
 def clip_moments(

@@ -35,6 +35,8 @@ class PartyPrivacy(Table, frozen=True, kw_only=True):
     """Noise standard deviation over clip, instead of epsilon."""
     clip: float | None = None
     """Norm to which the contributions of this party's units are clipped."""
+    records: int | None = None
+    """Public number of records, for method.clip_per_record; never compared with the data."""
 
 
 class Privacy(Table, frozen=True, kw_only=True):
@@ -113,16 +115,23 @@ class Privacy(Table, frozen=True, kw_only=True):
                 )
             if party.clip is not None and not 0 < party.clip < math.inf:
                 yield f"{key}.clip = {party.clip}; a norm bound is a finite number > 0"
+            if party.records is not None and party.records < 1:
+                yield f"{key}.records = {party.records}; it must be at least 1"
         yield from _target_faults("privacy", self.epsilon, self.noise_multiplier, needed=True)
         if self.aggregation != "secure" and self.secure != SecureSums():
             yield (
                 f"privacy.secure with privacy.aggregation = {self.aggregation!r}; its thresholds "
                 "are those of aggregation = 'secure': set that, or leave the table out"
             )
-        own = [name for name, party in self.parties.items() if party.clip is not None]
+        own = [
+            f'privacy.parties."{name}".{key}'
+            for name, party in self.parties.items()
+            for key in ("clip", "records")
+            if getattr(party, key) is not None
+        ]
         if self.aggregation == "secure" and own:
             yield (
-                f"privacy.parties.\"{own[0]}\".clip with privacy.aggregation = 'secure'; only "
+                f"{own[0]} with privacy.aggregation = 'secure'; only "
                 "numbers in one unit can be added up: leave it out and set method.clip"
             )
 

@@ -25,7 +25,12 @@ from tacit.plan.explain import explain
 from tacit.plan.plan import Plan
 from tacit.privacy.guarantee import TRUST
 from tacit.results.coefficients import coefficients, unit_map
-from tacit.results.diagnostics import cautions_of, diagnostics_block, learned_share
+from tacit.results.diagnostics import (
+    cautions_of,
+    counted_clipping,
+    diagnostics_block,
+    learned_share,
+)
 from tacit.results.posterior import Posterior
 from tacit.results.published import not_covered
 from tacit.results.saved import model_settings
@@ -241,10 +246,11 @@ def verdict_facts(
     layout
         The columns of x by the public schema, if they are declared.
     clipped
-        The share of clipped contributions, measured in simulations only.
+        The share of clipped contributions measured in a simulation; None: a released count.
     memory
         What the server kept; None at a party.
     """
+    clipped = counted_clipping(plan, memory) if clipped is None else clipped
     cautions = [
         *cautions_of(plan, posterior, verdict, clipped, memory),
         *missing_caution(indicated_columns(layout)),

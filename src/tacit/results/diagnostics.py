@@ -10,6 +10,7 @@ import numpy as np
 from tacit.arrays import Arrays
 from tacit.expfam import FullGaussian, Gaussian
 from tacit.methods import DPSGD, Clipped, PrivateMethod, PrivateScores, PrivateScoring
+from tacit.methods.adaptive import SHARE, SHARE_SD
 from tacit.methods.natural.method import SOLVED_UP_TO
 from tacit.methods.natural.solver import NaturalSolver
 from tacit.methods.natural.stages import DISPERSION
@@ -266,12 +267,24 @@ def _unweighed_caution(plan: Plan) -> list[Caution]:
     ]
 
 
+def counted_clipping(plan: Plan, memory: Arrays | None) -> Clipped | None:
+    """The share of clipped units by the last released count; None if none was released.
+
+    Noise may take the share out of [0, 1].
+    """
+    if memory is None or SHARE not in memory or not isinstance(plan.method, PrivateMethod):
+        return None
+    share = float(np.clip(1.0 - memory[SHARE], 0.0, 1.0))
+    biases = plan.method.clipping_biases(plan.model, plan.method.stage_at(0).name)
+    return Clipped(biases, share, "method.clip", float(memory[SHARE_SD]))
+
+
 def _clipping_cautions(plan: Plan, clipped: Clipped | None) -> list[Caution]:
     """Cautions about clipping: measured in a simulation, otherwise from the plan."""
     method = plan.method
     if plan.privacy is None or not isinstance(method, PrivateMethod):
         return []
-    if plan.privacy.insecure_noise_seed is not None:
+    if clipped is not None or plan.privacy.insecure_noise_seed is not None:
         return clipping_caution(clipped)
     fixed = isinstance(method, DPSGD) and method.adaptive is None and plan.model.user_program
     if not fixed or any(one.clip != DPSGD.clip for one in plan.settled.values()):

@@ -105,8 +105,14 @@ def prior_statement(plan: Plan) -> str | None:
 
 
 def clipping_statement(clipped: Clipped) -> str:
-    """Statement about clipping in a simulation."""
+    """Statement about clipping in a simulation, or about a released count."""
     effect = "" if clipped.biases else ", which loses information but does not bias this method"
+    if clipped.noise_sd is not None:
+        return (
+            f"{clipped.setting} clipped the contributions of {clipped.share:.1%} ± "
+            f"{clipped.noise_sd:.1%} of the units in the last round{effect} (a noisy count, "
+            "released and charged with every sum)."
+        )
     return (
         f"{clipped.setting} clipped the contributions of {clipped.share:.1%} of the units"
         f"{effect} (shown "

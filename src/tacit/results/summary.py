@@ -122,12 +122,14 @@ class CautionNote(Part, frozen=True, kw_only=True):
 
 
 class ClippedShare(Part, frozen=True, kw_only=True):
-    """In a simulation: the share of units whose contribution the clip shortened."""
+    """The share of units whose contribution the clip shortened: in a simulation, or counted."""
 
     biases: bool
     share: float
     setting: str
     statement: str
+    noise_sd: float | None = None
+    """Sd of the noise in a share that was released as a charged count."""
 
 
 class CalibrationBin(Part, frozen=True, kw_only=True):
@@ -211,6 +213,8 @@ class LedgerFacts(Part, frozen=True, kw_only=True):
     """ε that earlier fits on the same records had spent."""
     delta: float | None = None
     """δ at which both are computed; None: that of the budgets."""
+    budget: float | None = None
+    """ε that may be spent in all, at a party of a live federation."""
 
 
 class PrivacyFacts(Part, frozen=True, kw_only=True, omit_defaults=True):

@@ -432,7 +432,7 @@ def learning_caution(learned: np.ndarray | None, names: Sequence[str] = ()) -> l
 
 
 def clipping_caution(clipped: Clipped | None) -> list[Caution]:
-    """A caution where a simulation shortened more than half of the contributions."""
+    """A caution where more than half of the contributions are known to be shortened."""
     if clipped is None or not clipped.biases or clipped.share <= MOSTLY_CLIPPED:
         return []
     return [

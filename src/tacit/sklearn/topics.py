@@ -24,7 +24,7 @@ from tacit.data.bags import DOCUMENTS_COLUMN, document_texts, ledger_form
 from tacit.data.documents import Documents, check_documents, check_vocabulary
 from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError
-from tacit.methods import ExpectedStatistics, LocalMethod, PrivateStatistics
+from tacit.methods import Clipped, ExpectedStatistics, LocalMethod, PrivateStatistics
 from tacit.methods.batches import SamplingName, rate_of
 from tacit.models.lda import TopicModel, perplexity
 from tacit.models.lda.denoise import DenoiseName
@@ -41,6 +41,7 @@ from tacit.privacy.ledger.fingerprint import DatasetId
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.settings import Privacy
 from tacit.pvi import divide
+from tacit.results.diagnostics import counted_clipping
 from tacit.server.schedule import PowerDamping, Synchronous
 from tacit.server.state import ServerState, initial_state
 
@@ -85,6 +86,8 @@ class LDA:
         Norm that a document's statistics are clipped to, as a share of the largest possible one.
     denoise
         What is done to the noisy sums.
+    count_clipped
+        Release the share of clipped documents with every noisy sum, charged with it: `clipped_`.
     n_jobs
         Number of threads.
     random_state
@@ -108,6 +111,9 @@ class LDA:
     settled_: Settled | None
     """Clip, noise and events of the last private call, in units of clip_share·document_words; None
     without privacy."""
+    clipped_: Clipped | None
+    """Share of clipped documents in the last batch, with the sd of its noise; None if it was not
+    counted."""
     _memory: Arrays | None = None
     """For "shrink": the noisy average so far and its noise."""
 
@@ -129,6 +135,7 @@ class LDA:
         document_words: int = 500,
         clip_share: float = 0.05,
         denoise: DenoiseName = "shrink",
+        count_clipped: bool = False,
         n_jobs: int = 1,
         random_state: int = 0,
     ) -> None:
@@ -147,6 +154,7 @@ class LDA:
         self.document_words = document_words
         self.clip_share = clip_share
         self.denoise: DenoiseName = denoise
+        self.count_clipped = count_clipped
         self.n_jobs = n_jobs
         self.random_state = random_state
 
@@ -272,7 +280,7 @@ class LDA:
         if private is not None:
             method = PrivateStatistics(
                 sampling_rate=rate, sampling=self.sampling, noise_aware=shrinks,
-                repair="none" if shrinks else "truncate",
+                repair="none" if shrinks else "truncate", count_clipped=self.count_clipped,
             )  # fmt: skip
         damping = _Steps(
             offset=self.learning_offset, decay=self.learning_decay, before=before,
@@ -304,6 +312,7 @@ class LDA:
             self.components_ = state.q["log"] + 1.0
             self.n_batch_iter_ = before + state.round
             self._memory = state.memory if self.denoise == "shrink" else None
+            self.clipped_ = counted_clipping(plan, state.memory)
 
         def datasets(ledger: Ledger) -> dict[str, DatasetId]:
             form = ledger_form(documents.shape[1])

@@ -28,6 +28,7 @@ from tacit_studies.meng_tables import (
     summary_table,
 )
 from tacit_studies.meng_unequal import unequal_table
+from tacit_studies.meng_unequal_parties import unequal_parties_table
 from tacit_studies.tables import Table
 from tacit_studies.write import make_folder, write_study
 
@@ -76,6 +77,7 @@ def _tables(context: Context) -> list[Table]:
         claims_table(context),
         coverage_table(context),
         unequal_table(context),
+        unequal_parties_table(context),
         prior_table(context),
     ]
 

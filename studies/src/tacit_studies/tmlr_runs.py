@@ -31,6 +31,7 @@ from tacit.server.schedule import Sequential, Synchronous
 from tacit.server.settings import DampingSettings
 from tacit.server.state import Log, ServerState
 from tacit.support.storage import write_text
+from tacit_studies.tmlr_parameters import ClippedParameters
 from tacit_studies.tmlr_settings import Job
 
 DRAWS = 100
@@ -196,7 +197,8 @@ def job_plan(job: Job, federation: Federation) -> Plan:
     """The job as a plan of the library: the same parts that a configuration file would name."""
     recipe, privacy, method = job.recipe, None, None
     if recipe.kind is not None:
-        method = METHODS[recipe.kind](**recipe.options)
+        kinds = {**METHODS, ClippedParameters.kind: ClippedParameters}
+        method = kinds[recipe.kind](**recipe.options)
         privacy = Privacy(
             epsilon=job.epsilon,
             delta=job.delta,

@@ -34,7 +34,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     label: str
     rounds: int
-    kind: Literal["dp-sgd", "dp-updates"] | None = None
+    kind: Literal["dp-sgd", "dp-updates", "dp-parameters"] | None = None
     options: dict[str, Any] = {}
     damping: float | DampingSettings | None = None
     aggregation: Aggregation = "plain"

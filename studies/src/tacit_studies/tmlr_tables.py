@@ -25,8 +25,11 @@ METRICS = ("accuracy", "log_likelihood")
 SAME_METHOD = {
     "dp-optimisation-sequential": "dp-optimisation",
     "dp-optimisation-few": "dp-optimisation",
+    "dp-optimisation-adam": "dp-optimisation",
+    "averaged-steps": "averaged",
+    "virtual-steps": "virtual",
 }
-"""Schedules of ours for one method of the paper."""
+"""Schedules and local steps of ours for one method of the paper."""
 UNDERSTATED_NOTE = (
     "The published ε of DP optimisation, of the committees and of central DP-VI is understated: "
     "their batches are drawn without replacement and accounted for as Poisson ones (marked *). "

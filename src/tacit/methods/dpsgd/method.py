@@ -12,6 +12,9 @@ for the party's t-th release. G − b + L∘m is the gradient of the local ELBO,
 not depend on L, which only sets the step length in m. L is the mean of all K so far, which averages
 out the noise of a nearly constant quantity. The momentum v consists of released numbers; between
 rounds the server keeps it (the memory of `floored_step`), so a party has no state.
+
+`optimiser` "adam" or "sgd" makes steps in m and the log-sd of q from the same releases
+(`tacit.methods.dpsgd.optimiser`).
 """
 
 from __future__ import annotations
@@ -27,10 +30,22 @@ from tacit.arrays import Arrays, namespace
 from tacit.errors import ConfigError
 from tacit.expfam import Family, MeanFieldGaussian, Natural
 from tacit.expfam.gaussian import Free
+from tacit.methods.adaptive import (
+    SCALE,
+    WITHIN,
+    Counted,
+    adapted,
+    check_adaptive,
+    clip_scale,
+    inner_clip,
+    tally_clip,
+    tally_of,
+    tally_weight,
+)
 from tacit.methods.base import Answer, Arranged, Array, Task
 from tacit.methods.batches import Batches, SamplingName
-from tacit.methods.dpsgd.adaptive import MAX_LOG_SCALE, SCALE, WEIGHT, WITHIN, adapted, tally_clip
 from tacit.methods.dpsgd.clipping import clipped_gradient
+from tacit.methods.dpsgd.optimiser import MOMENTUM, OptimiserName, server_step, stepped, still
 from tacit.methods.private import PrivateMethod, Terms, by_unit, units_present
 from tacit.models import LinearPredictor, Model, Records
 from tacit.privacy.bounded import Bounded, Tally
@@ -43,7 +58,7 @@ from tacit.server.combine import Combine, Run
 from tacit.server.messages import Asked
 from tacit.support.compiler import jax, jnp
 
-Precision = Literal["isotropic", "per-coordinate", "fixed"]
+Precision = Literal["isotropic", "per-coordinate", "log-sd", "fixed"]
 MAX_ISOTROPIC_DIMENSION = 256
 FIXED_STEP = 2.4
 STABLE_SHARE = 0.9
@@ -51,18 +66,20 @@ STABLE_SHARE = 0.9
 
 
 class Local(NamedTuple):
-    """The party's factor during its steps: b, L, and the momentum of b."""
+    """The party's factor during its steps: b, L, and the state of the optimiser."""
 
     linear: Array
     precision: Array
-    velocity: Array
+    state: dict[str, Array]
 
 
 class Place(NamedTuple):
-    """Where a step's gradient is taken: mean, learned precision and free parameters of q."""
+    """Where a step's gradient is taken: q's mean, precision and free parameters."""
 
     mean: Array
+    precision: Array
     known: Array
+    """Learned part of the precision, before any floor."""
     free: Free
 
 
@@ -82,16 +99,17 @@ class Path(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class DPSGD(PrivateMethod):
-    """Private natural-gradient steps, each with one clipped and noisy gradient.
+    """Private gradient steps, each from one clipped and noisy gradient.
 
     `sampling_rate` < 1 draws a batch for each step, Poisson or without replacement; using all
     records is as good for the same budget and takes fewer steps. `precision` says what is released
     besides the gradient: one number, the mean information of a coordinate; one number per
-    coordinate; or nothing, which leaves Λ at the model's start. `precision_weight` is that part's
-    share in the clip (ω or κ of `dpsgd.clipping`), by default max(1, d/11) or 1. `max_noise` bounds
+    coordinate; the gradient in the log-sds, as in the published DP-SGD on mean and log-variance; or
+    nothing, which leaves Λ at the model's start. `precision_weight` is that part's share in the
+    clip (ω or κ of `dpsgd.clipping`), by default max(1, d/11) or 1. `max_noise` bounds
     the step if the signal is weak: the noise of a whole run moves m by about that much at most. The
     step is `step_end` times as long at the last visit as at the first. `adaptive` = γ moves the
-    clip from `clip` to the γ-quantile of the contributions' norms (`tacit.methods.dpsgd.adaptive`).
+    clip from `clip` to the γ-quantile of the contributions' norms (`tacit.methods.adaptive`).
 
     The default `step_size` is 0.9·2(1 + β)/d, at most ½. It is stable for every curvature: L is the
     mean curvature of a coordinate, so the curvature in any direction is at most the trace d·L, and
@@ -100,6 +118,11 @@ class DPSGD(PrivateMethod):
     record by the same factor. L is a mean over all releases, by the same rule for every party: step
     lengths that differ between parties would move the fixed point. A "fixed" precision does not
     measure the curvature; its default, 2.4 Λ/(C n), moves m by at most 2.4/(1 − β) in one round.
+
+    "adam" and "sgd" move mean and log-sd of q instead. `step_size` is Adam's learning rate, and of
+    SGD that of a gradient over C n: n units of norm C each move m by at most `step_size`. By
+    default it is D/√T for T releases, the step of T noisy unit gradients over a distance D, which
+    is the prior's sd or 1 if that is wider. SGD learns far more slowly; it is there to compare.
 
     Parameters
     ----------
@@ -113,20 +136,22 @@ class DPSGD(PrivateMethod):
         Share of the units that each release samples; 1 uses all of them.
     sampling
         How a batch is drawn: "poisson" or "without-replacement".
+    optimiser
+        "natural", or "adam" or "sgd" on mean and log-sd.
     step_size
-        Length of the natural-gradient steps, in (0, 1].
+        Length of the natural-gradient steps or learning rate, in (0, 1].
     step_end
         Factor of the step size at the last visit relative to the first.
     momentum
-        Momentum of the steps, in [0, 1).
+        Momentum of the steps, in [0, 1): 0.5 left out, Adam's β₁ = 0.9, and 0 of "sgd".
     precision
-        What is released about the curvature: "isotropic", "per-coordinate" or "fixed".
+        What is released about the curvature: "isotropic", "per-coordinate", "log-sd" or "fixed".
     precision_weight
         Share of the curvature in the clip.
     adaptive
         Adapt the clip to this quantile of the contributions' norms; left out, the clip is fixed.
     max_noise
-        Bound on how far the noise of the whole run may move the mean, in posterior sds.
+        Bound on how far the noise of the whole run may move the mean by natural-gradient steps.
     label_agnostic
         Clip each record without regard to its label, which keeps the score unbiased.
     average_last
@@ -142,8 +167,9 @@ class DPSGD(PrivateMethod):
     sampling_rate: float = 1.0
     sampling: SamplingName = "poisson"
     clip: float = 1.0
+    optimiser: OptimiserName = "natural"
     step_size: float | None = None
-    momentum: float = 0.5
+    momentum: float | None = None
     precision: Precision | None = None
     precision_weight: float | None = None
     step_end: float = 1.0
@@ -164,10 +190,15 @@ class DPSGD(PrivateMethod):
         if self.step_size is not None and not 0 < self.step_size <= 1:
             raise ConfigError(f"method.step_size = {self.step_size}; it must be in (0, 1]")
         check_clip(self.step_end, "method.step_end")
-        if not 0 <= self.momentum < 1:
+        if not 0 <= self.beta < 1:
             raise ConfigError(f"method.momentum = {self.momentum}; it must be in [0, 1)")
-        if self.adaptive is not None and not 0 < self.adaptive < 1:
-            raise ConfigError(f"method.adaptive = {self.adaptive}; it must be in (0, 1)")
+        if self.precision == "log-sd" and self.optimiser == "natural":
+            raise ConfigError(
+                "method.precision = 'log-sd' with method.optimiser = 'natural'; natural-gradient "
+                "steps need an information: use 'isotropic' or 'per-coordinate', or optimiser = "
+                "'adam'"
+            )
+        check_adaptive(self.adaptive)
         if not self.max_noise > 0:
             raise ConfigError(f"method.max_noise = {self.max_noise}; it must be > 0")
         if not 0 <= self.average_last <= 1:
@@ -177,6 +208,16 @@ class DPSGD(PrivateMethod):
     def batches(self) -> Batches:
         """Sampling of each step's batch."""
         return Batches(self.sampling_rate, self.sampling)
+
+    @property
+    def beta(self) -> float:
+        """Momentum of the steps."""
+        return MOMENTUM[self.optimiser] if self.momentum is None else self.momentum
+
+    @property
+    def steps_at_server(self) -> bool:
+        """True if the server makes the steps of Adam or SGD, one per round."""
+        return self.optimiser != "natural" and self.steps == 1 and self._prior_share == 1.0
 
     def released_shapes(
         self, model: Model, family: Family, stage: str
@@ -200,7 +241,13 @@ class DPSGD(PrivateMethod):
                 f"method.kind = 'dp-sgd' needs posterior = 'mean-field', not {family.kind!r}: a "
                 "full covariance would release d² noisy numbers"
             )
-        fixed = self._precision(model) == "fixed"
+        if self.optimiser == "sgd" and self.adjacency != "replace-one":
+            raise ConfigError(
+                f"method.optimiser = 'sgd' with privacy.adjacency = {self.adjacency!r}, which "
+                "keeps the number of records secret, but the step is divided by it; use 'adam' or "
+                "'natural', or 'replace-one'"
+            )
+        fixed = self._precision(model) == "fixed" and self.optimiser == "natural"
         if fixed and self.step_size is None and self.adjacency != "replace-one":
             raise ConfigError(
                 f"method.step_size is not set for {model.kind!r}, whose precision is not learned, "
@@ -221,14 +268,15 @@ class DPSGD(PrivateMethod):
 
     def numbers(self, dimension: int) -> int:
         """Numbers per release, if the model leaves `precision` to the method."""
-        return 2 * dimension if self.precision == "per-coordinate" else dimension
+        return 2 * dimension if self.precision in ("per-coordinate", "log-sd") else dimension
 
     def release_size(self, model: Model, family: Family, stage: str) -> int:
         """Numbers of one step's release."""
         del family, stage
-        size = {"isotropic": 1, "per-coordinate": model.dimension, "fixed": 0}
+        d = model.dimension
+        size = {"isotropic": 1, "per-coordinate": d, "log-sd": d, "fixed": 0}
         tally = 0 if self.adaptive is None else 1
-        return model.dimension + size[self._precision(model)] + tally
+        return d + size[self._precision(model)] + tally
 
     def starts_at_prior(self, model: Model) -> bool:
         """True if Λ is learned; if not, q starts at the model's starting point and keeps its Λ."""
@@ -243,8 +291,11 @@ class DPSGD(PrivateMethod):
         return prior + self.precision_noise(model, noise_sd) / math.sqrt(number * self.steps)
 
     def precision_noise(self, model: Model, noise_sd: float) -> float:
-        """Sd of the noise in the released information of one party, in units of Λ."""
-        if self._precision(model) != "isotropic":
+        """Sd of the noise in the released information of one party, in units of Λ.
+
+        0 where the precision needs no floor.
+        """
+        if self._precision(model) != "isotropic" or self.optimiser != "natural":
             return 0.0
         return noise_sd / (self._weight(model) * self.sampling_rate)
 
@@ -268,17 +319,52 @@ class DPSGD(PrivateMethod):
     @property
     def server_momentum(self) -> float:
         """β between rounds; with several steps per round it is used within the round."""
-        return self.momentum if self.steps == 1 else 0.0
+        return self.beta if self.steps == 1 else 0.0
 
     def server(self, run: Run) -> Combine:
+        if self.optimiser == "sgd" and not self.total_units > 0:
+            raise ConfigError(
+                "method.optimiser = 'sgd' needs the total number of records, which is not set; "
+                "declare it, or use 'adam'"
+            )
+        make = self._free_server if self.steps_at_server else super().server
         if self.adaptive is None:
-            return super().server(run)
+            return make(run)
         if not self.total_units > 0:
             raise ConfigError(
                 f"method.adaptive = {self.adaptive} needs the total number of records, which is "
                 "not set; declare it, or use a fixed clip"
             )
-        return adapted(super().server, run, self.adaptive, self.total_units)
+
+        def weight(number: int) -> float:
+            clip = self.clip * self.clip_end ** ((number - 1) / max(1, run.rounds - 1))
+            return tally_weight(tally_clip(clip)) * self.sampling_rate * math.sqrt(self.steps)
+
+        return adapted(make, run, self.adaptive, Counted(self.total_units, weight))
+
+    def _free_server(self, run: Run) -> Combine:
+        """One step of Adam or SGD per round."""
+        prior = -2.0 * np.asarray(run.model.prior(run.family)["quadratic"])
+
+        def rates(number: int) -> Free:
+            progress = np.asarray((number - 1) / max(1, run.rounds - 1))
+            return self._rates(run.model, prior, np.asarray(float(run.rounds)), progress)
+
+        return server_step(self.optimiser, self.beta, run, rates)
+
+    def _rates(self, model: Model, prior: Array, releases: Array, progress: Array) -> Free:
+        """Learning rates of mean and log-sd of a run with so many releases of a party."""
+        xp = namespace(releases)
+        reach = xp.minimum(1.0, 1.0 / xp.sqrt(prior))
+        size = 1.0 / xp.sqrt(xp.maximum(releases, 1.0))
+        rates = {"location": reach * size, "scale": size}
+        if self.step_size is not None:
+            rates = {"location": xp.full_like(prior, self.step_size), "scale": self.step_size}
+        if self.optimiser == "sgd":
+            # A coordinate with a smaller share of the clip has more noise.
+            share = xp.square(model.clip_scales()) / (self.clip * max(1, self.total_units))
+            rates["location"] = rates["location"] * share
+        return {name: value * xp.power(self.step_end, progress) for name, value in rates.items()}
 
     def integer_shapes(
         self, model: Model, family: Family, stage: str
@@ -290,7 +376,7 @@ class DPSGD(PrivateMethod):
         precision = self._precision(model)
         if precision == "isotropic":
             shapes["information"] = (steps,)
-        if precision == "per-coordinate":
+        if precision in ("per-coordinate", "log-sd"):
             shapes["scale"] = (steps, d)
         return shapes if self.adaptive is None else shapes | {WITHIN: (steps,)}
 
@@ -304,7 +390,7 @@ class DPSGD(PrivateMethod):
         task = Task({}, None, asked.q, asked.factor, None, np.bool_(False), asked.visit)
         task = task._replace(terms=asked.terms, public=asked.public, damping=asked.damping)
         scale, path = self._clip_scale(task), self._path(model, family, task)
-        local, total, within = path.start, None, []
+        local, total, within = path.start, family.zero(), []
         for number in range(self.steps):
             sums = {name: event.step * value[number] for name, value in integers.items()}
             count = path.first + number
@@ -312,14 +398,13 @@ class DPSGD(PrivateMethod):
             value = self._value(family, place, self._maps(model, place.free, scale), sums)
             local = self._moved(model, local, value, place, count, path)
             if number >= self.steps - path.last:
-                total = local if total is None else Local(*map(np.add, total, local))
+                total = multiply(total, _natural(local))
             within.append(sums.get(WITHIN, 0.0))
-        assert total is not None
         natural = self._ended(path, total)
         found = damped_update(natural, asked.q, asked.damping)
         if self.adaptive is None:
             return found
-        share = np.mean(within) / (self._tally_weight(event.clip) * self.sampling_rate)
+        share = np.mean(within) / (tally_weight(event.clip) * self.sampling_rate)
         return found | {WITHIN: np.asarray(asked.damping * share)}
 
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
@@ -346,15 +431,7 @@ class DPSGD(PrivateMethod):
 
     def _clip_scale(self, task: Task) -> Array:
         """Scale S of an adaptive clip; 1 for a fixed one."""
-        if self.adaptive is None:
-            return np.ones(())
-        # The server's value is not trusted: beyond this, float32 squares overflow or underflow.
-        xp = namespace(task.public[SCALE])
-        return xp.exp(xp.clip(task.public[SCALE], -MAX_LOG_SCALE, MAX_LOG_SCALE))
-
-    def _tally_weight(self, clip: Array) -> Array:
-        """ω of an adaptive clip, from the clip of its event."""
-        return WEIGHT * (clip / tally_clip(1.0) * (1.0 - 1e-12))
+        return np.ones(()) if self.adaptive is None else clip_scale(task.public)
 
     def _answer(
         self, model: Model, family: MeanFieldGaussian, key: Array, task: Task
@@ -391,7 +468,7 @@ class DPSGD(PrivateMethod):
             others=others,
             rest=power(others, self._prior_share),
             least=-2.0 * model.prior(family)["quadratic"] * self._prior_share,
-            start=Local(task.factor["linear"], precision, xp.zeros_like(precision)),
+            start=Local(task.factor["linear"], precision, still(self.optimiser, precision)),
             first=xp.asarray(task.visit, np.float64) * self.steps,
             last=max(1, math.ceil(self.average_last * self.steps)),
             terms=task.terms._replace(noise_sd=noise_sd),
@@ -406,29 +483,55 @@ class DPSGD(PrivateMethod):
         precision = xp.maximum(-2.0 * q["quadratic"], floor)
         mean = q["linear"] / precision
         free = {"location": mean, "scale": -0.5 * xp.log(precision.astype(self.dtype))}
-        return Place(mean, -2.0 * q["quadratic"] - path.least, free)
+        return Place(mean, precision, -2.0 * q["quadratic"] - path.least, free)
 
-    def _ended(self, path: Path, total: Local) -> Natural:
-        """λ of the local posterior, averaged over the last steps."""
-        local = Local(*(value / path.last for value in total))
-        return multiply(multiply(path.rest, _natural(local)), divide(path.others, path.rest))
+    def _ended(self, path: Path, total: Natural) -> Natural:
+        """λ of the local posterior, from the sum of the factors of the last steps."""
+        local = power(total, 1.0 / path.last)
+        return multiply(multiply(path.rest, local), divide(path.others, path.rest))
 
     def _moved(
         self, model: Model, local: Local, value: Free, place: Place, number: Array, path: Path
     ) -> Local:
         """One step from one release, all post-processing."""
+        if self.optimiser != "natural" and not self.steps_at_server:
+            return self._freely_moved(model, local, value, place, number, path)
         xp = namespace(local.linear)
         change = xp.zeros_like(place.mean)
         if "precision" in value:
-            change = (value["precision"] - local.precision) / (number + 1.0)
+            change = value["precision"] - local.precision
+            change = change if self.steps_at_server else change / (number + 1.0)
         gradient = value["location"] - local.linear + local.precision * place.mean
-        velocity = self.momentum * local.velocity + gradient
+        if self.steps_at_server:
+            linear = local.linear + gradient + change * place.mean
+            return Local(linear, local.precision + change, local.state)
+        velocity = self.beta * local.state["velocity"] + gradient
         length = self._length(model, xp.mean(place.known), number, path.terms)
         length = length * xp.power(self.step_end, path.terms.progress)
         # A coordinate with a smaller share of the clip has more noise and takes shorter steps.
         length = length * xp.square(model.clip_scales())
         linear = local.linear + length * velocity + change * place.mean
-        return Local(linear, local.precision + change, velocity)
+        return Local(linear, local.precision + change, {"velocity": velocity})
+
+    def _freely_moved(
+        self, model: Model, local: Local, value: Free, place: Place, number: Array, path: Path
+    ) -> Local:
+        """One step of Adam or SGD in mean and log-sd of the local posterior."""
+        xp, mean, precision = namespace(local.linear), place.mean, place.precision
+        rest = -2.0 * path.rest["quadratic"]
+        slope = xp.zeros_like(mean)
+        if "precision" in value:
+            slope = 1.0 - (value["precision"] + rest) / precision
+        gradient = {
+            "location": value["location"] + path.rest["linear"] - rest * mean, "scale": slope,
+        }  # fmt: skip
+        rates = self._rates(model, path.least, path.terms.releases, path.terms.progress)
+        moves, state = stepped(
+            self.optimiser, self.beta, gradient, local.state, number - path.first, rates
+        )
+        mean = mean + moves["location"]
+        precision = xp.maximum(precision * xp.exp(-2.0 * moves["scale"]), path.least)
+        return Local(precision * mean - path.rest["linear"], precision - rest, state)
 
     def _length(self, model: Model, known: Array, number: Array, terms: Terms) -> Array:
         """Step length η, reduced if the noise of the whole run would move m beyond `max_noise`.
@@ -447,13 +550,13 @@ class DPSGD(PrivateMethod):
                 return xp.minimum(0.5, FIXED_STEP * precision / whole)
             return xp.asarray(size)
         if size is None:
-            size = min(0.5, STABLE_SHARE * 2.0 * (1.0 + self.momentum) / dimension)
+            size = min(0.5, STABLE_SHARE * 2.0 * (1.0 + self.beta) / dimension)
         parties = math.sqrt(self.parties)
         doubt = self.precision_noise(model, 1.0) * terms.noise_sd
         known = xp.maximum(known, parties * doubt / xp.sqrt(number + 1.0))
         walk = terms.noise_sd / self.sampling_rate * parties
         walk = walk * xp.sqrt(terms.releases * dimension)
-        return xp.minimum(size, self.max_noise * (1.0 - self.momentum) * known / walk)
+        return xp.minimum(size, self.max_noise * (1.0 - self.beta) * known / walk)
 
     def _released(
         self,
@@ -503,8 +606,7 @@ class DPSGD(PrivateMethod):
         """
         maps, clip = self._maps(model, free, scale), task.terms.clips[0]
         if self.adaptive is not None:
-            bound, clip = clip, clip / tally_clip(1.0) * (1.0 - 1e-12)
-            tally = tally or Tally(self._tally_weight(bound), bound)
+            tally, clip = tally or tally_of(clip), inner_clip(clip)
         low = {name: value.astype(self.dtype) for name, value in free.items()}
         if self._precision(model) == "fixed":
             # The variance is not learned: take the gradient at q's mean.
@@ -531,6 +633,9 @@ class DPSGD(PrivateMethod):
         if precision == "per-coordinate":
             wide = self._weight(model) * xp.exp(-2.0 * free["scale"])
             maps["scale"] = wide.astype(self.dtype)
+        if precision == "log-sd":
+            shape = free["location"].shape
+            maps["scale"] = np.full(shape, self._weight(model), self.dtype)
         if self.adaptive is None:
             return maps
         return {name: value / scale.astype(self.dtype) for name, value in maps.items()}

@@ -20,13 +20,15 @@ class DPSGDSettings(WhitenedSettings, frozen=True, kw_only=True, tag="dp-sgd"):
     """Share of the records that each step samples; 1 uses all of them."""
     sampling: Literal["poisson", "without-replacement"] | None = None
     """How a batch is drawn when sampling_rate < 1."""
+    optimiser: Literal["natural", "adam", "sgd"] | None = None
+    """Steps by the natural gradient, or by Adam or plain SGD on mean and log-sd."""
     step_size: UpToOne | None = None
-    """Length of the natural-gradient steps."""
+    """Length of the natural-gradient steps, or learning rate of Adam or SGD."""
     step_end: Positive | None = None
     """Factor of the step size in the last round relative to the first."""
     momentum: Annotated[float, Meta(ge=0, lt=1)] | None = None
-    """Momentum of the steps."""
-    precision: Literal["isotropic", "per-coordinate", "fixed"] | None = None
+    """Momentum of the steps; beta1 of Adam."""
+    precision: Literal["isotropic", "per-coordinate", "log-sd", "fixed"] | None = None
     """What is released about the curvature besides the gradient."""
     precision_weight: Positive | None = None
     """Share of the curvature in the clip."""

@@ -25,6 +25,10 @@ and repairs only the q made from them. With `noise_aware` that q also includes t
 **One shot.** `one_shot = True` is the fixed private likelihood of MEng §5.1: the party keeps the
 first visit's release, and later replies cost nothing. It needs statistics that do not depend on q.
 
+**Adaptive clip and count.** `adaptive` scales what is clipped, so that the clip follows a quantile
+of the norms; `count_clipped` only counts. Either adds a coordinate to every contribution, whose
+norm bound is then √(C² + ω²/4): `tacit.methods.adaptive`.
+
 `ExpectedStatistics` is the same without clip and noise.
 """
 
@@ -39,6 +43,19 @@ import numpy as np
 from tacit.arrays import Arrays, namespace
 from tacit.errors import ConfigError
 from tacit.expfam import Dirichlets, Family, Gaussian, Natural
+from tacit.methods.adaptive import (
+    SCALE,
+    WITHIN,
+    Counted,
+    adapted,
+    check_adaptive,
+    clip_scale,
+    inner_clip,
+    noted,
+    tally_clip,
+    tally_of,
+    tally_weight,
+)
 from tacit.methods.base import Answer, Arranged, Array, LocalMethod, Task
 from tacit.methods.batches import Batches, SamplingName, shuffled_rows
 from tacit.methods.private import PrivateMethod, by_unit, units_present
@@ -159,6 +176,10 @@ class PrivateStatistics(PrivateMethod):
         True if the posterior accounts for the noise.
     one_shot
         Release at the first visit only.
+    adaptive
+        Adapt the clip to this quantile of the contributions' norms; left out, the clip is fixed.
+    count_clipped
+        Release the number of clipped units with every sum, charged with it.
     dtype
         Floating-point type of the records, "float32" or "float64".
     """
@@ -179,11 +200,14 @@ class PrivateStatistics(PrivateMethod):
     repair: Literal["none", "truncate"] = "none"
     noise_aware: bool = True
     one_shot: bool = False
+    adaptive: float | None = None
+    count_clipped: bool = False
     _nonnegative: bool = False
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_adaptive(self.adaptive)
         _ = self.batches
         check_clip(self.precision_weight, "method.precision_weight")
 
@@ -211,6 +235,8 @@ class PrivateStatistics(PrivateMethod):
                 f"privacy.aggregation = 'server' with model {model.kind!r}; supported only for "
                 "counts: use 'trusted'"
             )
+        if self._counts:
+            self._check_counts()
         if self.pure:
             self._check_pure(model, family)
         if self.repair == "truncate" and self.aggregation != "plain":
@@ -225,6 +251,30 @@ class PrivateStatistics(PrivateMethod):
                 f"method.sampling_rate = {self.sampling_rate}; statistics that are released once "
                 "must not depend on q or on a batch: use a conjugate model with posterior = "
                 "'full' and sampling_rate 1"
+            )
+
+    @property
+    def _counts(self) -> bool:
+        """True if the number of units within the clip is released with every sum."""
+        return self.count_clipped or self.adaptive is not None
+
+    def _check_counts(self) -> None:
+        key = "count_clipped = true" if self.adaptive is None else f"adaptive = {self.adaptive}"
+        if self.adjacency != "replace-one":
+            raise ConfigError(
+                f"method.{key} with privacy.adjacency = {self.adjacency!r}, which keeps the number "
+                "of records secret, but a share of them is revealed; use 'replace-one', or leave "
+                "it out"
+            )
+        if self.pure:
+            raise ConfigError(
+                f"method.{key} with privacy.delta = 0; counts are released with Gaussian noise: "
+                "set a small delta, e.g. 1e-9, or leave it out"
+            )
+        if self.one_shot and self.adaptive is not None:
+            raise ConfigError(
+                f"method.{key} with method.one_shot = true; one release has nothing to adapt to: "
+                "leave one of them out"
             )
 
     def _check_pure(self, model: Model, family: Family) -> None:
@@ -256,6 +306,7 @@ class PrivateStatistics(PrivateMethod):
     def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
         if self.pure:
             return (LaplaceEvent(clip=clip, noise_sd=noise_sd, nonnegative=self._nonnegative),)
+        clip = tally_clip(clip) if self._counts else clip
         return (
             GaussianEvent(
                 clip=clip,
@@ -276,6 +327,16 @@ class PrivateStatistics(PrivateMethod):
         del model, stage
         return sum(math.prod(shape) for shape in self._sums(family).values())
 
+    def released_shapes(
+        self, model: Model, family: Family, stage: str
+    ) -> dict[str, tuple[int, ...]]:
+        del model, stage
+        return family.shapes | ({WITHIN: ()} if self._counts else {})
+
+    def public_shapes(self, model: Model, family: Family, stage: str) -> dict[str, tuple[int, ...]]:
+        del model, family, stage
+        return {} if self.adaptive is None else {SCALE: ()}
+
     def integer_shapes(
         self, model: Model, family: Family, stage: str
     ) -> dict[str, tuple[int, ...]]:
@@ -284,10 +345,11 @@ class PrivateStatistics(PrivateMethod):
         return self._sums(family)
 
     def _sums(self, family: Family) -> dict[str, tuple[int, ...]]:
+        count: dict[str, tuple[int, ...]] = {WITHIN: ()} if self._counts else {}
         if not isinstance(family, Gaussian):
-            return dict(family.shapes)
+            return dict(family.shapes) | count
         d = family.dimension
-        return {"linear": (d,), "precision": (d * (d + 1) // 2 if whole(family) else d,)}
+        return {"linear": (d,), "precision": (d * (d + 1) // 2 if whole(family) else d,)} | count
 
     def from_integers(
         self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
@@ -296,10 +358,17 @@ class PrivateStatistics(PrivateMethod):
         assert asked.q is not None
         assert asked.factor is not None
         value: Any = {name: event.step * whole_numbers for name, whole_numbers in integers.items()}
+        count = value.pop(WITHIN, None)
+        if self.adaptive is not None:
+            value = power(value, clip_scale(asked.public))
         if not isinstance(family, Gaussian):
             (value,) = value.values()
         found = self._factor(model, family, asked.q, value)
-        return power(divide(found, asked.factor), asked.damping)
+        change = power(divide(found, asked.factor), asked.damping)
+        if count is None:
+            return change
+        share = count / (tally_weight(event.clip) * self.sampling_rate)
+        return change | {WITHIN: np.asarray(asked.damping * share)}
 
     def stage_at(self, visit: int) -> Stage:
         """The stage of a visit; with `one_shot`, later visits repeat the first release."""
@@ -329,10 +398,13 @@ class PrivateStatistics(PrivateMethod):
             mechanism = LaplaceMechanism(noise_sd=noise_sd, lattice=lattice)
         released = mechanism.release(task.noise[0], bounded, drawn)
         costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], released.cost)
-        integers = released.integers
+        integers, count = released.integers, {}
+        if self._counts:
+            integers, count = integers[0], {WITHIN: integers[1]}
         if not isinstance(integers, dict):
             (name,) = family.shapes
             integers = {name: integers}
+        integers = integers | count
         kept = integers if self.one_shot else None
         return Answer(None, None, costs, kept, integers, released.sound)
 
@@ -350,6 +422,29 @@ class PrivateStatistics(PrivateMethod):
 
     def server(self, run: Run) -> Combine:
         """Server half: keeps the raw sum of the releases and computes q from it.
+
+        An adaptive clip also updates its scale, and a count is remembered.
+        """
+        if not self._counts:
+            return self._summing(run)
+        if not self.total_units > 0:
+            raise ConfigError(
+                f"method.adaptive = {self.adaptive}, method.count_clipped = {self.count_clipped} "
+                "need the total number of records, which is not set; declare it, or leave them out"
+            )
+
+        def weight(number: int) -> float:
+            clip = self.clip * self.clip_end ** ((number - 1) / max(1, run.rounds - 1))
+            return tally_weight(tally_clip(clip)) * self.sampling_rate
+
+        counted = Counted(self.total_units, weight, signed=not self._nonnegative)
+        combine = self._summing(run)
+        if self.adaptive is not None:
+            combine = adapted(self._summing, run, self.adaptive, counted)
+        return noted(combine, run, counted)
+
+    def _summing(self, run: Run) -> Combine:
+        """Server half of the sums.
 
         Requests carry an equal share of the likelihood in q (possibly repaired) to every party, and
         updates are Δₘ = ρ(sₘ − that share). With u = q/prior, k of M parties per round and R the
@@ -403,7 +498,12 @@ class PrivateStatistics(PrivateMethod):
         weights: Array,
         tally: Tally | None = None,
     ) -> Bounded:
-        clip = task.terms.clips[0]
+        clip, scale = task.terms.clips[0], 1.0
+        if self._counts:
+            tally = tally or tally_of(clip, signed=not self._nonnegative)
+            clip = inner_clip(clip)
+        if self.adaptive is not None:
+            scale = 1.0 / clip_scale(task.public)
 
         def statistics(records: Records, weights: Array) -> Statistics:
             found = model.statistics(
@@ -416,13 +516,22 @@ class PrivateStatistics(PrivateMethod):
         if weights.ndim == 1:
             found = statistics(records, weights)
             norms = found.l1_norms() if self.pure else found.norms()
+
+            def total(weights: Array) -> Any:
+                sums = found.total(weights)
+                if self.adaptive is None:
+                    return sums
+                return jax.tree.map(lambda leaf: scale * leaf, sums)
+
             return clip_sum(
-                norms, clip, weights, found.total, least=found.least(), tally=tally, norm=norm
+                scale * norms, clip, weights, total, least=found.least(), tally=tally, norm=norm
             )
         contributions = jax.vmap(lambda own, there: statistics(own, there).total(there))(
             records, weights
         )
         there = jnp.any(weights > 0, axis=1)
+        if self.adaptive is not None:
+            contributions = jax.tree.map(lambda leaf: scale * leaf, contributions)
         return clip_units(contributions, clip, there, tally=tally, norm=norm)
 
     def _factor(self, model: Model, family: Family, q: Natural, value: Any) -> Natural:

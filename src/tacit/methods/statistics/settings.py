@@ -40,6 +40,10 @@ class PrivateStatisticsSettings(PrivateSettings, frozen=True, kw_only=True, tag=
     """True if the posterior accounts for the noise in the sums."""
     one_shot: bool | None = None
     """True: only the first round releases anything; later rounds cost nothing."""
+    adaptive: Fraction | None = None
+    """Adapt the clip to this quantile of the contributions' norms; by default the clip is fixed."""
+    count_clipped: bool | None = None
+    """True: the number of clipped records is released with every sum, and charged with it."""
 
 
 class HybridSettings(PrivateSettings, frozen=True, kw_only=True, tag="dp-hybrid"):

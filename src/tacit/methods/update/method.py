@@ -21,6 +21,15 @@ everything made of releases. Private factors, which record each shard's own chan
 as long as they contain no noise (or a shard's next update would depend on the others' records). But
 then the noise in q is never corrected and accumulates as a random walk.
 
+**The clip of a whole party.** A change grows with the party's records, so that MEng §4.3.2 sets
+C = ½ρ for ρ records. Clip, noise and step are public, and with `unit = "party"` the number of
+records is part of what is protected: replacing a party's data may change it. A clip computed from
+the number that a party holds would reveal it, and its sensitivity would hold for data of that size
+only. So the rule is no default: `clip_per_record` = c sets Cₘ = c·nₘ from numbers nₘ, declared
+(`privacy.parties."name".records`) and never compared with the data. Each party is charged for its
+own Cₘ. `adaptive` finds one clip for all from the noisy share of parties within it
+(`tacit.methods.adaptive`): every contribution has a coordinate more and norm ≤ √(C² + ω²/4).
+
 **Forms.** Clip and noise act in public coordinates, which depend only on q. Forms differ in these,
 in the handling of an improper q, and in the factor that a party's next update divides by
 (`tacit.methods.update.forms`).
@@ -37,6 +46,18 @@ import numpy as np
 from tacit.arrays import Arrays
 from tacit.errors import ConfigError
 from tacit.expfam import Family, MeanFieldGaussian, Natural
+from tacit.methods.adaptive import (
+    SCALE,
+    WITHIN,
+    Counted,
+    adapted,
+    check_adaptive,
+    clip_scale,
+    inner_clip,
+    tally_clip,
+    tally_of,
+    tally_weight,
+)
 from tacit.methods.base import Answer, Arranged, Array, LocalMethod, Task
 from tacit.methods.exact import Exact
 from tacit.methods.gradient import GradientVI
@@ -106,10 +127,17 @@ class PrivateUpdate(PrivateMethod):
         Share κ of the precision in the clip.
     steps, step_size
         Number and length of the natural-gradient steps of a shard.
+    adam_steps, adam_rate, adam_draws
+        Steps, learning rate and draws of Adam in a shard of a model without such steps, e.g. a
+        network.
     form
         Coordinates in which the change is clipped; chosen by the unit if left out.
     sampling_rate
         Probability that a party takes part in a round, with unit = "party".
+    adaptive
+        Adapt the clip to this quantile of the contributions' norms; left out, the clip is fixed.
+    clip_per_record
+        With unit = "party": the clip of a party over its declared number of records.
     average_last
         Share of the rounds, the last ones, over which the server averages the posterior.
     dtype
@@ -127,13 +155,21 @@ class PrivateUpdate(PrivateMethod):
     precision_weight: float = 0.2
     steps: int = 1
     step_size: float = 1.0
+    adam_steps: int = 200
+    adam_rate: float = 0.05
+    adam_draws: int = 8
     average_last: float = 0.0
     form: FormName | None = None
     sampling_rate: float = 1.0
+    adaptive: float | None = None
+    clip_per_record: float | None = None
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_adaptive(self.adaptive)
+        if self.clip_per_record is not None:
+            check_clip(self.clip_per_record, "method.clip_per_record")
         if self.shards is not None and not self.shards >= 1:
             raise ConfigError(f"method.shards = {self.shards}; it must be at least 1")
         check_clip(self.precision_weight, "method.precision_weight")
@@ -142,6 +178,13 @@ class PrivateUpdate(PrivateMethod):
         if not 0 < self.sampling_rate <= 1:
             raise ConfigError(f"method.sampling_rate = {self.sampling_rate}; it must be in (0, 1]")
         NaturalVI(steps=self.steps, step_size=self.step_size)  # validates them
+        for key, value in (("steps", self.adam_steps), ("draws", self.adam_draws)):
+            if not value >= 1:
+                raise ConfigError(f"method.adam_{key} = {value}; it must be at least 1")
+        if not 0 < self.adam_rate < math.inf:
+            raise ConfigError(
+                f"method.adam_rate = {self.adam_rate}; it must be a finite number > 0"
+            )
 
     def check(self, model: Model, family: Family) -> None:
         if not isinstance(family, MeanFieldGaussian):
@@ -171,7 +214,28 @@ class PrivateUpdate(PrivateMethod):
                 f"method.shards is not set and privacy.adjacency = {self.adjacency!r}; the default "
                 "would reveal the number of records: set it, e.g. shards = 500"
             )
+        if self.adaptive is not None and self.shards is None:
+            raise ConfigError(
+                f"method.adaptive = {self.adaptive} needs the number of contributions; set "
+                "method.shards, e.g. shards = 500"
+            )
+        if self.clip_per_record is not None and self.unit != "party":
+            raise ConfigError(
+                f"method.clip_per_record = {self.clip_per_record} with privacy.unit = "
+                f"{self.unit!r}; it is for whole parties: set method.clip"
+            )
         self._inner(model).check(model, family)
+
+    def party_clip(self, party: str, records: int | None) -> float:
+        if self.clip_per_record is None:
+            return super().party_clip(party, records)
+        if records is None:
+            raise ConfigError(
+                f"method.clip_per_record = {self.clip_per_record} needs the public number of "
+                f'records of every party, but privacy.parties."{party}".records is not set; '
+                "declare it, or set method.clip"
+            )
+        return self.clip_per_record * records
 
     def arrange(self, party: str, records: Records, seed: int) -> Arranged:
         plain = without_person(records)
@@ -202,6 +266,7 @@ class PrivateUpdate(PrivateMethod):
     def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
         del units
         sampling = Poisson(rate=self.sampling_rate) if self.sampling_rate < 1 else None
+        clip = clip if self.adaptive is None else tally_clip(clip)
         clip = clip if self._adds else 2.0 * clip
         return (GaussianEvent(clip=clip, noise_sd=noise_sd, sampling=sampling),)
 
@@ -209,7 +274,18 @@ class PrivateUpdate(PrivateMethod):
         self, model: Model, family: Family, stage: str
     ) -> dict[str, tuple[int, ...]] | None:
         del model, stage
-        return dict.fromkeys(NAMES, (family.dimension,))
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(NAMES, (family.dimension,))
+        return shapes if self.adaptive is None else shapes | {WITHIN: ()}
+
+    def released_shapes(
+        self, model: Model, family: Family, stage: str
+    ) -> dict[str, tuple[int, ...]]:
+        del model, stage
+        return family.shapes if self.adaptive is None else family.shapes | {WITHIN: ()}
+
+    def public_shapes(self, model: Model, family: Family, stage: str) -> dict[str, tuple[int, ...]]:
+        del model, family, stage
+        return {} if self.adaptive is None else {SCALE: ()}
 
     def from_integers(
         self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
@@ -218,7 +294,16 @@ class PrivateUpdate(PrivateMethod):
         del model, family
         assert asked.q is not None
         value = {name: event.step * integers[name] for name in NAMES}
-        return power(self._form.natural(asked.q, value), asked.damping)
+        if self.adaptive is None:
+            return power(self._form.natural(asked.q, value), asked.damping)
+        value = power(value, clip_scale(asked.public))
+        share = event.step * integers[WITHIN] / tally_weight(self._contributed(event.clip))
+        count = {WITHIN: np.asarray(asked.damping * share)}
+        return power(self._form.natural(asked.q, value), asked.damping) | count
+
+    def _contributed(self, clip: Array) -> Array:
+        """Norm bound of one contribution, from the clip of an event."""
+        return clip if self._adds else clip / 2.0
 
     @property
     def _adds(self) -> bool:
@@ -245,6 +330,18 @@ class PrivateUpdate(PrivateMethod):
         return blank(family) if self._keeps else None
 
     def server(self, run: Run) -> Combine:
+        if self.adaptive is None:
+            return self._combining(run)
+
+        def weight(number: int) -> float:
+            clip = self.clip * self.clip_end ** ((number - 1) / max(1, run.rounds - 1))
+            return tally_weight(tally_clip(clip)) * self.sampling_rate
+
+        return adapted(
+            self._combining, run, self.adaptive, Counted(run.parties * self.shards_of(0), weight)
+        )
+
+    def _combining(self, run: Run) -> Combine:
         """The form's server half."""
 
         def floor(q: Natural, number: int) -> Array:
@@ -279,9 +376,15 @@ class PrivateUpdate(PrivateMethod):
         costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], release.cost)
         kept = None
         if self._keeps:
-            own = power(form.natural(task.q, bounded.value), task.damping)
+            value = bounded.value
+            if self.adaptive is not None:
+                value = power(value[0], clip_scale(task.public))
+            own = power(form.natural(task.q, value), task.damping)
             kept = remembered(task.factor, own, task.q)
-        return Answer(None, None, costs, kept, release.integers, release.sound)
+        integers = release.integers
+        if self.adaptive is not None:
+            integers = integers[0] | {WITHIN: integers[1]}
+        return Answer(None, None, costs, kept, integers, release.sound)
 
     def contributions(
         self, model: Model, family: Family, key: Array, task: Task, tally: Tally
@@ -308,7 +411,10 @@ class PrivateUpdate(PrivateMethod):
         changes = jax.vmap(self._form.coordinates, in_axes=(None, 0))(
             task.q, self._changes(model, family, key, task)
         )
-        clip = task.terms.clips[0] if self._adds else task.terms.clips[0] / 2.0
+        clip = self._contributed(task.terms.clips[0])
+        if self.adaptive is not None:
+            tally, clip = tally or tally_of(clip), inner_clip(clip)
+            changes = power(changes, 1.0 / clip_scale(task.public))
         return clip_units(changes, clip, present, tally=tally)
 
     def _count(self, task: Task) -> Array:
@@ -341,4 +447,9 @@ class PrivateUpdate(PrivateMethod):
             return Exact()
         if isinstance(model, GaussianSites):
             return NaturalVI(steps=self.steps, step_size=self.step_size, dtype=self.dtype)
-        return GradientVI(dtype=self.dtype)
+        return GradientVI(
+            steps=self.adam_steps,
+            learning_rate=self.adam_rate,
+            draws=self.adam_draws,
+            dtype=self.dtype,
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from tacit.methods.settings import WhitenedSettings
-from tacit.support.validation import Count, FromZeroToOne, Positive, UpToOne
+from tacit.support.validation import Count, Fraction, FromZeroToOne, Positive, UpToOne
 
 
 class PrivateUpdateSettings(WhitenedSettings, frozen=True, kw_only=True, tag="dp-updates"):
@@ -22,9 +22,19 @@ class PrivateUpdateSettings(WhitenedSettings, frozen=True, kw_only=True, tag="dp
     """Natural-gradient steps of each shard."""
     step_size: UpToOne | None = None
     """Length of those steps."""
+    adam_steps: Count | None = None
+    """Adam steps of each shard, for models without natural-gradient steps, e.g. networks."""
+    adam_rate: Positive | None = None
+    """Learning rate of those steps."""
+    adam_draws: Count | None = None
+    """Draws of the parameters for each of their gradients."""
     average_last: FromZeroToOne | None = None
     """Share of the rounds, the last ones, over which the server averages the posterior."""
     form: Literal["even", "roll-back", "server-factor", "log-precision"] | None = None
     """Coordinates in which the change is clipped, and the handling of an improper result."""
     sampling_rate: UpToOne | None = None
     """With privacy.unit = "party": probability that a party takes part in a round."""
+    adaptive: Fraction | None = None
+    """Adapt the clip to this quantile of the contributions' norms; by default the clip is fixed."""
+    clip_per_record: Positive | None = None
+    """With privacy.unit = "party": the clip of a party over its declared number of records."""

@@ -1,0 +1,126 @@
+"""Adaptive clip: follow a quantile of the contributions' norms, estimated privately.
+
+The scaled contributions cᵢ/S are clipped to C, with a public scale S: requests publish log S. With
+every sum a party releases the number of its units within the clip, as an extra coordinate of the
+same release: (Σ clip(cᵢ/S), ω Σ ±½). Its norm bound is √(C² + ω²/4), ω = w·C, which is what is
+charged. Where no coordinate of a contribution is negative the extra one is 0 or ω/2 instead of
+±ω/2: the bound is the same, and two contributions are still at most √2 times it apart. A unit is a
+record, a person, a shard or a whole party: whatever makes one contribution.
+
+From the noisy share f of units within the clip the server sets
+
+    log S ← log S + η(γ − f)/(1 + v),
+
+so that S·C converges to the γ-quantile (Andrew et al. 2021, geometric updates). v is the variance
+of the noise in f, which is public. For thousands of records it is next to 0; for ten parties it may
+be 10, and without it S would be a random walk with steps of several η. The clip of the event never
+changes: S is public, and a sum times a public number is post-processing.
+
+The same coordinate without a scale counts clipped units (`count_clipped` of `PrivateStatistics`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from tacit.arrays import Array, Arrays, namespace
+from tacit.errors import ConfigError
+from tacit.privacy.bounded import Tally
+from tacit.server.combine import Combine, RoundSum, Run, Shared
+
+SCALE = "log_scale"
+"""The public logarithm of S."""
+WITHIN = "within_clip"
+"""The released Σ ±½ over the units, +½ if within the clip; Σ 0 or ½ if not signed."""
+WEIGHT = 0.5
+"""w: weight of the count relative to the clip. At ½ the sum's noise grows by 3 %."""
+RATE = 0.5
+MAX_LOG_SCALE = 30.0
+SHARE, SHARE_SD = "share_within", "share_within_sd"
+"""Names in the server's memory of the last share of units within the clip, and of its noise."""
+
+
+def tally_clip(clip: float) -> float:
+    """Norm bound of a contribution with its count.
+
+    >>> round(tally_clip(1.0), 4)
+    1.0308
+    """
+    return clip * math.sqrt(1.0 + WEIGHT**2 / 4.0)
+
+
+def tally_weight(bound: Array) -> Array:
+    """ω, from the clip of an event."""
+    return WEIGHT * inner_clip(bound)
+
+
+def inner_clip(bound: Array) -> Array:
+    """C, from the clip of an event: what `tally_clip` made of it."""
+    return bound / tally_clip(1.0) * (1.0 - 1e-12)
+
+
+def tally_of(bound: Array, *, signed: bool = True) -> Tally:
+    """The count that goes with contributions of an event with that clip."""
+    return Tally(tally_weight(bound), bound, signed)
+
+
+def clip_scale(public: Arrays) -> Array:
+    """S. A server's value is not trusted: beyond a limit float32 squares overflow or underflow."""
+    xp = namespace(public[SCALE])
+    return xp.exp(xp.clip(public[SCALE], -MAX_LOG_SCALE, MAX_LOG_SCALE))
+
+
+def check_adaptive(target: float | None) -> None:
+    """Raise a ConfigError unless it is a quantile."""
+    if target is not None and not 0 < target < 1:
+        raise ConfigError(f"method.adaptive = {target}; it must be in (0, 1)")
+
+
+class Counted(NamedTuple):
+    """How a share of units within the clip follows from the counts of a round."""
+
+    units: float
+    """Public number of units of all parties."""
+    weight: Callable[[int], float]
+    """ω times the share of the units in a batch, by round."""
+    signed: bool = True
+
+    def share(self, run: Run, answers: RoundSum) -> tuple[float, float]:
+        """The share of units within the clip in a round, and the sd of its noise."""
+        asked = self.units * answers.contributors / run.parties
+        total = float(answers.total[WITHIN]) / run.damping_at(answers.number)
+        noise = run.noise_sd(answers.number) * math.sqrt(answers.contributors / run.asked)
+        sd = noise / (self.weight(answers.number) * asked)
+        return (total / asked + 0.5, sd) if self.signed else (2.0 * total / asked, 2.0 * sd)
+
+
+def adapted(make: Callable[[Run], Combine], run: Run, target: float, counted: Counted) -> Combine:
+    """Server half that also updates the scale S, and passes the scaled noise to `make`."""
+
+    def step(shared: Shared, answers: RoundSum) -> Shared:
+        share, sd = counted.share(run, answers)
+        move = float(np.clip(RATE * (target - share) / (1.0 + sd**2), -RATE, RATE))
+        before = shared.public[SCALE]
+        moved = np.clip(before + move, -MAX_LOG_SCALE, MAX_LOG_SCALE)
+        scale = float(np.exp(before))
+        combine = make(run._replace(noise_sd=lambda at: scale * run.noise_sd(at)))
+        following = combine(shared, answers)
+        return following._replace(public=shared.public | {SCALE: np.asarray(moved)})
+
+    return step
+
+
+def noted(combine: Combine, run: Run, counted: Counted) -> Combine:
+    """Server half that also remembers the last share of units within the clip."""
+
+    def step(shared: Shared, answers: RoundSum) -> Shared:
+        share, sd = counted.share(run, answers)
+        following = combine(shared, answers)
+        known = {SHARE: np.asarray(share), SHARE_SD: np.asarray(sd)}
+        return following._replace(memory=(following.memory or {}) | known)
+
+    return step

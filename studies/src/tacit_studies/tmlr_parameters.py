@@ -1,0 +1,73 @@
+"""Footnote 3 of the TMLR paper: clip a shard's parameters instead of their change.
+
+A shard of N releases its share of clip(λ*ₖ), in a ball of radius C around the origin, in place of
+clip(λ*ₖ − λ): Σ clip(λ*ₖ/N) + ξ for local averaging and Σ clip(λ*ₖ) + ξ for virtual parties. λ is
+public, so that the receiver takes it off again: what is applied is the same change where nothing is
+clipped. One unit is in one shard, whose vector has norm ≤ C before and after: 2C, as for changes.
+
+The norm of λ*ₖ grows with all parties' records and does not shrink as q converges, while that of
+the change does. A ball that holds it takes many times the clip of a change, and with it the noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tacit.arrays import Array, Arrays
+from tacit.errors import ConfigError
+from tacit.expfam import Family, Natural
+from tacit.methods import PrivateUpdate
+from tacit.methods.base import Task
+from tacit.methods.update.forms import Even
+from tacit.models import Model
+from tacit.privacy.events import GaussianEvent
+from tacit.privacy.guarantee import Aggregation
+from tacit.pvi import multiply, power
+from tacit.server.messages import Asked
+
+
+class Plain(Even):
+    """Natural parameters as they are: the ball is around their origin."""
+
+    centred: ClassVar[bool] = False
+
+    def scales(self, q: Natural) -> dict[str, Array]:
+        del q
+        return {"score": 1.0, "precision": 1.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClippedParameters(PrivateUpdate):
+    """`PrivateUpdate` with shards whose parameters are clipped, not their changes."""
+
+    kind: ClassVar[str] = "dp-parameters"
+    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain",)
+
+    def check(self, model: Model, family: Family) -> None:
+        super().check(model, family)
+        if self.unit == "party" or self.shards is None or self.adaptive is not None:
+            raise ConfigError(
+                "dp-parameters is for shards of records: set method.shards, and leave adaptive out"
+            )
+
+    @property
+    def _form(self) -> Plain:
+        return Plain(self.precision_weight)
+
+    def _changes(self, model: Model, family: Family, key: Array, task: Task) -> Natural:
+        """The shards' parameters, or their share of an average."""
+        changes = super()._changes(model, family, key, task)
+        return multiply(changes, power(task.q, self._share))
+
+    def from_integers(
+        self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
+    ) -> Arrays:
+        found = super().from_integers(model, family, event, asked, integers)
+        assert asked.q is not None
+        whole = self.shards_of(0) * self._share * asked.damping
+        return multiply(found, power(asked.q, -whole))
+
+    @property
+    def _share(self) -> float:
+        return 1.0 / self.shards_of(0) if self.objective == "averaged" else 1.0
