@@ -66,20 +66,20 @@ def update(
     if study is not None:
         _write_study(study, raw, as_json=json)
         return
+    out = out or run.with_name(f"{run.name}-update")
+    options = {"resume": resume, "overwrite": overwrite, "report": report, "ledger": ledger}
+    _carry_out(raw, out, f"{run} {' '.join(data or [])}", as_json=json, **options)
+
+
+def _carry_out(raw: dict[str, Any], out: Path, arguments: str, **options: Any) -> None:
     from tacit.cli.commands import carry_out_run
     from tacit.run.config import parse_config
 
-    config = parse_config(raw)
-    out = out or run.with_name(f"{run.name}-update")
     try:
-        carry_out_run(
-            config, Path("update.toml"), out,
-            resume=resume, overwrite=overwrite, report=report, ledger=ledger, as_json=json,
-        )  # fmt: skip
+        carry_out_run(parse_config(raw), Path("update.toml"), out, **options)
     except PrivacyBudgetError as error:
-        files = " ".join(data or [])
         raise PrivacyBudgetError(
-            f"{error}; the study file: tacit update {run} {files} --study update.toml"
+            f"{error}; the study file: tacit update {arguments} --study update.toml"
         ) from error
 
 

@@ -175,12 +175,7 @@ async def _serve(
         adopted = live.adopted
         return setup if adopted is None else msgspec.structs.replace(setup, agreed=adopted.agreed)
 
-    versions = Versions(
-        read=lambda: read_proposal(setup, following().agreed),
-        bounds=lambda proposal: reply_rules(
-            msgspec.structs.replace(setup, agreed=proposal.agreed), proposal.plan
-        ),
-    )
+    versions = _versions(setup, lambda: following().agreed)
     server = WireServer(
         live,
         credentials,
@@ -202,6 +197,16 @@ async def _serve(
     finally:
         live.close()
         journal.close()
+
+
+def _versions(setup: ServerSetup, following: Callable[[], Agreed]) -> Versions:
+    """How new versions of the agreed file are read; `following` is the one that counts now."""
+    return Versions(
+        read=lambda: read_proposal(setup, following()),
+        bounds=lambda proposal: reply_rules(
+            msgspec.structs.replace(setup, agreed=proposal.agreed), proposal.plan
+        ),
+    )
 
 
 def _write_config(setup: ServerSetup) -> None:
