@@ -10,7 +10,7 @@ QUICK := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=
 QUICK += --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo live-demo test lint docs notebooks bench clean
+.PHONY: help setup demo live-demo test optimised-tests lint docs notebooks bench clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -32,11 +32,17 @@ demo: setup ## ten hospitals learn one posterior, exactly and with privacy; leav
 live-demo: setup ## a server and four hospitals as processes over TLS on this machine; leaves runs/live
 	$(BIN)/python examples/live/demo.py
 
-OPTIMISED = $(shell grep -rl full_optimisation tests --include="test_*.py")
+OPTIMISED = $(shell grep -rl full_optimisation tests --include="test_*.py" | sort)
+# One more worker than cores: tests of live runs and of Ray wait for most of their time.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
-test: setup lint ## everything that is checked
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m full_optimisation $(OPTIMISED)
-	XLA_FLAGS="$$XLA_FLAGS $(QUICK)" $(BIN)/python -m pytest -n 2 --dist loadfile -m "not full_optimisation"
+test: setup ## everything that is checked
+	$(MAKE) --jobs=2 lint optimised-tests
+	XLA_FLAGS="$$XLA_FLAGS $(QUICK)" $(PYTEST) -m "not full_optimisation"
+
+optimised-tests: setup
+	$(PYTEST) --no-loadscope-reorder -m full_optimisation $(OPTIMISED)
 
 lint: setup
 	$(BIN)/ruff check .

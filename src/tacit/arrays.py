@@ -15,7 +15,7 @@ import numpy as np
 
 SUBSTITUTED_ROWS = 32
 BLOCK_ROWS = 64
-"""Rows that processors compute together; see `whole_blocks`."""
+"""Number of rows that processors compute together; see `whole_blocks`."""
 
 Array = Any
 """A NumPy array, a JAX array or a tracer."""
@@ -120,10 +120,11 @@ def kept_rows(weights: Array, rows: Array) -> Array:
 def whole_blocks(rows: int) -> int:
     """The number of rows, rounded up to whole blocks.
 
-    The last rows of an array that is no multiple of a processor's vectors are computed by other
-    instructions, which round differently: with the next length a record there has other numbers,
-    and for an adversarial q altogether different ones. Where the number of records is secret, one
-    record more would change the contributions of others. Rows of whole blocks are computed alike.
+    If the length of an array is not a multiple of the processor's vector length, its last rows are
+    computed by other instructions, which round differently. With another length a record there has
+    slightly different numbers, and for an adversarial q completely different ones. If the number of
+    records is secret, one additional record would then change the contributions of others. Rows in
+    whole blocks are all computed in the same way.
 
     >>> whole_blocks(1), whole_blocks(64), whole_blocks(65)
     (64, 64, 128)

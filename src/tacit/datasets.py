@@ -62,10 +62,10 @@ def load(
     name
         A data set of `tacit.datasets.list()`, or "file" with `path=` for a file of your own.
     parties
-        Number of parties; the data set's own sites, or 10, if left out.
+        Number of parties; by default the data set's own sites, or 10.
     kind
         How records are assigned to parties: "balanced" (equal shares), "skew" (unequal shares)
-        or "source" (the data set's own sites). By default it follows from the other arguments.
+        or "source" (the data set's own sites). By default determined by the other arguments.
     party
         The column that names the party of each record.
     size_skew, label_skew

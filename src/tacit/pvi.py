@@ -3,7 +3,7 @@
     q(θ) ∝ p(θ) ∏ₘ tₘ(θ)
 
 in one exponential family, so that a product or quotient of densities is a sum or difference of
-natural parameters λ (docs/glossary.md has the words).
+natural parameters λ (terms are defined in docs/glossary.md).
 
 * cavity of party m: q / tₘ
 * tilted: cavity × p(xₘ | θ); the party answers with the member qₘ of the family nearest to it

@@ -211,15 +211,15 @@ def test_speed_is_compared_where_both_are_right():
 @needs_data
 def test_a_reference_of_our_own_says_whether_to_trust_it():
     posterior = POSTERIORS["GLMM_Poisson_data-GLMM_Poisson_model"]
-    found = nuts_reference(posterior, 0, warmup=200, draws=100, most=250)
-    assert found["draws"] == 4 * 200, "doubled once, and not beyond the most"
-    assert not found["trusted"], "800 draws cannot be 400 effective ones of every coordinate"
+    found = nuts_reference(posterior, 0, warmup=50, draws=25, most=60)
+    assert found["draws"] == 4 * 50, "doubled once, and not beyond the most"
+    assert not found["trusted"], "200 draws cannot be 400 effective ones of every coordinate"
     assert found["names"][:5] == ["alpha", "beta1", "beta2", "beta3", "sigma"]
     assert found["names"][-1] == "eps[40]"
     assert np.all(np.isfinite(found["mean"]))
     assert np.all(np.asarray(found["sd"]) > 0)
     row = reference_table({"glmm": found}).rows[0]
-    assert row[:3] == ["glmm", 45, 800]
+    assert row[:3] == ["glmm", 45, 200]
     assert row[-1] == "NO"
 
 

@@ -524,7 +524,7 @@ def test_a_ledger_on_a_full_disk_ends_a_party_with_its_path_and_loses_nothing(ta
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
-        env=os.environ | {"JAX_COMPILATION_CACHE_DIR": "", "PYTHONIOENCODING": "utf-8"},
+        env=os.environ | {"TACIT_COMPILATION_CACHE": "off", "PYTHONIOENCODING": "utf-8"},
     )
     assert done.returncode == 4, done.stdout + done.stderr
     last = done.stderr.strip().splitlines()[-1]

@@ -144,17 +144,24 @@ def test_codes_are_drafted_as_codes(tacit, patients):
         visits=pl.Series([-1 if i % 7 == 0 else i % 5 for i in range(N)]),
         grade=pl.Series([1 + i % 4 for i in range(N)]),
         died=pl.Series([9 if i % 9 == 0 else i % 2 for i in range(N)]),
+        weight=pl.Series(["n.d." if i % 30 == 0 else f"{60.5 + i}" for i in range(N)]),
+        ward=pl.Series([("a", "b", "unknown")[i % 3] for i in range(N)]),
+        on=pl.Series([f"2024-02-{1 + i % 28:02d}" for i in range(N)]),
     ).write_csv("coded.csv")
     code, _, err = tacit("init", "coded.csv", "--outcome", "died", "--not-private")
     assert code == 0, err
     text = Path("study.toml").read_text()
     columns = {one.name: one for one in parse_config(tomllib.loads(text)).data.columns}
-    for name, value in (("age", "999"), ("visits", "-1"), ("died", "9")):
+    codes = {"age": "999", "visits": "-1", "died": "9", "weight": "n.d.", "ward": "unknown"}
+    for name, value in codes.items():
         assert columns[name].missing_values == (value,)
         assert columns[name].missing == "drop"
         assert f"{value} looks like a code for missing" in text
     assert columns["age"].high < 200
     assert columns["died"].levels == ("0", "1")
+    assert columns["ward"].levels == ("a", "b")
+    assert columns["weight"].low is not None
+    assert "left out: on (dates or times" in text
     assert re.search(r"grade = .*if 1 to 4 are codes of a category, list them as levels", text)
     code, _, err = tacit("check", "study.toml")
     assert code == 0, err

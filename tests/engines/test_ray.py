@@ -142,7 +142,7 @@ def test_private_scoring_is_that_of_one_process(cluster, parties):
         model, dealt, method=PrivateScoring(), schedule=Synchronous(rounds=5), privacy=asked
     )
     here = carry_out(plan)
-    there = carry_out(plan, engine=partial(RayEngine, actors=2))
+    there = carry_out(plan, engine=partial(RayEngine, actors=1))
     for name in here.state.q:
         np.testing.assert_allclose(there.state.q[name], here.state.q[name], rtol=1e-8, atol=1e-10)
 
@@ -155,7 +155,7 @@ def test_private_scores_are_those_of_one_process(cluster, parties, aggregation):
     schedule = Synchronous(rounds=LEAST_ROUNDS)
     plan = make_plan(LINEAR, parties, method=PrivateScores(), schedule=schedule, privacy=asked)
     here = carry_out(plan)
-    there = carry_out(plan, engine=partial(RayEngine, actors=2))
+    there = carry_out(plan, engine=partial(RayEngine, actors=1))
     for name in here.state.q:
         np.testing.assert_allclose(there.state.q[name], here.state.q[name], rtol=1e-8, atol=1e-10)
 

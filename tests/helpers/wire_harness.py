@@ -293,17 +293,9 @@ class Worker:
 
     def __init__(self, folder: Path) -> None:
         self._log = (folder / "worker.err").open("w")
-        environment = {
-            **os.environ,
-            "JAX_COMPILATION_CACHE_DIR": str(folder / "jax"),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-            "JAX_ENABLE_X64": "1",
-        }
         self._process: Any = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("wire_worker.py"))],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
-            env=environment,
         )  # fmt: skip
         self._running: set[int] = set()
 

@@ -22,9 +22,6 @@ from tacit.models import SoftmaxRegression
 from tacit.models.glm.softmax import MAX_LEVELS, contrasts
 from tacit.models.glm.softmax_scores import (
     CategoricalLikelihood,
-    curvature_doubt,
-    rms_log_odds,
-    width_of,
 )
 from tacit.plan.auto import MAX_COLUMNS, choose_method
 from tacit.plan.plan import make_plan
@@ -180,7 +177,7 @@ def test_slopes_are_those_of_autodiff_where_nothing_is_clipped():
 def test_the_width_of_q_is_averaged_over_as_by_many_draws():
     rng = np.random.default_rng(4)
     z, mean, root = rng.normal(size=(3, 4)), rng.normal(size=12), 0.3 * rng.normal(size=(12, 12))
-    width = width_of(3, z, root @ root.T)
+    width = LIKELIHOOD.predictor_width(z, root @ root.T)
     draws = mean + rng.normal(size=(40_000, 12)) @ root.T
     eta = np.einsum("nd,skd->snk", z, draws.reshape(-1, 3, 4))
     xi = eta @ contrasts(3)
@@ -194,7 +191,7 @@ def test_the_width_of_q_is_averaged_over_as_by_many_draws():
     step = rng.normal(size=12)
     change = z @ step.reshape(3, 4).T
     pairs = [change[:, k] - change[:, other] for k, other in ((0, 1), (0, 2), (1, 2))]
-    assert rms_log_odds(3, z, step) == pytest.approx(np.sqrt(np.mean(np.square(pairs))))
+    assert LIKELIHOOD.rms_change(z, step) == pytest.approx(np.sqrt(np.mean(np.square(pairs))))
 
 
 def test_doubt_about_the_second_moment_is_that_of_drawn_errors():
@@ -204,7 +201,7 @@ def test_doubt_about_the_second_moment_is_that_of_drawn_errors():
     doubt = doubt + doubt.T
     mean = np.array([[0.2, -0.1, -0.1], [-0.1, 0.2, -0.1], [-0.1, -0.1, 0.2]])
     curvature, gap = 6.0 * np.kron(mean, z.T @ z / 6.0), rng.normal(size=12)
-    found = curvature_doubt(3, z, bend, bend, doubt, curvature, np.zeros((12, 12)), gap)
+    found = LIKELIHOOD.curvature_doubt(z, bend, bend, doubt, curvature, np.zeros((12, 12)), gap)
     draws = rng.standard_normal((40_000, 4, 4)) * np.sqrt(doubt)  # of each entry on its own
     errors = np.einsum("kl,ai,sij,jm,lm->ska", 6.0 * mean, bend, draws, bend, gap.reshape(3, 4))
     seen = errors.reshape(len(draws), 12)

@@ -95,7 +95,7 @@ def test_the_exact_fit_is_that_of_scikit_learn(noise):
     other = (
         decomposition.PCA(2)
         if noise == "common"
-        else decomposition.FactorAnalysis(2, tol=1e-8, max_iter=2000)
+        else decomposition.FactorAnalysis(2, tol=1e-8, max_iter=2000, svd_method="lapack")
     )
     expected = other.fit(train).score(test)
     model = FactorModel(COLUMNS, factors=2, noise=noise)

@@ -11,6 +11,8 @@ from tacit.methods import PrivateConjugateStages
 from tacit.models import GaussianMixture
 from tacit.models.conjugate import RowStatistics, StatisticsStage
 from tacit.models.mixture.model import CELLS, COLUMNS, MOMENT, UPDATE
+from tacit.models.mixture.moments import Moments, averaged, moved
+from tacit.models.mixture.rows import ComponentStatistics, outer_rows
 from tacit.testing import check_private_method
 
 MEANS = np.array([[0.0, 0.0], [5.0, 0.0], [0.0, 6.0]])
@@ -33,6 +35,7 @@ def request(model, stage, rng):
         "centre": rng.normal(size=d),
         "root": np.abs(root) if stage == COLUMNS else root,
         "cell_centres": rng.normal(size=(model.cells, d)),
+        "cell_factor": rng.normal(size=(d, d)) + 2.0 * np.eye(d),
         "log_weight": rng.normal(size=k),
         "mean": 3.0 * rng.normal(size=(k, d)),
         "factor": rng.normal(size=(k, d, d)) * 2.0,
@@ -80,12 +83,41 @@ def test_a_record_does_not_depend_on_the_others_to_the_last_bit(stage):
     rng = np.random.default_rng(3)
     model = GaussianMixture(("a", "b", "c"), components=3, bounds=(-2, 2))
     x, public = rng.normal(size=(1003, 3)), request(model, stage, rng)
-    whole = model.stage_statistics(stage, public, {"x": x})
-    assert isinstance(whole, RowStatistics)
+
+    def values(x):
+        found = model.stage_statistics(stage, public, {"x": x})
+        if isinstance(found, RowStatistics):
+            return [found.left, found.right, found.norms()]
+        assert isinstance(found, ComponentStatistics)
+        packed = [outer_rows(u, found.units)[0] for u in found.coordinates]
+        return [found.weights, found.norms(), *packed]
+
+    whole = values(x)
     for rows in (slice(0, 1), slice(5, 12), slice(500, 1003)):
-        part = model.stage_statistics(stage, public, {"x": x[rows]})
-        for name in ("left", "right", "sizes"):
-            assert getattr(part, name).tobytes() == getattr(whole, name)[rows].tobytes()
+        for part, same in zip(values(x[rows]), whole, strict=True):
+            assert part.tobytes() == same[rows].tobytes()
+
+
+def test_moments_move_with_their_records_and_average_with_their_noise():
+    rng = np.random.default_rng(4)
+    y, weights = rng.normal(size=(50, 2)), rng.dirichlet(np.ones(3), 50)
+    factor, shift = rng.normal(size=(3, 2, 2)), rng.normal(size=(3, 2))
+
+    def moments(coordinates):
+        parts = [
+            (np.sum(w), w @ u, (u * w[:, None]).T @ u)
+            for w, u in zip(weights.T, coordinates, strict=True)
+        ]
+        return Moments(*(np.stack(part) for part in zip(*parts, strict=True)))
+
+    expected = moments([y @ a.T + b for a, b in zip(factor, shift, strict=True)])
+    for found, right in zip(moved(moments([y] * 3), factor, shift), expected, strict=True):
+        assert np.allclose(found, right)
+    old, new = (expected._replace(count_sd=sd, quadratic_sd=2 * sd) for sd in (3.0, 1.0))
+    mean = averaged(old, new, 0.25)
+    assert np.allclose(mean.quadratic, expected.quadratic)
+    assert mean.count_sd == pytest.approx(math.sqrt((0.75 * 3.0) ** 2 + 0.25**2))
+    assert mean.quadratic_sd == pytest.approx(2.0 * mean.count_sd)
 
 
 @pytest.mark.parametrize("size", [1e13, np.inf, np.nan])

@@ -313,18 +313,10 @@ def stored(path):
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory):
     folder = tmp_path_factory.mktemp("worker")
-    environment = {
-        **os.environ,
-        "JAX_COMPILATION_CACHE_DIR": str(folder / "jax"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-        "JAX_ENABLE_X64": "1",
-    }
     program = [sys.executable, str(Path(__file__).with_name("private_worker.py"))]
     with (folder / "stderr").open("w") as log:
         process: Any = subprocess.Popen(
             program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-            env=environment,
         )  # fmt: skip
 
         def ask(command):

@@ -37,19 +37,19 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One line of an audit: a claim and what was shown against it.
+    """One line of an audit: a claim, and the lower bound measured against it.
 
     Parameters
     ----------
     kind
-        What was attacked: one release, a whole reply, its low bits, all releases of the run, the
+        The attacked object: one release, a whole reply, its low bits, all releases of the run, the
         result of one run with canaries, or the files of a run directory.
     what
         Stage and number of the release.
     claim
         ε that the guarantee allows, at its δ.
     bound
-        Lower bound on ε; None where nothing could be measured.
+        Lower bound on ε; None if nothing could be measured.
     wrong_noise
         The same bound with half of the noise: the power of the test. None if not measured.
     confidence
@@ -102,10 +102,10 @@ def audit(
 ) -> Audit:
     """Audit the releases of one party of a private plan, with secret noise.
 
-    For each kind of release, neighbours of all sizes are tried and the pair whose sums are furthest
-    apart is kept. The noise that the party's own code adds is then sampled and projected on the
-    direction of the pair, which gives a lower bound on ε; the same is done with half of the noise,
-    where the bound must exceed the claim.
+    For each kind of release, neighbouring data sets with records of all sizes are tried, and the
+    pair with the largest distance between sums is kept. The noise that the party's code adds is
+    then sampled and projected onto the direction of the pair, which gives a lower bound on ε. The
+    same is done with half the noise, where the bound must exceed the claim.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ def _audit_visit(
     tell: Progress,
     shown: dict[tuple[int, int], float],
 ) -> list[Finding]:
-    """Findings about one visit; adds the shown share of each release's distance to `shown`."""
+    """Findings about one visit; adds to `shown` the measured share of each release's distance."""
     plan = audited.plan
     assert plan.privacy is not None
     stage, plain = plan.method.stage_at(visit).name, plan.privacy.aggregation == "plain"
@@ -189,7 +189,7 @@ def _audit_visit(
 
 @dataclass(frozen=True)
 class _Shown:
-    """A finding about one release, and the shown distance as a share of the charged one."""
+    """A finding about one release, and the measured distance as a share of the charged one."""
 
     place: int
     share: float
@@ -239,7 +239,7 @@ def _releases(
 
 
 def _stage_of(audited: AuditedParty, pair: WorstPair) -> str:
-    """The stage, with the visit if the stage is audited at several."""
+    """Name of the stage, with the visit if the stage is audited at several visits."""
     stage_at = audited.plan.method.stage_at
     visits = [one for one in audited.visits() if stage_at(one).name == pair.stage]
     return f"{pair.stage} at visit {pair.visit + 1}" if len(visits) > 1 else pair.stage
@@ -252,7 +252,7 @@ def _absent(plan: Plan) -> bool:
 
 
 def _replies(audited: AuditedParty, pair: WorstPair, draws: int, until: float) -> Finding:
-    """Whole replies of a visit by a threshold test."""
+    """Threshold test of complete replies to a visit."""
     plan = audited.plan
     assert plan.privacy is not None
     settled = plan.settled[audited.party]
@@ -270,7 +270,7 @@ def _replies(audited: AuditedParty, pair: WorstPair, draws: int, until: float) -
 
 
 def _low_bits(audited: AuditedParty, pair: WorstPair) -> Finding:
-    """The low bits of the first release of a visit."""
+    """Test of the low bits of the first release of a visit."""
     plan = audited.plan
     assert plan.privacy is not None
     delta = plan.settled[audited.party].guarantee.delta
@@ -290,9 +290,9 @@ def _low_bits(audited: AuditedParty, pair: WorstPair) -> Finding:
 def _whole_run(
     plan: Plan, party: str, visits: Sequence[int], shown: dict[tuple[int, int], float]
 ) -> Finding:
-    """All releases of the run together, as far as they are of an audited kind.
+    """Lower bound for all releases of the run together, as far as their kind was audited.
 
-    A visit that was not audited is taken to be like the last audited one of its stage before it.
+    A visit that was not audited is assumed to behave like the last audited visit of its stage.
     """
     assert plan.privacy is not None
     settled, adjacency = plan.settled[party], plan.privacy.adjacency
@@ -335,7 +335,7 @@ def _shown_epsilon(
 
 
 def _scaled(event: GaussianEvent, part: float) -> GaussianEvent:
-    """The event with the distance that was shown instead of the one that was charged."""
+    """The event with the measured distance instead of the charged one."""
     changes = {"lattice": None} if hasattr(event, "lattice") else {}
     return msgspec.structs.replace(event, clip=event.clip * part, **changes)
 

@@ -20,10 +20,10 @@ MOST_CANARIES = 512
 
 
 def canaries_in_one_run(plan: Plan, party: str, seed: int) -> Finding:
-    """Run the plan once, with the labels of half of the canaries exchanged, and guess which.
+    """Run the plan once with the labels of half of the canaries flipped, and guess which.
 
-    The canaries are records of the party (all records of a person where persons are protected).
-    Their scores are the log-likelihood ratios of the two labels under the posterior mean.
+    The canaries are records of the party (all records of a person if the unit is a person). Their
+    scores are the log-likelihood ratios of the two labels under the posterior mean.
     """
     from tacit.auditing.audit import Finding
 
@@ -64,7 +64,9 @@ def canaries_in_one_run(plan: Plan, party: str, seed: int) -> Finding:
 
 
 def exchanged(records: Records) -> Records | None:
-    """The records with other labels: 0 and 1 exchanged, numbers mirrored in their middle."""
+    """The records with other labels: 0 and 1 swapped, numbers mirrored at the middle of their
+    range.
+    """
     if "y" not in records:
         return None
     y = np.asarray(records["y"])

@@ -28,7 +28,7 @@ from tacit.testing.releases import counted
 
 RECORDS_PER_PARTY = 100
 _TRIES = (1, 10, 100)
-"""Factors of the number of records, where a method refuses a plan with fewer."""
+"""Factors by which the number of records is increased if a method refuses a plan."""
 
 
 def audit_configuration(
@@ -115,8 +115,8 @@ def synthetic(config: Config, records: int, seed: int) -> Federation:
 def compare_files(config: Config, federation: Federation, plan: Plan, seed: int) -> Finding:
     """Whether public/ of two runs on neighbouring records differs in more than charged numbers.
 
-    Every mechanism returns the same values in both runs. So does everything that follows from them,
-    and a file that differs contains something that was not charged.
+    Every mechanism returns the same values in both runs. Everything computed from them is then
+    equal, so a file that differs contains something that was not charged.
     """
     assert plan.privacy is not None
     party = next(iter(plan.parties))

@@ -37,7 +37,7 @@ MINIMUM = 1024
 
 
 class WorstPair(NamedTuple):
-    """The neighbours whose exact sums are furthest apart in one release of one visit."""
+    """The neighbours with the largest distance between exact sums, in one release of one visit."""
 
     visit: int
     place: int
@@ -46,15 +46,15 @@ class WorstPair(NamedTuple):
     first: Records
     second: Records
     sums: tuple[np.ndarray, np.ndarray]
-    """Exact sums of the two."""
+    """Exact sums of the two data sets."""
     question: Shared
     """q and public arrays of the request."""
     moves: np.ndarray
-    """Moves of the exact sum from `first` to each of its neighbours that were tried."""
+    """Differences of the exact sum between `first` and each neighbour that was tried."""
 
     @property
     def difference(self) -> np.ndarray:
-        """Move of the exact sum."""
+        """Difference of the two exact sums."""
         return self.sums[1] - self.sums[0]
 
     @property
@@ -71,7 +71,7 @@ class Draws(NamedTuple):
 
     @property
     def noise(self) -> np.ndarray:
-        """What the mechanism added."""
+        """Noise added by the mechanism."""
         return self.noised - self.exact
 
 
@@ -93,7 +93,9 @@ class AuditedParty:
     party: str
     seed: int = 0
     noise_factor: float = 1.0
-    """Below 1: a deliberately wrong noise, to see whether the audit finds it."""
+    """A factor below 1 makes the noise deliberately too small, to test whether the audit detects
+    it.
+    """
     _rows: int = field(default=0, init=False)
     _groups: list[list[Records]] = field(init=False)
 
@@ -132,7 +134,7 @@ class AuditedParty:
         return msgspec.structs.replace(settled, noise_sd=noise_sd, answers=answers)
 
     def visits(self) -> list[int]:
-        """Visits to audit: of each stage the first, and the last if it is charged differently."""
+        """Visits to audit: the first of each stage, and the last if it is charged differently."""
         settled = self.plan.settled[self.party]
         first: dict[str, int] = {}
         last: dict[str, int] = {}
@@ -179,9 +181,9 @@ class AuditedParty:
                 yield Shared(first.q, public)
 
     def worst_pairs(self, visit: int) -> list[WorstPair]:
-        """For each release of a visit, the neighbours whose sums are furthest apart.
+        """For each release of a visit, the neighbours with the largest distance between sums.
 
-        Call it, and `draws`, while `tacit.testing.releases.noted` lasts.
+        Call it, and `draws`, inside the context `tacit.testing.releases.noted`.
         """
         assert self.plan.privacy is not None
         adjacency, unit = self.plan.privacy.adjacency, self.plan.privacy.unit
@@ -255,9 +257,9 @@ class AuditedParty:
 def distance_below(pair: WorstPair, draws: Draws, shares: int) -> float | None:
     """Lower bound on the distance of a pair's releases, in units of the noise.
 
-    Where `shares` parties share the noise, a party's own is scaled to that of the sum. Besides the
-    longest move, the one that is longest in units of the noise is tried, by the first half of the
-    draws, each with half of the error.
+    If `shares` parties share the noise, the noise of one party is scaled to that of the sum.
+    Besides the largest difference, the difference that is largest relative to the noise is tested.
+    It is chosen with the first half of the draws, and each test has half of the error probability.
     """
     noise = draws.noise * np.sqrt(shares)
     spread = np.sqrt(np.mean(noise[::2] ** 2, axis=0))
@@ -273,7 +275,7 @@ def distance_below(pair: WorstPair, draws: Draws, shares: int) -> float | None:
 
 
 def reply_epsilon(first: np.ndarray, second: np.ndarray, delta: float) -> float:
-    """Lower bound on ε from whole replies, without assumptions on their law."""
+    """Lower bound on ε from complete replies, without assumptions about their distribution."""
     train = [one[::2] for one in (first, second)]
     moved = train[1].mean(axis=0) - train[0].mean(axis=0)
     spread = np.sqrt((train[0].var(axis=0) + train[1].var(axis=0)) / 2)
@@ -286,7 +288,7 @@ def reply_epsilon(first: np.ndarray, second: np.ndarray, delta: float) -> float:
 
 
 def bits_epsilon(pair: WorstPair, draws: tuple[Draws, Draws], delta: float) -> float:
-    """Lower bound on ε from the low bits of what the mechanism released."""
+    """Lower bound on ε from the low bits of released values."""
     released = [one.noised for one in draws]
     lattice = getattr(pair.event, "lattice", None)
     if lattice is not None:

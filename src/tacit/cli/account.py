@@ -90,7 +90,7 @@ def account_command(
     plot: Path | None,
     as_json: bool = False,
 ) -> None:
-    """Print a table over the accountants, and a plot of ε against rounds if asked."""
+    """Print a table of all accountants, and plot ε against rounds if requested."""
     from tacit.cli.show.results import console, show_table
 
     if (noise is None) == (epsilon is None):

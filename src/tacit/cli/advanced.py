@@ -35,10 +35,10 @@ def audit(
     """Attack the releases of a private configuration: lower bounds on ε beside the claim.
 
     Synthetic records are drawn from the public schema; no record is read and nothing is charged.
-    For each kind of release the worst pair of neighbouring data sets is found and the noise that
-    the party's own code draws is measured. A bound above the claim means that the guarantee is
-    false: exit code 3. With half of the noise the bound should exceed the claim: that is the power
-    of the test. Examples:
+    For each kind of release the command searches the worst pair of neighbouring data sets and
+    measures the noise that the party's code draws. A bound above the claim means that the guarantee
+    is false: exit code 3. With half the noise the bound should exceed the claim, which shows the
+    power of the test. Examples:
 
       tacit audit examples/hospitals-private.toml
 

@@ -90,7 +90,7 @@ def _row(one: Finding) -> list[Any]:
 
 
 def draw_audit(found: Audit) -> Any:
-    """Figure: claim, lower bound, and lower bound with half of the noise, one row per attack."""
+    """Figure: claim, lower bound, and lower bound with half the noise, one row per attack."""
     import math
 
     from tacit.results.figures import BLUE, GREY, INK, VERMILION, canvas, plain, title_and_subtitle

@@ -18,7 +18,7 @@ def require_budget(
 ) -> BudgetCheck | None:
     """Raise the budget error that `tacit run` would raise, or return what is left. Charges nothing.
 
-    None where a run brings its own ledger.
+    None if the run has its own ledger.
     """
     place = ledger_path(prepared.config, out, ledger)
     inside = own_ledger_of_run(prepared.config, place, out)

@@ -171,8 +171,8 @@ def certs_fingerprint(
 ) -> None:
     """Show the fingerprints of parties' public keys, as lines of a federation's [keys] table.
 
-    Every party sends its own line over another channel than the authority's, so that operators
-    approve the keys of real parties. Example:
+    Every party sends its own line over a channel that the authority does not control, so that
+    operators approve the keys of the real parties. Example:
 
       tacit certs fingerprint pki/party-north.pem
     """

@@ -1,4 +1,4 @@
-"""`tacit check` of a run: all faults that `tacit run` would report, and the plan."""
+"""`tacit check` of a run: all errors that `tacit run` would report, and the plan."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Faults:
 def check_run(
     config: Config, path: Path, out: Path, ledger: Path | None, *, as_json: bool = False
 ) -> None:
-    """Show the plan of a run, then raise its faults. Nothing is written or charged."""
+    """Show the plan of a run, then raise its errors. Nothing is written or charged."""
     from tacit.cli.show.results import show_check
     from tacit.results.check import describe
     from tacit.run.build import make_engine, make_method

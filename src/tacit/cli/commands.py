@@ -51,7 +51,7 @@ def carry_out_run(
     ledger: Path | None,
     as_json: bool,
 ) -> None:
-    """Carry out a configuration and show its result; `path` is its file in advice."""
+    """Carry out a configuration and show its result; `path` is its file, for error messages."""
     from tacit.run.directory import check_out
 
     check_out(out, resume=resume, overwrite=overwrite)  # before anything heavy is imported
@@ -236,7 +236,7 @@ def reproduce_command(
 
 
 def _studies() -> dict[str, Any]:
-    """The studies that installed packages register under the entry point group `tacit.studies`."""
+    """Studies registered by installed packages under the entry point group `tacit.studies`."""
     found: dict[str, Any] = {}
     for entry in entry_points(group="tacit.studies"):
         found |= entry.load()

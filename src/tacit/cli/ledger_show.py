@@ -24,11 +24,11 @@ MOST_NAMES = 3
 NOT_RECORDED = "not recorded"
 """Plan of a run of an earlier version."""
 USUAL_DELTA = 1e-5
-"""δ at which spending is shown where no budget names one."""
+"""δ at which spending is shown if no budget sets one."""
 
 
 def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
-    """Totals per data set and run; `everything`: all entries with full ids."""
+    """Show totals per data set and run; with `everything`, all entries with full ids."""
     with Ledger(path) as ledger:
         entries = ledger.entries()
         spent = [_without_budget(ledger, dataset, entries) for dataset in ledger.datasets()]
@@ -85,7 +85,7 @@ class Unlimited(Spent, frozen=True, kw_only=True):
 
 
 def _without_budget(ledger: Ledger, dataset: DatasetId, entries: Sequence[Row]) -> Spent:
-    """What was spent on a data set; in the terms of its charges where it has no budget."""
+    """Spending on a data set; without a budget, in the unit and adjacency of its charges."""
     found, terms = ledger.spent(dataset), _terms(entries, str(dataset))
     if found.budget is not None or terms is None:
         return found
@@ -111,7 +111,7 @@ def _without_budget(ledger: Ledger, dataset: DatasetId, entries: Sequence[Row]) 
 
 
 def _terms(entries: Sequence[Row], dataset: str) -> Budget | None:
-    """Unit and adjacency of the last charge to a data set, which have no δ of their own."""
+    """Unit and adjacency of the last charge to a data set; charges have no δ."""
     for row in reversed(entries):
         if row.kind == "charge" and row.dataset == dataset:
             return Budget(
@@ -148,7 +148,9 @@ def _named(datasets: Sequence[str], names: dict[str, str]) -> str:
 def _show_spent(
     spent: Sequence[Spent], names: dict[str, str], *, whole: bool, planned: bool
 ) -> None:
-    """Table of data sets; `planned` adds ε as one run, full ids leave no room for it."""
+    """Table of data sets. `planned` adds ε as one run; it is omitted with full ids for lack of
+    space.
+    """
     from tacit.cli.show.results import console, show_table
 
     rows = [_spent_row(row, names, whole=whole) for row in spent]
@@ -226,7 +228,7 @@ def _run_rows(
 def _epsilon_of(
     charges: Sequence[Row], budgets: dict[str, Budget | None], price: CachedAccountant
 ) -> str:
-    """Largest ε of one run over its data sets, in their budgets' terms."""
+    """Largest ε of one run over its data sets, in the unit and adjacency of their budgets."""
     found = []
     for dataset, limit in budgets.items():
         own = [row for row in charges if row.dataset == dataset]

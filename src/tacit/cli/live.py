@@ -1,4 +1,4 @@
-"""`tacit serve`, `join` and `approve`: what the commands of a federation do."""
+"""Implementation of `tacit serve`, `join` and `approve`."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def join_command(path: Path, overrides: list[str] | None, *, as_json: bool) -> N
 
 
 def _show_finished(path: Path, setup: PartySetup, finished: Any, *, as_json: bool) -> None:
-    """Show a result that is already here; nothing is sent."""
+    """Show a result that already exists on this machine; nothing is sent."""
     from tacit.cli.show.live import say, say_json
     from tacit.cli.show.results import show_verdict
 
@@ -152,7 +152,7 @@ def leave_command(
 
 
 async def _leave_for_good(setup: PartySetup, credentials: Any, reason: str | None) -> str:
-    """Leave through the first reachable server; returns its address."""
+    """Leave permanently through the first reachable server; returns its address."""
     from tacit.live.session import Introduction, RejectedError, open_session
 
     join = setup.own.join
@@ -198,7 +198,7 @@ def approve_command(path: Path, *, yes: bool) -> None:
 
 
 def _leave_on_signal(received: list[int], *, quiet: bool) -> None:
-    """The first signal leaves cleanly, the second at once; both are safe for the ledger."""
+    """Leave cleanly on the first signal and at once on the second; both are safe for the ledger."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
 
@@ -227,7 +227,7 @@ def _cancelled(path: Path, command: str) -> TacitError:
 
 
 def _confirmed(question: str) -> bool:
-    """Ask for a yes at the terminal; interruption or no terminal counts as no."""
+    """Ask for confirmation at the terminal; an interruption or a missing terminal counts as no."""
     try:
         return typer.confirm(question)
     except typer.Abort:

@@ -34,7 +34,7 @@ def check_live(path: Path, overrides: list[str] | None, seed: int | None) -> Non
 
 
 def live_plan(path: Path, overrides: list[str] | None, seed: int | None) -> Any:
-    """The plan that one of the three files leads to, for `tacit explain`."""
+    """The plan of one of the three files, for `tacit explain`."""
     kind = _refuse_for_agreed(path, overrides, seed)
     from tacit.live.join import prepare_party
     from tacit.live.plan import server_plan

@@ -1,4 +1,4 @@
-"""`tacit status` and `tacit server`: what a server or a party is doing, and orders to a server."""
+"""`tacit status` and `tacit server`: state of a server or party, and commands to a server."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def stop_command(path: Path, *, return_in: float | None, reason: str, for_good: 
 
 
 def _give(setup: ServerSetup, name: str, body: dict[str, Any] | None = None) -> str:
-    """Write a command for the server, and report whether it runs."""
+    """Write a command for the server, and report whether the server is running."""
     from tacit.live.server.status import give_command
     from tacit.live.state_dir import in_use
 
@@ -111,7 +111,7 @@ def _give(setup: ServerSetup, name: str, body: dict[str, Any] | None = None) -> 
 
 
 def _place(path: Path) -> tuple[Path, Path | None, Literal["server", "party"]]:
-    """State directory, ledger (if a file names one), and the party or server they belong to."""
+    """State directory, ledger (if a file names one), and the party or server it belongs to."""
     if path.is_dir():
         if (path / "roster").exists() or (path / "status.json").exists():
             return path, None, "server"
@@ -180,7 +180,7 @@ def _party_status(state: Path, ledger_path: Path | None) -> dict[str, Any]:
 
 
 def _charged(path: Path, run: str) -> tuple[int, dict[str, Any] | None]:
-    """How many answers a run was charged for, and what was spent on those records in all."""
+    """Number of answers charged to a run, and total spending on those records."""
     from tacit.privacy.ledger.ledger import Ledger
 
     with Ledger(path) as ledger:

@@ -132,7 +132,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def _output(*, shown: bool) -> Iterator[None]:
-    """Drop what is printed on standard output, unless `shown`."""
+    """Discard standard output, unless `shown`."""
     if shown:
         yield
         return
@@ -141,10 +141,10 @@ def _output(*, shown: bool) -> Iterator[None]:
 
 
 def entry() -> None:
-    """The `tacit` program: `main` with a cheap start and end.
+    """The `tacit` program: `main` with a faster start and end.
 
-    The collector of reference cycles looks for garbage 70 times less often, and at the end the
-    interpreter does not take its modules apart: a third of a short command's time.
+    The cycle collector runs 70 times less often, and the interpreter exits without cleaning up its
+    modules. This saves a third of the time of a short command.
     """
     gc.set_threshold(50_000, 20, 20)
     try:

@@ -80,7 +80,7 @@ def approve(config: PartyFile, yes: Yes = False) -> None:
     """Show the terms of a federation, and allow this party to take part in one run.
 
     The approval holds for the digest of the agreed file: a changed file needs a new approval, and a
-    server with another one is refused. Example:
+    server with a different file is refused. Example:
 
       tacit approve party.toml
     """
@@ -168,7 +168,7 @@ def server_readmit(
     config: ServerFile,
     party: Annotated[str, typer.Argument(metavar="PARTY", help="The party to readmit.")],
 ) -> None:
-    """Readmit a party that was left out because of its updates.
+    """Readmit a party that was excluded because of its updates.
 
     Example:
 

@@ -22,6 +22,17 @@ Seed = Annotated[int | None, typer.Option(help="Override the seed.")]
 Out = Annotated[
     Path | None, typer.Option(help="Output directory [default: runs/NAME-seedN or runs/STUDY].")
 ]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace an earlier run in that directory.")
+]
+Report = Annotated[bool, typer.Option("--report", help="Also write the HTML report.")]
+ChargedLedger = Annotated[
+    Path | None,
+    typer.Option(
+        "--ledger", metavar="FILE", help="Charge a private run here [default: your own ledger]."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 LedgerFile = Annotated[
     Path | None,

@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from tacit.cli.options import ConfigPath, Json, Out, Overrides, Seed
+from tacit.cli.options import (
+    ChargedLedger,
+    ConfigPath,
+    Json,
+    Out,
+    Overrides,
+    Overwrite,
+    Report,
+    Resume,
+    Seed,
+)
 
 
 def check(
@@ -25,8 +35,8 @@ def check(
     Exits with the code that `tacit run` would: 2 for a bad configuration, 4 for bad or missing
     data, 3 if the ledger does not allow a private run. Nothing is written or sent, and no budget is
     spent. For a private run it shows guarantee, noise and signal. It also checks the three files of
-    a live federation: for a party certificate, records, approval and budget, for a server
-    certificate, address and state. Examples:
+    a live federation: certificate, records, approval and budget of a party; certificate, address
+    and state of a server. Examples:
 
       tacit check examples/hospitals.toml --set partition.parties=50
 
@@ -44,15 +54,10 @@ def run(
     out: Out = None,
     seed: Seed = None,
     overrides: Overrides = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an earlier run in that directory.")
-    ] = False,
-    report: Annotated[bool, typer.Option("--report", help="Also write the HTML report.")] = False,
-    ledger: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Charge a private run here [default: your own ledger]."),
-    ] = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    report: Report = False,
+    ledger: ChargedLedger = None,
     engine: Annotated[
         str | None, typer.Option(help="in-process, or ray for many machines [engine.kind].")
     ] = None,

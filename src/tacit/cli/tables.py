@@ -37,8 +37,8 @@ def init(
 ) -> None:
     """Write a commented study file for a table of records.
 
-    The public schema in it is a draft: bounds are rounded outwards from the records, unless --ask
-    asks you for them. A private run refuses drafts until you confirm them. Examples:
+    Its public schema is a draft: bounds are read from the records and rounded outwards, unless
+    --ask prompts for them. A private run refuses drafts until you confirm them. Examples:
 
       tacit init patients.csv --outcome died --party hospital
 

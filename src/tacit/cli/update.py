@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tacit.cli.options import Json, Overrides
+from tacit.cli.options import ChargedLedger, Json, Overrides, Overwrite, Report, Resume
 from tacit.errors import ConfigError, PrivacyBudgetError
 
 
@@ -30,15 +30,10 @@ def update(
         Path | None,
         typer.Option(metavar="FILE.toml", help="Write the study file of the update and stop."),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an earlier run in that directory.")
-    ] = False,
-    report: Annotated[bool, typer.Option("--report", help="Also write the HTML report.")] = False,
-    ledger: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Charge a private run here [default: your own ledger]."),
-    ] = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    report: Report = False,
+    ledger: ChargedLedger = None,
     json: Json = False,
 ) -> None:
     """Update the posterior of an earlier run with records that arrived later.

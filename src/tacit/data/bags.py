@@ -32,7 +32,7 @@ def document_records(counts: Any, *, words: int | None = None, width: int | None
     counts
         Counts of words, one row per document.
     width
-        Largest number of different words of a document; by default that of the longest.
+        Largest number of distinct words per document; by default the largest in the data.
     words
         Size of the vocabulary, if it is larger than the number of columns.
 

@@ -1,4 +1,6 @@
-"""Numbers that are probably codes: of missing values, such as 999, or of categories, 1 … k."""
+"""Detect numbers that are probably codes: of missing values, such as 999, or of categories, 1 …
+k.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import re
 from collections.abc import Collection
 
 MOST_CODES = 12
-"""Largest k of whole numbers 1 … k that may be codes of categories."""
+"""Largest k for which integers 1 … k may be codes of categories."""
 
 
 class MissingCodeWarning(UserWarning):
@@ -14,10 +16,10 @@ class MissingCodeWarning(UserWarning):
 
 
 def missing_code(values: Collection[float]) -> float | None:
-    """The value that looks like a code for missing among different values; None: there is none.
+    """The value that looks like a code for missing among distinct values; None if there is none.
 
-    A negative whole number (-1, -9, -99, …) among values that are not negative, or a largest value
-    of repeated digits 7, 8 or 9 that is farther from the others than these are from each other.
+    This is a negative integer (-1, -9, -99, …) among non-negative values, or a largest value of
+    repeated digits 7, 8 or 9 that is farther from the others than these are from each other.
 
     >>> missing_code([18, 40, 97, 999]), missing_code([0, 1, 2, -1]), missing_code([0, 1, 9])
     (999.0, -1.0, 9.0)
@@ -40,7 +42,7 @@ def _is_code(value: float) -> bool:
 
 
 def is_coded(values: Collection[float]) -> bool:
-    """Whether different values are 1 … k or 0 … k with k from 3 on, as codes of categories are.
+    """Whether distinct values are 1 … k or 0 … k with k ≥ 3, like codes of categories.
 
     >>> is_coded([1, 2, 3, 4]), is_coded([0, 1]), is_coded([1.5, 2, 3]), is_coded(range(1, 90))
     (True, False, False, False)

@@ -1,6 +1,6 @@
 """The [data] table of a configuration, validated when it is read.
 
-This module needs no array library. Faults that can be found without opening the data are reported
+This module needs no array library. Errors that can be found without opening the data are reported
 here, the others on loading.
 """
 
@@ -49,7 +49,7 @@ Scaling = Literal["public", "pooled"]
 
 
 class DataConfig(Table, frozen=True, kw_only=True):
-    """Where the records come from and how they become numbers; the keys depend on `source`."""
+    """Source of the records and their preparation; the keys depend on `source`."""
 
     place: ClassVar[str] = "data"
     kind_key: ClassVar[str] = "source"
@@ -64,12 +64,12 @@ class DataConfig(Table, frozen=True, kw_only=True):
     renamed_kinds: ClassVar[Mapping[str, str]] = {"gaussian-mean": "normal-mean"}
 
     source: str = "synthetic-cohort"
-    """A data set of `tacit data list`; a file needs none, only its path."""
+    """A data set of `tacit data list`; not needed for a file, which only needs `path`."""
     path: str | tuple[str, ...] | None = None
     """The file with the records; a list of files or a pattern such as "data/*.csv" is one party per
     file, unless `party` names a column."""
     database: str | None = None
-    """A DuckDB file; left out, the query reads files by itself, e.g. from 'visits.parquet'."""
+    """A DuckDB file; if left out, the query names files, e.g. from 'visits.parquet'."""
     query: str | dict[str, str] | None = None
     """The SQL query whose rows are the records; or one query per party, by name."""
     separator: Annotated[str, Meta(min_length=1, max_length=1)] = ","
@@ -140,7 +140,7 @@ class DataConfig(Table, frozen=True, kw_only=True):
             yield 'data.keep names "person", which is reserved with data.person: rename the column'
 
     def _person_faults(self) -> Iterator[str]:
-        """Faults of data.person, which groups records and must not be a feature or the outcome."""
+        """Errors in data.person, which groups records and must not be a feature or the outcome."""
         if self.person is None:
             return
         expected = PERSONS.get(self.source)
@@ -219,7 +219,7 @@ class DataConfig(Table, frozen=True, kw_only=True):
 
 
 def faults_together(data: DataConfig, partition: PartitionConfig) -> Iterator[str]:
-    """Faults that involve both tables, without opening any data."""
+    """Errors that involve both tables, found without opening any data."""
     if data.party is not None and partition != PartitionConfig():
         yield (
             f'data.party = "{data.party}" and partition.kind = "{partition.kind}"; the column'

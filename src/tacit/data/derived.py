@@ -1,9 +1,9 @@
-"""Columns that are computed from others: transformations and interactions of a formula.
+"""Columns computed from others: transformations and interactions of a formula.
 
-A derived column is a number of the public schema like any other. Its bounds follow from those of
-its sources, which are clipped before it is computed. In an interaction numbers are taken less their
-public centre: its coefficient is that of the plain product, and main effects are those at the
-centres, which for a product of bounded columns are nearly uncorrelated with it.
+A derived column is a numeric column of the public schema. Its bounds are computed from those of its
+sources, which are clipped first. In an interaction, numbers are centred at their public centre. Its
+coefficient is that of the plain product, and main effects are those at the centres; for bounded
+columns the centred product is nearly uncorrelated with them.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _LEVEL = re.compile(r"(?P<name>.*)\[(?P<level>[^\[\]]*)\]", re.DOTALL)
 
 
 def sources_of(config: ColumnConfig) -> tuple[str, ...]:
-    """The columns that a derived one is computed from; they may be derived themselves."""
+    """The columns that a derived column is computed from; they may be derived themselves."""
     if config.expression is not None:
         return parse_expression(config.expression).columns
     return tuple(dict.fromkeys(_factor(one)[0] for one in config.product))
 
 
 def raw_names(configs: Iterable[ColumnConfig], wanted: Iterable[str]) -> list[str]:
-    """The columns of the records that these columns are made of."""
+    """The columns of the records that these columns are computed from."""
     known = {config.name: config for config in configs}
     found: dict[str, None] = {}
     left = list(wanted)
@@ -51,7 +51,9 @@ def raw_names(configs: Iterable[ColumnConfig], wanted: Iterable[str]) -> list[st
 def with_derived(
     frame: pl.DataFrame, configs: Sequence[ColumnConfig], wanted: Iterable[str]
 ) -> pl.DataFrame:
-    """A table with the derived columns among `wanted`; where a source is missing, so are they."""
+    """A table with the derived columns among `wanted`; a derived value is missing if a source
+    is.
+    """
     known = {config.name: config for config in configs}
     for name in wanted:
         config = known.get(name)
@@ -110,7 +112,8 @@ def columns_of(
     plain: Callable[[Term], ColumnConfig],
     scaled: Callable[[ColumnConfig], ColumnConfig],
 ) -> list[ColumnConfig]:
-    """The columns of a formula's terms: those of x in order, then others that they are made of.
+    """The columns of a formula's terms: those of x in order, then others that they are computed
+    from.
 
     Parameters
     ----------
@@ -119,13 +122,13 @@ def columns_of(
     plain
         The public facts of a term that is one column of the records.
     scaled
-        Completes a derived column without bounds by a centre and scale, where that is allowed.
+        Adds a centre and scale to a derived column without bounds, if that is allowed.
     """
     features: dict[str, ColumnConfig] = {}
     others: dict[str, ColumnConfig] = {}
 
     def known(term: Term) -> ColumnConfig:
-        """The column of a factor; it need not be one of x."""
+        """The column of a factor, which need not be a column of x."""
         name = term.column
         if name not in features and name not in others:
             made = _transformed(term, source, scaled) if term.expression else plain(term)
@@ -175,7 +178,9 @@ def _bounds(config: ColumnConfig) -> Range:
 
 
 def _missing(name: str, sources: Sequence[ColumnConfig]) -> Missing:
-    """Policy of a derived column: dropped where a source is; columns for gaps are refused."""
+    """Handling of missing values in a derived column: dropped if a source is; indicators are
+    refused.
+    """
     for one in sources:
         if one.missing in ("indicator", "level"):
             raise ConfigError(
@@ -186,7 +191,7 @@ def _missing(name: str, sources: Sequence[ColumnConfig]) -> Missing:
 
 
 def _products(factors: Sequence[ColumnConfig]) -> list[ColumnConfig]:
-    """The columns of an interaction: one for each choice of levels other than the references."""
+    """The columns of an interaction: one for each combination of non-reference levels."""
     name = ":".join(one.name for one in factors)
     missing = _missing(name, factors)
     choices = [

@@ -1,8 +1,9 @@
-"""Stateless transformations of columns: what they compute, and the bounds that follow.
+"""Stateless transformations of columns, and the bounds of their values.
 
-An expression such as `log(age)` or `(age - 60)/10` is a function of one record's own columns. From
-the public bounds of the columns interval arithmetic gives bounds of its values, without a record.
-Whatever depends on other records, such as a mean or quantiles, is refused.
+An expression such as `log(age)` or `(age - 60)/10` is a function of the columns of one record.
+Bounds of its values are computed from the public bounds of the columns by interval arithmetic,
+without any record. Functions that depend on other records, such as a mean or quantiles, are
+refused.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ STATEFUL = {
     "cut": "a column with declared levels",
     "factor": "C(x)",
 }
-"""Functions of other formula languages that depend on the records, and what to write instead."""
+"""Functions of other formula languages that depend on the records, and their replacements."""
 
 
 def _positive(name: str, least: float) -> Callable[[Range], None]:
@@ -66,12 +67,12 @@ FUNCTIONS: dict[str, tuple[Callable[[float], float], Callable[[Range], None]]] =
     "sqrt": (math.sqrt, _not_negative),
     "exp": (math.exp, _any),
 }
-"""Increasing functions, each with a check of the range that they are applied to; NumPy has them
-by the same names. No array library is loaded here, so that a bad file is refused at once.
+"""Increasing functions, each with a check of its argument's range; NumPy has them under the same
+names. No array library is loaded here, so that an invalid file is refused quickly.
 """
 OPERATORS = "+ - * / **"
 LONGEST = 200
-"""Characters of an expression."""
+"""Largest length of an expression, in characters."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Expression:
     """Column of each identifier of the tree."""
 
     def values(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The value of each record; not finite where a function has none."""
+        """The value of each record; not finite where a function is undefined."""
         import numpy as np
 
         with np.errstate(all="ignore"):
@@ -113,7 +114,7 @@ class Expression:
 
 
 def parse_expression(text: str) -> Expression:
-    """Read an expression, or say which part of it is not supported.
+    """Parse an expression; unsupported parts are refused by name.
 
     >>> parse_expression("log(age)").bounds({"age": (1.0, 100.0)})
     (0.0, 4.605170185988092)
@@ -141,14 +142,14 @@ def parse_expression(text: str) -> Expression:
 
 
 def _unwrapped(tree: ast.expr) -> ast.expr:
-    """Without I(…), which only encloses an expression."""
+    """Remove I(…), which only encloses an expression."""
     if not isinstance(tree, ast.Call) or ast.unparse(tree.func) != "I":
         return tree
     return _unwrapped(tree.args[0]) if len(tree.args) == 1 and not tree.keywords else tree
 
 
 def _check(node: ast.expr, text: str, found: dict[str, str], quoted: Mapping[str, str]) -> None:
-    """Collect the columns of an expression; what is not supported is refused by name."""
+    """Collect the columns of an expression; unsupported parts are refused by name."""
     if isinstance(node, ast.Name):
         found[node.id] = quoted.get(node.id, node.id)
     elif isinstance(node, ast.Constant) and _is_number(node.value):

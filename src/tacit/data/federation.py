@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Records = dict[str, np.ndarray]
 MOST_NAMES = 20
-"""Parties and columns that a notebook shows."""
+"""Number of parties and columns that a notebook shows."""
 
 HOLD_OUT, PARTITION = 1, 2
 """Ids of independent random streams; 0, 3 and 4 generate and balance data."""
@@ -72,13 +72,15 @@ class Federation:
     scaling: str
     notes: tuple[str, ...] = field(repr=False)  # they have numbers of records
     raw: dict[str, Records] = field(default_factory=dict, repr=False)
-    """The training records before scaling and encoding, by which version 0.1 knew a data set."""
+    """The training records before scaling and encoding, which identify a data set in version
+    0.1.
+    """
     source: Mapping[str, Records] | None = field(default=None, repr=False)
-    """All rows and columns of the source, by party, with those that this split or choice of columns
-    leaves unused. A ledger knows the records by these; None: by `raw`.
+    """All rows and columns of the source, by party, including those that this split or selection
+    of columns does not use. A ledger identifies the records by these; by `raw` if None.
     """
     person: str | None = None
-    """Column of `source` that says whose record it is."""
+    """Column of `source` that identifies the person of a record."""
     true_values: dict[str, float] | None = None
     """For generated data: the true weights by name."""
     unbounded: tuple[str, ...] = ()
@@ -97,10 +99,10 @@ class Federation:
     clipped: dict[str, int] = field(default_factory=dict, repr=False)
     """Number of values that were clipped to the bounds, by column: as private as the records."""
     test_parties: tuple[str, ...] = field(default=(), repr=False)
-    """The party of each held-out record, where records belong to parties by nature."""
+    """The party of each held-out record, if records naturally belong to parties."""
 
     def held_out_by_party(self) -> dict[str, Records]:
-        """Held-out records of each party; empty where records were dealt at random."""
+        """Held-out records of each party; empty if records were distributed at random."""
         if self.test is None or not self.test_parties:
             return {}
         labels = np.array(self.test_parties, dtype=object)
@@ -141,8 +143,7 @@ class Federation:
         held_out
             Share of the records that is held out of training.
         infer
-            True: what the schema does not declare is read from the records, which no privacy
-            guarantee covers.
+            True: undeclared facts are read from the records, which no privacy guarantee covers.
         seed
             Seed of the held-out split.
         """
@@ -395,7 +396,7 @@ def _labels(groups: Rows | None, held: np.ndarray) -> tuple[str, ...]:
 
 
 def _source(read: ReadRows, rows: Rows) -> SourceRows | None:
-    """All rows of the table by party: held-out ones too, and those that were dropped.
+    """All rows of the table by party, including held-out and dropped rows.
 
     Dropped rows without a party's name are divided among the parties.
     """
@@ -412,7 +413,9 @@ def _source(read: ReadRows, rows: Rows) -> SourceRows | None:
 
 
 def _prepared_schema(schema: SourceSchema, columns: Sequence[Column]) -> SourceSchema:
-    """The schema with what pooled preparation read from the records, to prepare others alike."""
+    """The schema with the statistics of pooled preparation, so that other records can be
+    prepared in the same way.
+    """
     read = {column.config.name: column.config for column in columns}
     known = tuple(read.get(column.name, column) for column in schema.columns)
     return replace(schema, columns=known)

@@ -1,10 +1,10 @@
 """Formulas such as "died ~ age + C(sex)": an outcome and the columns that explain it.
 
 A formula names columns; their bounds and levels come from the public schema, never from the
-formula. Supported are sums of columns, `C(column)` for a category, `C(column, "reference")` for
-one with that reference level, interactions `a:b` and `a*b`, stateless transformations such as
+formula. Supported are sums of columns, `C(column)` for a category, `C(column, "reference")` for a
+category with that reference level, interactions `a:b` and `a*b`, stateless transformations such as
 `log(a)` and `I(a**2)`, `died["yes"]` for the level that is y = 1, names in backticks and `.` for
-all other declared columns. Anything else that R or patsy accept is refused by name.
+all other declared columns. Other syntax of R or patsy is refused by name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 MOST_FACTORS = 4
-"""Factors of a*b*…, whose interactions all become terms."""
+"""Largest number of factors of a*b*…, whose interactions all become terms."""
 _INSTEAD = {
     "/": "nested terms are not supported: add a separate column and declare it",
     "**": "powers of terms are not supported: write I(column**2)",
@@ -50,13 +50,13 @@ class Term(NamedTuple):
     """True if it was written C(column)."""
     reference: str | None = None
     expression: str | None = None
-    """What it is computed from, e.g. "log(age)"; `column` is then its name."""
+    """The expression of a transformation, e.g. "log(age)"; `column` is then its name."""
     factors: tuple[Term, ...] = ()
-    """Of an interaction."""
+    """Factors of an interaction."""
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The columns of the records that it is made of."""
+        """The columns of the records that it is computed from."""
         if self.factors:
             return tuple(dict.fromkeys(name for one in self.factors for name in one.sources))
         if self.expression is not None:
@@ -91,7 +91,7 @@ class _Token(NamedTuple):
 
 
 def parse_formula(text: str) -> Formula:
-    """Read a formula, or say which part of it is not supported.
+    """Parse a formula; unsupported parts are refused by name.
 
     >>> [(term.column, term.reference) for term in parse_formula("died ~ age + C(sex, 'f')").terms]
     [('age', None), ('sex', 'f')]
@@ -154,7 +154,7 @@ class _Parser:
         return Formula(outcome, tuple(terms), positive, others, self.text)
 
     def outcome(self) -> tuple[str, str | None]:
-        """Outcome and, if it is written, the level that is y = 1."""
+        """Outcome and, if given, the level that is y = 1."""
         if self.take("~"):  # a model of the columns themselves
             return "", None
         if self.now.kind not in ("name", "quoted"):
@@ -194,7 +194,7 @@ class _Parser:
         raise self.fault(f"{sign!r} is not expected here; join columns with +")
 
     def product(self, first: Term) -> list[Term]:
-        """A term with what `:` and `*` join to it; a*b stands for a + b + a:b."""
+        """A term with the factors that `:` and `*` join to it; a*b stands for a + b + a:b."""
         groups = [[first]]
         while self.now.text in (":", "*") and self.now.kind == "sign":
             crossed = self.take("*")

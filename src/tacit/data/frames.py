@@ -1,10 +1,10 @@
-"""Data frames of any library as polars columns.
+"""Convert data frames of any library to polars columns.
 
-pandas, polars, Arrow tables and DuckDB relations are read through narwhals; dictionaries of
-columns, NumPy structured arrays and files are read too. Only the columns that a study uses are
-converted, so that others may hold anything. A missing value is null, whatever the library calls
-it: NaN in pandas and NumPy, which have no other, but not in polars and Arrow, where NaN is a number
-that is refused later.
+pandas, polars, Arrow tables and DuckDB relations are read through narwhals. Dictionaries of
+columns, NumPy structured arrays and files are supported too. Only the columns that a study uses are
+converted, so other columns may have any type. A missing value is null in every library: NaN is
+missing in pandas and NumPy, which have no other marker, but in polars and Arrow NaN is a number,
+which is refused later.
 """
 
 from __future__ import annotations
@@ -31,16 +31,18 @@ FRAMES = "a pandas, polars or Arrow table, a dictionary of columns, or the path 
 
 @dataclass(frozen=True)
 class RawFrame:
-    """A table of which columns can be read one by one."""
+    """A table whose columns are read one by one."""
 
     where: str
-    """What it is called in messages."""
+    """Name of the table in messages."""
     names: tuple[str, ...]
     rows: int
     read: Callable[[str], pl.Series]
+    of_file: bool = False
+    """Whether times are refused later, with the row."""
 
     def select(self, names: Iterable[str]) -> pl.DataFrame:
-        """These columns; a name that is not there is refused."""
+        """Read these columns; an unknown name is refused."""
         wanted = list(dict.fromkeys(names))
         for name in wanted:
             if name not in self.names:
@@ -48,10 +50,14 @@ class RawFrame:
                     f'{self.where}: there is no column "{name}"; the columns are '
                     f"{listed(self.names)}"
                 )
-        return pl.DataFrame([self.read(name).alias(name) for name in wanted])
+        found = {name: self.read(name).alias(name) for name in wanted}
+        for name, series in found.items():
+            if series.dtype.is_temporal() and not self.of_file:
+                raise _dates(name, self.where)
+        return pl.DataFrame(list(found.values()))
 
     def others(self, names: Iterable[str]) -> pl.DataFrame:
-        """All other columns that can be read, by which a ledger knows the records."""
+        """All other readable columns, which help a ledger to identify the records."""
         used, found = set(names), []
         for name in self.names:
             if name not in used:
@@ -122,7 +128,7 @@ def raw_frame(value: Any, where: str, *, separator: str = ",") -> RawFrame:
     value
         A table, a dictionary of columns, a structured array, or the path of a file.
     where
-        What to call it in messages, e.g. 'party "north"'.
+        Name of the table in messages, e.g. 'party "north"'.
     separator
         Separator of CSV files.
     """
@@ -139,7 +145,7 @@ def raw_frame(value: Any, where: str, *, separator: str = ",") -> RawFrame:
 
 
 def _of_polars(frame: pl.DataFrame, where: str) -> RawFrame:
-    return RawFrame(where, tuple(frame.columns), frame.height, frame.get_column)
+    return RawFrame(where, tuple(frame.columns), frame.height, frame.get_column, of_file=True)
 
 
 def _of_array(array: np.ndarray, where: str) -> RawFrame:
@@ -184,6 +190,9 @@ def _of_narwhals(frame: Any, where: str) -> RawFrame:
     import narwhals.stable.v2 as nw
 
     if isinstance(frame, nw.LazyFrame):
+        native = nw.to_native(frame)
+        if hasattr(native, "fetchnumpy"):  # a DuckDB relation, without pyarrow
+            return of_duckdb(native.columns, native.fetchnumpy(), where)
         frame = frame.collect(backend="polars")
     for name in frame.columns:
         _check_name(name, where)
@@ -194,21 +203,30 @@ def _of_narwhals(frame: Any, where: str) -> RawFrame:
     return RawFrame(where, tuple(frame.columns), len(frame), read)
 
 
+def of_duckdb(names: Iterable[str], rows: Mapping[str, Any], where: str) -> RawFrame:
+    """A table of DuckDB's NumPy columns, with None for NULL."""
+    return _of_columns({name: _unmasked(rows[name]) for name in names}, where)
+
+
+def _unmasked(column: Any) -> Any:
+    if isinstance(column, np.ma.MaskedArray):
+        return column.tolist() if column.mask.any() else np.asarray(column)
+    return column if isinstance(column, np.ndarray) else list(column)  # a Categorical for ENUM
+
+
 def _check_name(name: Any, where: str) -> None:
     if not isinstance(name, str):
         raise DataError(f"{where}: column name {name!r} is not text; rename it, e.g. {str(name)!r}")
 
 
 def _of_series(series: Any, name: str, where: str) -> pl.Series:
-    """A narwhals column as a polars one."""
+    """Convert a narwhals column to a polars column."""
     import narwhals.stable.v2 as nw
 
     native = nw.to_native(series)
     if isinstance(native, pl.Series):
         return _plain(native, name, where)
     kind = series.dtype
-    if kind.is_temporal():
-        raise _dates(name, where)
     missing = np.asarray(series.is_null().to_numpy(), dtype=bool)
     if kind.is_float() or (kind.is_integer() and not missing.any()):
         values = pl.Series(name, np.asarray(series.to_numpy()))
@@ -220,10 +238,8 @@ def _of_series(series: Any, name: str, where: str) -> pl.Series:
 
 
 def _plain(series: pl.Series, name: str, where: str) -> pl.Series:
-    """A polars column of a type that can be prepared."""
+    """Convert a polars column to a type that can be prepared."""
     kind = series.dtype
-    if kind.is_temporal():
-        raise _dates(name, where)
     if kind == pl.Object:
         return _of_values(series.to_list(), name, where)
     if isinstance(kind, pl.Decimal):
@@ -234,16 +250,17 @@ def _plain(series: pl.Series, name: str, where: str) -> pl.Series:
 
 
 def _of_categories(values: list[Any], categories: list[Any], name: str, where: str) -> pl.Series:
-    """A category with its order where its values are text; otherwise the values."""
+    """Category with its order if its values are text; otherwise the values."""
     if categories and all(isinstance(one, str) for one in categories):
         return pl.Series(name, values, dtype=pl.Enum(categories))
     return _of_values(values, name, where)
 
 
 def _of_values(values: Any, name: str, where: str) -> pl.Series:
-    """Python or NumPy values as a column: numbers, booleans, text or times."""
+    """Convert Python or NumPy values to a column of numbers, booleans, text or times."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "Mm":
-        raise _dates(name, where)
+        unit = f"{values.dtype.kind}8[us]"
+        return pl.Series(name, values.astype(unit))
     if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
         series = pl.Series(name, np.ascontiguousarray(values))
         return series.fill_nan(None) if values.dtype.kind == "f" else series
@@ -256,14 +273,26 @@ def _of_values(values: Any, name: str, where: str) -> pl.Series:
         return pl.Series(name, numeric, dtype=pl.Float64)
     if kinds <= {str, int, float, bool}:
         return pl.Series(name, [_text(one) for one in cells], dtype=pl.String)
-    if any(issubclass(kind, TIMES) for kind in kinds):
-        raise _dates(name, where)
+    if kinds and all(issubclass(kind, TIMES) for kind in kinds):
+        return _of_times(cells, name, where)
     strange = next(kind for kind in kinds if kind not in (str, int, float, bool))
     raise _wrong_values(name, where, strange.__name__)
 
 
+def _of_times(cells: list[Any], name: str, where: str) -> pl.Series:
+    """Dates or times; a study refuses them, but a ledger knows records by them too."""
+    if all(isinstance(one, datetime.date | None) for one in cells):
+        text = [None if one is None else one.isoformat() for one in cells]
+        with contextlib.suppress(pl.exceptions.PolarsError):
+            return pl.Series(name, text).str.to_datetime(time_unit="us", strict=True)
+    try:
+        return pl.Series(name, cells)
+    except (TypeError, ValueError, pl.exceptions.PolarsError):
+        raise _dates(name, where) from None
+
+
 def _cell(value: Any) -> Any:
-    """A value as a plain Python one; what stands for "missing" as None."""
+    """Convert a value to a plain Python value, and markers of missing values to None."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return None
     if isinstance(value, bool | np.bool_):
@@ -301,7 +330,7 @@ def _wrong_values(name: str, where: str, kind: str) -> DataError:
 
 
 def like_frame(found: Any, given: Any) -> Any:
-    """A polars frame as a pandas one with the index of `given`, if that is a pandas frame."""
+    """Convert a polars frame to pandas with the index of `given`, if that is a pandas frame."""
     import narwhals.stable.v2 as nw
 
     pandas = nw.dependencies.get_pandas()

@@ -71,7 +71,7 @@ def skew(
     binary: bool,
     rng: np.random.Generator,
 ) -> tuple[Rows, tuple[str, ...]]:
-    """Half of the parties small with a skewed label mix, the others large and random.
+    """Half of the parties are small with a skewed label mix, the others large and random.
 
     With n records, M parties, ρ = `size_skew`, κ = `label_skew` and λ the fraction of the
     majority label, a small party has ⌊(n/M)(1-ρ)⌋ records, of which the fraction λ + (1-λ)κ has
@@ -143,8 +143,8 @@ def held_out_rows(
     """Mark the rows to hold out; at least one row, or one per group, is left.
 
     With natural parties, each holds out ⌊fraction · size⌋ rows or one more, so that no site is
-    emptied by chance. Which ones hold out one more is random, up to the overall fraction, so that
-    many tiny sites still give a test set.
+    emptied by chance. The parties that hold out one more are random, up to the overall fraction, so
+    that many tiny sites still give a test set.
     """
     held = np.zeros(records, dtype=bool)
     wanted = round(records * fraction)

@@ -49,7 +49,8 @@ def refuse_shared(
 ) -> None:
     """Refuse parties that share a person, because each would protect only its own records.
 
-    `own_tables`: the person column, if every party has a table, whose codes may be local to it.
+    `own_tables` is the person column if every party has its own table; its codes may then be local
+    to a table.
     """
     owners: dict[int, set[str]] = {}
     for name, part in rows.items():

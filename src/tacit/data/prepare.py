@@ -1,7 +1,8 @@
 """Convert raw cells to numbers by the declared schema.
 
-Reading a column checks every cell and handles missing values; encoding makes columns of x. The rows
-are split in between, so that pooled statistics, if requested, come from training rows only.
+Reading a column checks every cell and handles missing values; encoding creates the columns of x.
+The rows are split in between, so that pooled statistics, if requested, come from training rows
+only.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def _read_categorical(series: pl.Series, config: ColumnConfig, *, pooled: bool) 
 
 
 def _named_booleans(series: pl.Series, levels: Sequence[str]) -> pl.Series:
-    """True and False as the declared levels that mean them: true and false, or 1 and 0."""
+    """Convert booleans to the declared levels with the same meaning: true and false, or 1 and 0."""
     names = {level.lower(): level for level in levels}
     for no, yes in (("false", "true"), ("0", "1")):
         if no in names and yes in names:
@@ -185,7 +186,7 @@ def count_outside(columns: Iterable[Column]) -> dict[str, int]:
 def warn_outside(
     clipped: Mapping[str, int], columns: Iterable[ColumnConfig], where: str, *, stacklevel: int
 ) -> None:
-    """Warn about clipped values; the numbers are exact, for those who may see the records."""
+    """Warn about clipped values; the exact numbers are for people who may see the records."""
     if not clipped:
         return
     known = {config.name: config for config in columns}
@@ -216,7 +217,7 @@ def with_pooled_scale(column: Column, train: np.ndarray) -> Column:
 
 
 def column_names(config: ColumnConfig) -> tuple[str, ...]:
-    """Names of the columns of x that one column becomes.
+    """Names of the columns of x that one column is encoded as.
 
     >>> column_names(ColumnConfig(name="chol", low=100, high=400, missing="indicator"))
     ('chol', 'chol missing')

@@ -33,7 +33,7 @@ class ReadRows:
     kept: list[Column]
     y: np.ndarray
     groups: Rows | None
-    """Rows of each party, counted among those that were read."""
+    """Rows of each party, as indices into the rows that were read."""
     persons: np.ndarray | None
     """Person code of each row; None without data.person."""
     frame: pl.DataFrame | None = None
@@ -41,7 +41,7 @@ class ReadRows:
     places: np.ndarray | None = None
     """Row of the table that each row was read from."""
     labels: np.ndarray | None = None
-    """Party of each row of the table, dropped ones included; None where there is none."""
+    """Party of each row of the table, including dropped ones; None if there are no parties."""
     true_values: dict[str, float] | None = None
     notes: tuple[str, ...] = ()
     clipped: dict[str, int] = field(default_factory=dict)
@@ -57,7 +57,7 @@ def read_rows(table: Table, data: DataConfig, partition: PartitionConfig, *, see
 
 
 def located(error: DataError, table: Table) -> DataError:
-    """An error with its row counted in the table of its party, where there are several tables."""
+    """The error with its row counted in the table of its party, if there are several tables."""
     found = re.search(r"data row (\d+)", str(error))
     if found is None or len(table.parties) < 2:
         return error
@@ -120,7 +120,7 @@ def _remaining(
     data: DataConfig,
     seed: int,
 ) -> tuple[np.ndarray, list[str]]:
-    """Mark the rows to keep, with notes about dropped ones; `nameless` have no party."""
+    """Mark the rows to keep, with notes about dropped ones; rows in `nameless` have no party."""
     gone, notes = nameless.copy(), []
     if nameless.any():
         notes.append(f"rows dropped because their party is missing: {nameless.sum()}")
@@ -182,7 +182,7 @@ def _persons(table: Table, name: str, there: np.ndarray) -> np.ndarray:
 
 
 def _labels(table: Table, label: str, columns: dict[str, Column]) -> np.ndarray:
-    """Name of the party of each row of the table; None where it is missing."""
+    """Name of the party of each row of the table; None if it is missing."""
     column = columns.get(label)
     if label != PARTY and column is not None and column.config.kind == "categorical":
         order = np.array([*column.config.levels, None], dtype=object)
@@ -192,7 +192,7 @@ def _labels(table: Table, label: str, columns: dict[str, Column]) -> np.ndarray:
 
 
 def _names(series: pl.Series, declared: ColumnConfig | None) -> np.ndarray:
-    """Cells of the party column as text; None where they are missing."""
+    """Cells of the party column as text; None if they are missing."""
     text = as_text(series)
     if declared is not None and declared.missing_values:
         text = text.set(text.is_in(declared.missing_values), None)

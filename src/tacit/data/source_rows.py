@@ -1,7 +1,7 @@
-"""All rows and columns of a source by party, by which a ledger knows the records.
+"""All rows and columns of a source by party, by which a ledger identifies the records.
 
-What a run holds out, drops or leaves unused is included, so that another split, seed or choice of
-columns is not another data set. Nothing is converted before a ledger needs it.
+Rows that a run holds out, drops or does not use are included, so that another split, seed or
+selection of columns is not another data set. Nothing is converted before a ledger needs it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SourceRows(Mapping[str, Records]):
 
 
 def table_rows(frame: pl.DataFrame, parts: Rows) -> SourceRows:
-    """Rows of a table; text that spells numbers is read as numbers."""
+    """Rows of a table; text that contains numbers is read as numbers."""
 
     @cache
     def columns() -> Records:
@@ -44,7 +44,7 @@ def table_rows(frame: pl.DataFrame, parts: Rows) -> SourceRows:
 
 
 def with_unused(rows: Rows, shared: np.ndarray) -> Rows:
-    """Rows of each party, and an equal share of those of `shared` that no party uses."""
+    """Rows of each party, with an equal share of those rows of `shared` that no party uses."""
     left = np.setdiff1d(shared, np.concatenate(list(rows.values())))
     return {
         name: np.sort(np.concatenate([part, left[place :: len(rows)]]))
@@ -54,7 +54,9 @@ def with_unused(rows: Rows, shared: np.ndarray) -> Rows:
 
 def _values(column: pl.Series) -> np.ndarray:
     kind = column.dtype
-    if kind.is_temporal():
+    if kind in (pl.Date, pl.Datetime):
+        column = column.cast(pl.Datetime("us")).to_physical()
+    elif kind.is_temporal():
         column = column.to_physical()
     elif not (kind.is_numeric() or kind == pl.Boolean):
         text = column.cast(pl.String)

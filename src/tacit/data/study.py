@@ -1,7 +1,7 @@
 """Federations of data frames and files: an outcome, columns, parties and a public schema.
 
-With privacy, bounds and levels come from the schema alone. Without, what is not declared is read
-from the records, and the federation's notes say so.
+With privacy, bounds and levels come from the schema alone. Without privacy, undeclared ones are
+read from the records, and the federation's notes say so.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tacit.support.validation import near_word
 MAX_LEVELS = 50
 """A text column with more different values needs C(column)."""
 WHERE_CALLED = 7
-"""Frames between a warning about records and the line that called `tacit.fit`."""
+"""Number of stack frames between a warning about records and the line that called `tacit.fit`."""
 ONE_PARTY = "records"
 """Name of the party of a single table without a party column."""
 
@@ -123,8 +123,8 @@ def federation_from(
     counts
         True: the outcome is a count and is not rescaled.
     numeric
-        True: the outcome is a number; False: it is yes/no or one of several levels; None: it
-        follows from the schema and the records.
+        True: the outcome is a number; False: it is yes/no or one of several levels; None:
+        determined by the schema and the records.
     seed
         Seed of the held-out split.
     """
@@ -168,7 +168,9 @@ def _columns(
 def _table_of(
     frames: Mapping[str, RawFrame], wanted: Sequence[str], outcome: str, *, private: bool
 ) -> Table:
-    """One table of all parties with the columns `wanted`; in a private fit all others too."""
+    """Table of all parties with the columns `wanted`; in a private fit with all other columns
+    too.
+    """
     selected = {name: frame.select(wanted) for name, frame in frames.items()}
     for name, frame in selected.items():
         if frame.is_empty():
@@ -183,7 +185,7 @@ def _table_of(
 def _federation(
     config: FrameConfig, whole: Table, read: _Reader, *, single: bool, seed: int
 ) -> Federation:
-    """The federation of a table; `single`: it was one frame, not one per party."""
+    """The federation of a table; `single` if it was one frame, not one per party."""
     if config.party is not None:
         parties: tuple[str, ...] = ()
     else:
@@ -209,7 +211,7 @@ def _federation(
 def _check_roles(
     formula: Formula, names: Sequence[str], party: str | None, person: str | None, first: RawFrame
 ) -> None:
-    """Refuse a column with two roles, and names that the first table does not have."""
+    """Refuse a column with two roles, and names that are missing from the first table."""
     roles = {"party": party, "person": person}
     for role, name in roles.items():
         if name is None:
@@ -231,7 +233,7 @@ def _check_roles(
 
 
 class _Reader:
-    """Makes the public schema complete: from declarations, or without privacy from records."""
+    """Completes the public schema: from declarations or, without privacy, from records."""
 
     def __init__(
         self,
@@ -250,7 +252,7 @@ class _Reader:
         """Values that look like codes for missing, by column."""
 
     def note(self, name: str, text: str) -> None:
-        """Note what was read from records."""
+        """Record a note about facts read from records."""
         kind = "outcome" if name == self.outcome_name else "column"
         self.notes.append(f'{kind} "{name}": {text} from records')
         self.inferred.append(name)
@@ -283,7 +285,7 @@ class _Reader:
         return msgspec.structs.replace(config, reference=reference)
 
     def scaled(self, config: ColumnConfig) -> ColumnConfig:
-        """A transformation of columns without bounds, with a centre and scale of its values."""
+        """A transformation of columns without bounds, with centre and scale of its values."""
         frame = with_derived(self.frame, [*self.known.values(), config], [config.name])
         center, scale = _location_scale(frame[config.name], config)
         self.note(config.name, f"centre {center:.6g} and scale {scale:.6g} come")
@@ -292,7 +294,7 @@ class _Reader:
         return found
 
     def read(self, config: ColumnConfig, *, categorical: bool) -> ColumnConfig:
-        """A column that is not declared, from the records."""
+        """Schema of an undeclared column, from the records."""
         series = self.frame[config.name]
         if categorical or not _is_number(series, config):
             if not categorical:
@@ -366,7 +368,7 @@ class _Reader:
     def read_outcome(
         self, config: ColumnConfig, series: pl.Series, positive: str | None
     ) -> ColumnConfig:
-        """An outcome that is not declared: two values are yes/no, texts are levels."""
+        """Schema of an undeclared outcome: two values are yes/no, texts are levels."""
         if _is_number(series, config):
             numbers = _numbers(series, config)
             others = numbers - {0.0, 1.0}
@@ -388,7 +390,9 @@ class _Reader:
         return _with_levels(config, levels)
 
     def yes_no(self, config: ColumnConfig, series: pl.Series, positive: str | None) -> ColumnConfig:
-        """The levels of an outcome of numbers: 0 and 1, or two others if one is named as y = 1."""
+        """Levels of a numeric yes/no outcome: 0 and 1, or two other numbers if the formula names
+        the one that is y = 1.
+        """
         if self.private or _numbers(series, config) <= {0.0, 1.0}:
             return _with_levels(config, ("0", "1"))
         levels = list(_levels(series, config))
@@ -428,7 +432,9 @@ class _Reader:
     def numeric_outcome(
         self, config: ColumnConfig, series: pl.Series, *, counts: bool
     ) -> ColumnConfig:
-        """A number: scaled like a column, so that priors mean the same; counts stay as they are."""
+        """A numeric outcome: scaled like a column, so that priors have the same meaning; counts
+        are not scaled.
+        """
         if not self.private and not config.bounded:
             self.suspect(config.name, _numbers(series, config))
         if counts:
@@ -476,7 +482,7 @@ def _present(series: pl.Series, config: ColumnConfig) -> pl.Series:
 
 
 def _is_number(series: pl.Series, config: ColumnConfig) -> bool:
-    """True for numbers, and for text that reads as numbers, as in a CSV file."""
+    """True for numbers, and for text that contains numbers, as in a CSV file."""
     if series.dtype.is_temporal():
         raise DataError(
             f'column "{config.name}" holds dates or times; convert it to a number, e.g. years since'
@@ -491,7 +497,7 @@ def _is_number(series: pl.Series, config: ColumnConfig) -> bool:
 
 
 def _refuse_mixed(series: pl.Series, config: ColumnConfig, category: str) -> None:
-    """Refuse text of which most cells are numbers, with the first that is not."""
+    """Refuse text in which most cells are numbers; the error names the first that is not."""
     if series.dtype != pl.String:
         return
     text = as_text(series)
@@ -509,7 +515,7 @@ def _refuse_mixed(series: pl.Series, config: ColumnConfig, category: str) -> Non
 
 
 def _refuse_third_code(name: str, code: float) -> NoReturn:
-    """An outcome of 0, 1 and one more number: a code for missing, a level or a count."""
+    """Refuse an outcome of 0, 1 and one more number: a code for missing, a level or a count."""
     raise DataError(
         f'outcome "{name}" has three values, 0, 1 and {code:g}; if {code:g} stands for missing, '
         f'declare Schema(missing_values={{"{name}": [{code:g}]}}, missing={{"{name}": "drop"}}); '
@@ -523,7 +529,7 @@ def _numbers(series: pl.Series, config: ColumnConfig) -> set[float]:
 
 
 def _levels(series: pl.Series, config: ColumnConfig) -> tuple[str, ...]:
-    """Values of a category: in the order of the frame's own category type, otherwise sorted."""
+    """Values of a category: in the order of a categorical type, otherwise sorted."""
     present = _present(series, config)
     if not len(present):
         raise DataError(f'column "{config.name}" has no values; leave it out')

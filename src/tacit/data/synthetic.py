@@ -47,9 +47,9 @@ def synthetic_federation(
     Categories are uniform over their declared levels (a missing value counts as one where the
     schema makes it a level). A number is normal around its declared centre with its scale, or
     around the middle of its bounds with a quarter of their width, and truncated to the bounds.
-    Columns are independent; persons have two records each. `outcome` makes y, which is truncated to
-    the outcome's bounds. Parties are named as in the partition; if a column names them, they have
-    equal sizes.
+    Columns are independent; persons have two records each. `outcome` generates y, which is
+    truncated to the outcome's bounds. Parties are named as in the partition; if a column names
+    them, they have equal sizes.
     """
     sites = partition.parties if partition.kind == "source" else None
     schema = declared(data, sites=sites)

@@ -102,7 +102,9 @@ class PartyBatches:
         return found
 
     def rehearse(self, requests: Sequence[Request], memories: Mapping[str, Natural | None]) -> None:
-        """Compile and test what these requests need, without records; call before the charge."""
+        """Compile and test the programs for these requests, without records; call before the
+        charge.
+        """
         for batch, stage, full in self._calls(requests):
             party_side.check_start(batch.agreement, full[0])
             if (batch, stage) not in self._rehearsed:

@@ -46,7 +46,7 @@ class Driver(abc.ABC):
     settled: dict[str, Settled] = field(default_factory=dict)
     """Privacy terms of every party of a private run."""
     charging: Charging | None = None
-    """Charges the ledger before anything is computed; None: nothing is charged."""
+    """Charges the ledger before anything is computed; with None nothing is charged."""
     store: ProcessStore = field(default_factory=ProcessStore, init=False)
     agent: PartyAgent = field(init=False)
     elsewhere: Compilations = field(default=Compilations(0, 0.0), init=False)
@@ -62,14 +62,14 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self) -> None:
-        """Make the parties ready to compute updates."""
+        """Set up the parties to compute updates."""
 
     @abc.abstractmethod
     def compute(self, requests: Sequence[Request], keys: Keys) -> Mapping[str, Update]:
         """Updates by request id, with the noise keys of the requests that have one."""
 
     def rehearse(self, requests: Sequence[Request]) -> None:  # noqa: B027 - optional
-        """Compile and test what these requests need, before anything is charged."""
+        """Compile and test the programs for these requests, before anything is charged."""
 
     def run(self, server: ServerRun, *, observe: Observer | None = None) -> None:
         """Run the schedule to its end from the server's state, which may come from a checkpoint."""

@@ -55,7 +55,7 @@ class Outcome:
     clipped: Clipped | None = None
     """Result of `tacit.party.clipping.clipped_share`; None unless this was a simulation."""
     dispersion: Dispersion | None = None
-    """Result of `measured_dispersion`, where the parties' replies did not contain it."""
+    """Result of `measured_dispersion`, if the parties' replies did not contain it."""
 
     @property
     def posterior(self) -> Posterior:
@@ -77,7 +77,7 @@ def carry_out(
     engine: Callable[..., Driver] = InProcess,
     start: ServerState | None = None,
 ) -> Outcome:
-    """Run a plan on an engine, from the checkpoint if it holds a state.
+    """Run a plan on an engine, from the checkpoint if it contains a state.
 
     `start` is the initial state without a checkpoint; by default that of `first_factors`. Without
     `charging`, the guarantee of a private run covers only this run: earlier runs on the same
@@ -145,7 +145,7 @@ def _measured_step(plan: Plan, state: ServerState) -> float | None:
 
 
 def _measured_dispersion(plan: Plan, state: ServerState) -> Dispersion | None:
-    """Squared residuals at the final q; exact records decide, so never in a private run."""
+    """Squared residuals at the final q; they depend on exact records, so never in a private run."""
     if plan.privacy is not None or DISPERSION in (state.memory or {}):
         return None
     posterior = posterior_of(plan, state.result, state.public)

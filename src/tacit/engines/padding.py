@@ -12,11 +12,11 @@ MAX_PADDING_RATIO = 1.25
 def bucket_lengths(sizes: Sequence[int], most: int, *, cheap_rows: int = 0) -> list[int]:
     """At most `most` padded lengths, ascending: the fewest with at most a quarter of padding.
 
-    Up to `cheap_rows` rows in total padding is ignored, because compiling another program costs
+    Padding is ignored up to `cheap_rows` rows in total, because compiling another program costs
     more.
 
-    A party goes to the smallest length that holds it. Dynamic programming over the distinct
-    sizes: rows(j) = min over i of rows(i) + parties in (i, j] × the j-th size.
+    A party is padded to the smallest length that is large enough. Dynamic programming over the
+    distinct sizes: rows(j) = min over i of rows(i) + parties in (i, j] × the j-th size.
 
     >>> bucket_lengths([1, 1, 1, 100], 2)
     [1, 100]
@@ -52,7 +52,8 @@ CALL_COST_ROWS = 512  # cost of a call, in rows
 
 
 def batch_size(parties: int, length: int) -> int:
-    """Number of parties of one padded length per call: few calls, few empty places.
+    """Number of parties of one padded length per call: a compromise between few calls and few empty
+    places.
 
     >>> batch_size(10, 4_000), batch_size(1_000, 40)
     (2, 334)

@@ -1,7 +1,7 @@
 """The [engine] table of a configuration: one struct per kind. No array library is needed.
 
-A further engine is a subclass of `EngineSettings` and one line: an entry point of the group
-"tacit.engines" in its package, or `ENGINE_SETTINGS.register` for one process.
+To add an engine, subclass `EngineSettings` and register it: by an entry point of the group
+"tacit.engines" in its package, or with `ENGINE_SETTINGS.register` for one process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ class EngineSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
 
     place: ClassVar[str] = "engine"
     batch_parties: bool = True
-    """False computes each party's update alone: the same bits as over a network, but slower."""
+    """False: compute each party's update alone. The result is identical to that over a network, but
+    slower.
+    """
 
     @property
     def kind(self) -> str:
@@ -35,7 +37,7 @@ class EngineSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
 
 
 class InProcessSettings(EngineSettings, frozen=True, kw_only=True, tag="in-process"):
-    """All parties in this process; it has no further keys."""
+    """All parties in this process; no further keys."""
 
     def make(self) -> Callable[..., Driver]:
         from tacit.engines.in_process import InProcess

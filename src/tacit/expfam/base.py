@@ -139,7 +139,7 @@ MAX_INTEGER = 2**62
 
 
 def check_integers(arrays: Arrays, shapes: dict[str, tuple[int, ...]], *, what: str) -> Arrays:
-    """The int64 arrays of the given names and shapes, or raise a ConfigError.
+    """Convert to int64 arrays of the given names and shapes, or raise a ConfigError.
 
     Parameters
     ----------

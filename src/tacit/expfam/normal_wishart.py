@@ -146,7 +146,7 @@ class NormalWisharts(Family):
         )
 
     def _degrees(self, gap: float) -> float:
-        """ν with log|E Λ| − E log|Λ| = gap: the left side falls from ∞ to 0 in ν."""
+        """ν with log|E Λ| − E log|Λ| = gap; the left side decreases from ∞ to 0 in ν."""
         from scipy.optimize import brentq
         from scipy.special import digamma
 

@@ -49,7 +49,7 @@ def normal_points(dimension: int, count: int = 64) -> tuple[np.ndarray, np.ndarr
 
 RULE_POINTS = 64
 MANY_FRAMES = 4
-"""Above 64 dimensions, where second derivatives are estimated from gradients."""
+"""Number of frames above 64 dimensions, where second derivatives are estimated from gradients."""
 WEIGHING_DRAWS, DRAWS_PER_DIMENSION, MOST_WEIGHING_DRAWS = 1024, 16, 8192
 
 
@@ -57,9 +57,9 @@ WEIGHING_DRAWS, DRAWS_PER_DIMENSION, MOST_WEIGHING_DRAWS = 1024, 16, 8192
 def normal_rule(dimension: int) -> tuple[np.ndarray, np.ndarray]:
     """(points (S, dimension), weights (S,)) for averages of functions and derivatives over N(0, I).
 
-    One and two dimensions: Gauss-Hermite. More: rotated orthogonal frames with both signs, their
-    lengths quantiles of the chi distribution, made to have second moment I. Polynomials of degree 3
-    are exact. Nothing is random: the frames come from a fixed seed.
+    One and two dimensions: Gauss-Hermite. More: rotated orthogonal frames with both signs, whose
+    lengths are quantiles of the chi distribution, rescaled to second moment I. Polynomials of
+    degree 3 are exact. Nothing is random: the frames come from a fixed seed.
 
     >>> points, weights = normal_rule(5)
     >>> bool(np.allclose((points.T * weights) @ points, np.eye(5)))
@@ -79,11 +79,12 @@ def normal_rule(dimension: int) -> tuple[np.ndarray, np.ndarray]:
 
 @functools.cache
 def weighing_draws(dimension: int) -> np.ndarray:
-    """Draws of N(0, I), always the same, to compare q with the exact posterior.
+    """Fixed draws of N(0, I), for importance weights of q against the exact posterior.
 
-    Both signs of each draw, with second moment I: where q is the posterior, averages over them have
-    its mean and covariance. Their number grows with the dimension: with four per dimension their
-    lengths vary less than those of normal vectors, and weights look more even than they are.
+    Both signs of each draw are used, with second moment I: if q is the posterior, averages over
+    them have its mean and covariance. Their number grows with the dimension. With only four per
+    dimension, their lengths would vary less than those of normal vectors, and weights would look
+    too even.
     """
     wanted = min(max(WEIGHING_DRAWS, DRAWS_PER_DIMENSION * dimension), MOST_WEIGHING_DRAWS)
     half = max(wanted // 2, 2 * dimension)
@@ -92,7 +93,7 @@ def weighing_draws(dimension: int) -> np.ndarray:
 
 
 def standardised(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both signs of each point, with second moment I where there are enough, and equal weights."""
+    """Both signs of each point, rescaled to second moment I if possible, and equal weights."""
     points = np.concatenate([points, -points])
     if len(points) < 2 * points.shape[1]:
         return points, np.full(len(points), 1.0 / len(points))

@@ -1,11 +1,11 @@
 """A multivariate normal with mean and root stored beside its natural parameters.
 
-Natural parameters hold the precision matrix, whose condition number is the square of the root's: in
-float64 they lose the directions that are a factor 10⁸ wider than others. A result therefore keeps
-the mean and a lower-triangular root L with covariance LLᵀ. It may also keep importance weights of
-draws from N(mean, LLᵀ) (`tacit.expfam.quadrature.weighing_draws`) against the exact posterior; with
-`weighted` = 1 moments and samples are those of the weighted draws. Draws of another proposal are
-kept as `draws`; mean and root are then their weighted moments.
+Natural parameters contain the precision matrix, whose condition number is the square of that of the
+root: in float64 they lose directions that are 10⁸ times wider than others. A result therefore
+stores the mean and a lower-triangular root L with covariance LLᵀ. It may also store importance
+weights of draws from N(mean, LLᵀ) (`tacit.expfam.quadrature.weighing_draws`) against the exact
+posterior; with `weighted` = 1 moments and samples are those of the weighted draws. Draws of another
+proposal are stored as `draws`; mean and root are then their weighted moments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tacit.expfam.quadrature import weighing_draws
 
 
 class RootedGaussian(FullGaussian):
-    """`FullGaussian` for results: mean, root and weights are read, never multiplied.
+    """`FullGaussian` for results: mean, root and weights are only read, never multiplied.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class RootedGaussian(FullGaussian):
 
     @property
     def stored_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the arrays that are stored beside the natural parameters; `draws` if any."""
+        """Shapes of the arrays stored beside the natural parameters, including `draws` if any."""
         return {
             "mean": (self.dimension,),
             "root": (self.dimension, self.dimension),
@@ -43,7 +43,7 @@ class RootedGaussian(FullGaussian):
         }
 
     def draws(self, natural: Natural) -> tuple[np.ndarray, np.ndarray] | None:
-        """Weighted draws of θ: (draws, weights); None where the normal itself is the result."""
+        """Weighted draws of θ as (draws, weights); None if the normal itself is the result."""
         if not natural["weighted"]:
             return None
         weights = np.exp(natural["log_weights"])
@@ -53,7 +53,7 @@ class RootedGaussian(FullGaussian):
         return theta, weights / np.sum(weights)
 
     def moments(self, natural: Natural) -> tuple[Any, Any]:
-        """Mean and lower-triangular root of the covariance, by the weights where there are any."""
+        """Mean and lower-triangular root of the covariance, of the weighted draws if any."""
         weighted = self.draws(natural)
         if weighted is None or "draws" in natural:
             return natural["mean"], natural["root"]
@@ -95,7 +95,7 @@ class RootedGaussian(FullGaussian):
         return jax.random.choice(key, jnp.asarray(theta), shape, p=jnp.asarray(weights), axis=0)
 
     def kl(self, first: Natural, second: Natural) -> Array:
-        """KL of the two normals, from mean and root where both have them."""
+        """KL divergence of the two normals, from mean and root if both have them."""
         if "root" not in first or "root" not in second:
             return super().kl(first, second)
         (mean, root), (other, other_root) = self.moments(first), self.moments(second)

@@ -1,4 +1,4 @@
-"""The ledger of `tacit.fit`: a running total of what notebook fits spent on the same records."""
+"""The ledger of `tacit.fit`: running total of the spending of notebook fits on the same records."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RunningTotalWarning(UserWarning):
 
 @dataclass(frozen=True)
 class ChargedFit:
-    """The open ledger of a fit, and its totals including the fit."""
+    """The open ledger of a fit, and the spending on its records including this fit."""
 
     charging: Charging
     facts: LedgerFacts
@@ -42,7 +42,7 @@ class ChargedFit:
 def fit_ledger(
     plan: Plan, federation: Federation | None, asked: str | Path | None
 ) -> Iterator[ChargedFit | None]:
-    """Context with the ledger of a private fit; None where nothing is charged.
+    """Context with the ledger of a private fit; None if nothing is charged.
 
     Refuses a fit that would exceed the budget of a party's records.
     """
@@ -99,7 +99,7 @@ def _path(plan: Plan, asked: str | Path | None) -> Path | None:
 
 
 def _totals(charging: Charging, path: Path) -> LedgerFacts:
-    """ε on the same records before the fit and with it, for the party with the largest."""
+    """ε on the same records before and after the fit, for the party with the largest total."""
     try:
         before, total = charging.prices(before=True), charging.prices()
     except PrivacyBudgetError:  # earlier charges in terms that do not cover this fit's
@@ -116,9 +116,9 @@ def _totals(charging: Charging, path: Path) -> LedgerFacts:
 
 
 def known_total(run: str | None, delta: float) -> LedgerFacts | None:
-    """What the user's ledger says about the records of a fit that was charged to it.
+    """Total in the user's ledger for the records of a fit that was charged to it.
 
-    A saved fit has no total: it depends on what the ledger knows about the same records.
+    A saved fit has no total, because the total depends on other fits in the ledger.
     """
     path = own_ledger()
     if run is None or not run.startswith(PREFIX) or not path.exists():

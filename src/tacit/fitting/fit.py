@@ -39,7 +39,7 @@ from tacit.plan.plan import Plan, make_plan
 from tacit.privacy.settings import Privacy
 from tacit.results.check import Check, describe
 from tacit.results.compose import compose_result, data_facts, party_row, privacy_facts
-from tacit.results.diagnostics import known_limits
+from tacit.results.diagnostics import known_before
 from tacit.results.evaluation import (
     Attempts,
     EvaluationWarning,
@@ -93,8 +93,9 @@ def fit(
 ) -> Fit:
     """Fit a model to the records of several parties, in this process.
 
-    A private fit is charged to a ledger of all that was spent on the same records, and is refused
-    if it would exceed their budget. Unusable arguments or records raise a `tacit.TacitError`.
+    A private fit is charged to a ledger that adds up the spending on the same records, and is
+    refused if it would exceed their budget. Unusable arguments or records raise a
+    `tacit.TacitError`.
 
     Parameters
     ----------
@@ -111,7 +112,8 @@ def fit(
     party, person
         Columns of a data frame: the party of each record, and its person (for unit = "person").
     schema
-        Public bounds and levels of the columns. Without privacy, what it lacks is read from `data`.
+        Public bounds and levels of the columns. Without privacy, undeclared facts are read from
+        `data`.
     family
         Likelihood of a formula: "logistic", "linear", "poisson", "softmax", "auto" (by the kind of
         outcome), or keys of the [model] table: ``{"kind": "linear", "noise_sd": 12.0}``.
@@ -150,7 +152,7 @@ def check(
     schedule: Schedule | str = "synchronous",
     seed: int = 0,
 ) -> Check:
-    """Validate the arguments of `fit` and describe what it would do. Nothing is run or spent.
+    """Validate the arguments of `fit` and describe the plan. Nothing is run or spent.
 
     Parameters
     ----------
@@ -165,7 +167,7 @@ def check(
     Raises
     ------
     tacit.TacitError
-        What `fit` would raise before it runs.
+        The error that `fit` would raise before it runs.
 
     Examples
     --------
@@ -237,7 +239,7 @@ def _run(
     progress: bool | None,
 ) -> Fit:
     """Charge the ledger, run the plan and evaluate it. Warnings name the line that called `fit`."""
-    before = known_limits(prepared.plan)
+    before = known_before(prepared.plan)
     warn(before, stacklevel=4)
     with fit_ledger(prepared.plan, prepared.federation, ledger) as charged:
         charging = None if charged is None else charged.charging

@@ -1,4 +1,4 @@
-"""What a fit guarantees, as `Fit.privacy` gives it."""
+"""The privacy statement of a fit (`Fit.privacy`)."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class FitPrivacy:
-    """What a fit guarantees. `str()` says it in words; `guarantee` is None without privacy."""
+    """The privacy guarantee of a fit. `str()` describes it; `guarantee` is None without privacy."""
 
     guarantee: Guarantee | None
     statement: str
     private: bool
-    """Whether differential privacy holds: not in a simulation with a known noise seed."""
+    """True if differential privacy holds; False in a simulation with a known noise seed."""
     total_epsilon: float | None = field(default=None, compare=False)
-    """ε of all fits that the ledger knows of on the same records, this one included, at this fit's
-    δ; for the party with the largest. None if no ledger was charged.
+    """ε of all fits on the same records in the ledger, including this one, at this fit's δ, for the
+    party with the largest total. None if no ledger was charged.
     """
     ledger: str | None = field(default=None, compare=False)
     """The ledger that was charged."""
@@ -51,7 +51,7 @@ class FitPrivacy:
 
     @property
     def epsilon(self) -> float:
-        """ε of this fit on its own; infinite without differential privacy."""
+        """ε of this fit alone; infinite without differential privacy."""
         return math.inf if self.guarantee is None else self.guarantee.epsilon
 
     def threats(self, colluding: int | None = None) -> pl.DataFrame:
@@ -60,13 +60,13 @@ class FitPrivacy:
         Parameters
         ----------
         colluding
-            How many parties combine what they know; all others, if left out.
+            Number of colluding parties; by default all others.
 
         Returns
         -------
         polars.DataFrame
             One row per attacker: what it sees, ε for one unit and for a whole party. ε is infinite
-            where no bound below 50 can be shown.
+            if no bound below 50 can be proved.
         """
         import polars as pl
 
@@ -95,7 +95,7 @@ class FitPrivacy:
 
     @classmethod
     def of(cls, facts: PrivacyFacts, plan: Plan | None) -> FitPrivacy:
-        """From a result and, where the fit was made here, its plan."""
+        """From a result and, if the fit was made in this process, its plan."""
         guarantee = None
         if facts.guarantee is not None:
             plain = msgspec.to_builtins(facts.guarantee)

@@ -1,4 +1,4 @@
-"""Progress of a fit: a bar in notebooks, and in terminals where it is wanted."""
+"""Progress of a fit: a bar in notebooks, and in terminals on request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def in_notebook() -> bool:
 
 
 class Progress:
-    """Shows the round that a fit is in; `close` removes the bar.
+    """Shows the current round of a fit; `close` removes the bar.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Progress:
             sys.stderr.flush()
 
     def observer(self, callback: Observer | None) -> Observer | None:
-        """What is called after every update: the bar, then the user's callback."""
+        """Function called after every update: updates the bar, then calls the user's callback."""
         if not self._enabled:
             return callback
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 MOST_NOTES = 6
-"""Notes about the preparation of records that `print` shows."""
+"""Number of notes about the preparation of records that `print` shows."""
 MOST_ROWS = 60
 """Rows of a table in a notebook."""
 SPLITS = {"training": "Training", "held_out": "Held-out"}
@@ -57,7 +57,7 @@ SPLITS = {"training": "Training", "held_out": "Held-out"}
 class Fit:
     """Result of `tacit.fit`: posterior, convergence verdict, metrics and privacy statement.
 
-    `tacit.fit`, `tacit.load` and `tacit.serve` make one; it holds no records of the parties.
+    Returned by `tacit.fit`, `tacit.load` and `tacit.serve`; it contains no records of the parties.
     """
 
     posterior: Posterior
@@ -65,14 +65,14 @@ class Fit:
     history: list[dict[str, Any]] = field(repr=False)
     """One entry per round: `negative_elbo` (None with privacy), `last_change` (KL), `damping`."""
     schema: Schema | None
-    """The public schema of the records, where they came with one."""
+    """The public schema of the records, if they have one."""
     _result: Result = field(repr=False)
     _public: Result = field(repr=False)  # the part of it that may be shared
     _outcome: Any = field(default=None, repr=False)
 
     @property
     def converged(self) -> bool:
-        """Whether the posterior is the one that model and records imply; `why` gives the reason."""
+        """Whether the posterior is the one implied by model and records; `why` gives the reason."""
         return bool(self._result.converged)
 
     @property
@@ -90,32 +90,33 @@ class Fit:
     def diagnostics(self) -> dict[str, Any]:
         """Numbers behind the verdict.
 
-        `elbo` is the evidence lower bound by round, None where a round does not evaluate it. Where
-        the server controlled the steps there are the nats by which one more step would move q
-        (`last_step`), `pareto_k` and `effective_share` of importance
-        weights against the exact posterior, `skewness` of each parameter, whether the weights
-        corrected the moments (`corrected_by_weights`), and the parameter along which the posterior
-        is a mixture of normals (`split_along`). With more than 1,024 parameters there are instead
-        the smallest and median standard deviation of independent parameters relative to those
-        reported (`independent_sd`), their relative error (`sd_noise`) and the `residual` of
-        the systems that they solve. `print(fit)` explains all. Empty with privacy.
+        `elbo` is the evidence lower bound by round, None if a round does not evaluate it. If the
+        server controlled the steps there are also: the nats by which one more step would move q
+        (`last_step`), `pareto_k` and `effective_share` of importance weights against the exact
+        posterior, `skewness` of each parameter, whether the weights corrected the moments
+        (`corrected_by_weights`), and the parameter along which the posterior is a mixture of
+        normals (`split_along`). With more than 1,024 parameters there are instead the smallest and
+        median standard deviation of a mean-field posterior relative to the reported ones
+        (`independent_sd`), the relative error of the reported ones (`sd_noise`) and the `residual`
+        of the linear systems that give them. `print(fit)` explains them. Empty with privacy.
         """
         return self._result.diagnostics
 
     @property
     def learned(self) -> dict[str, float] | None:
-        """1 − (posterior sd / prior sd)² of each coefficient; None where the prior has no sd."""
+        """1 − (posterior sd / prior sd)² of each coefficient; None if the prior has no sd."""
         share = self._result.learned
         return None if share is None else dict(zip(self.posterior.names, share, strict=True))
 
     @property
     def cautions(self) -> list[str]:
-        """Known reasons not to rely on these numbers as they stand."""
+        """Known reasons why these numbers may be unreliable."""
         return [one.text for one in self._result.cautions]
 
     @property
     def notes(self) -> list[str]:
-        """What preparing the records did: rows dropped, values clipped, scales read from records.
+        """Notes on the preparation of records: rows dropped, values clipped, scales read from
+        records.
 
         The numbers are exact and not covered by a guarantee; a saved private fit has none.
         """
@@ -127,7 +128,7 @@ class Fit:
 
         Measured only with `Privacy.insecure_noise_seed`: with secret noise this exact share would
         be a further release. Then it is a noisy count if `count_clipped` or `adaptive` of
-        `PrivateStatistics` released one, else None, as without privacy.
+        `PrivateStatistics` released one, otherwise None, as without privacy.
         """
         return None if self._result.clipped is None else self._result.clipped.share
 
@@ -138,18 +139,20 @@ class Fit:
 
     @property
     def party_metrics(self) -> dict[str, dict[str, float | None]]:
-        """Metrics by party, of held-out records or, without these and privacy, of all records."""
+        """Metrics by party: of held-out records or, without privacy and if there are none, of all
+        records.
+        """
         return self._result.party_metrics
 
     @property
     def privacy(self) -> FitPrivacy:
-        """What this fit guarantees; `str(fit.privacy)` says it in words."""
+        """The privacy guarantee of this fit; `str(fit.privacy)` describes it."""
         return FitPrivacy.of(
             self._result.privacy, None if self._outcome is None else self._outcome.plan
         )
 
     def __repr__(self) -> str:
-        """Short text without records, which would end up in saved notebooks."""
+        """Short text without records, which could otherwise be saved in notebooks."""
         privacy = self.privacy
         return (
             f"Fit({self.posterior!r}, {len(self._result.parties)} parties, "
@@ -175,7 +178,7 @@ class Fit:
         ----------
         records
             Raw records without an outcome: a pandas, polars or Arrow data frame, a dictionary of
-            columns or the path of a file. Of a fit to plain arrays, a dictionary of arrays with
+            columns or the path of a file. For a fit to plain arrays, a dictionary of arrays with
             the columns of the training records; "x" for a regression.
         kind
             "mean": a number per record, a probability for a yes/no outcome, or one row of
@@ -186,14 +189,14 @@ class Fit:
         level
             Probability of the intervals.
         draws, seed
-            Number and seed of draws, where they are used.
+            Number and seed of draws, if they are used.
 
         Returns
         -------
         numpy.ndarray or DataFrame
-            The predictions, in the order of the records; intervals of a pandas frame are one with
-            its index, others a polars frame. A record with a missing value that the
-            schema drops has none (NaN).
+            The predictions, in the order of the records. Intervals are a pandas frame with the
+            index of the records if these are a pandas frame, otherwise a polars frame. A record
+            that the schema drops for a missing value gets NaN.
         """
         with python_names():
             new = read_new(self.posterior, self._result.data, records)
@@ -214,7 +217,7 @@ class Fit:
         scale: Literal["original", "scaled"] = "original",
         per: Per | None = None,
     ) -> pl.DataFrame:
-        """Coefficients with intervals and how much was learned of each; `print(fit)` shows more.
+        """Coefficients with intervals and the learned share of each; `print(fit)` shows more.
 
         A NumPyro model's sites are on their natural scale.
 
@@ -228,14 +231,15 @@ class Fit:
         scale
             "original": per unit of each column; "scaled": per unit of x, as fitted.
         per
-            The difference that an effect is for, by column: `{"age": 10}`, or `{"age": "10
+            Difference of the column that effects refer to, by column: `{"age": 10}`, or `{"age":
+            "10
             years"}`. By default the unit of the schema, or 1.
 
         Returns
         -------
         polars.DataFrame
             Columns term, unit, mean (or odds_ratio, rate_ratio), sd, low, high, learned and
-            prior, which says what the prior of a regression is; `print(fit)` has it in full.
+            prior, a short description of the prior of a regression; `print(fit)` shows it in full.
         """
         import polars as pl
 
@@ -264,7 +268,7 @@ class Fit:
 
     @property
     def _short_prior(self) -> str | None:
-        """The prior in a few words; None for models that state their own."""
+        """Short description of the prior; None for models that describe their own."""
         prior = self._result.model.prior
         return None if prior is None else prior.split(":")[0]
 
@@ -388,7 +392,7 @@ class Fit:
         )  # fmt: skip
 
     def _repr_html_(self) -> str:
-        """The table and verdict for notebooks, from the part of the fit that may be shared."""
+        """Table and verdict for notebooks, from the shareable part of the fit."""
         public = self._public
         rows = table_rows(public)[:MOST_ROWS]
         return notebook_html(
@@ -406,18 +410,18 @@ class Fit:
         )
 
     def to_arviz(self, data: Any = None, *, draws: int = 1000, seed: int = 0) -> Any:
-        """Draws of the posterior as ArviZ reads them; needs `pip install tacit[arviz]`.
+        """Draws of the posterior in ArviZ's format; needs `pip install tacit[arviz]`.
 
         Coefficients of a regression are the variable `beta`, in the units of `summary()` and with
-        its terms (and `noise_sd`, where it is unknown); `fit.posterior.to_arviz()` has the
-        parameters of the scaled columns.
+        its terms (and `noise_sd`, if it is inferred); `fit.posterior.to_arviz()` has the parameters
+        of the scaled columns.
 
         Parameters
         ----------
         data
             Records with their outcomes, for `arviz.loo` and `arviz.plot_ppc`: a data frame with the
             columns of the fit, prepared records such as ``federation.test``, or a federation,
-            whose training records are then used. A fit holds no records itself.
+            whose training records are then used. A fit contains no records itself.
         draws
             Number of draws.
         seed
@@ -426,7 +430,7 @@ class Fit:
         Returns
         -------
         arviz.InferenceData or xarray.DataTree
-            As `Posterior.to_arviz` gives it.
+            As returned by `Posterior.to_arviz`.
         """
         from tacit.results.arviz_groups import OwnUnits, arviz_of
 
@@ -466,8 +470,8 @@ class Fit:
         Parameters
         ----------
         path
-            The file, ending in .html, or a folder, in which it is called report.html. Folders are
-            made if need be; a file that exists is replaced.
+            The file, ending in .html, or a folder for report.html. Folders are created if
+            necessary; an existing file is replaced.
 
         Returns
         -------

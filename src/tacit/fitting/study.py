@@ -1,4 +1,4 @@
-"""Formulas and data frames as the model and the federation of a fit."""
+"""Convert formulas and data frames to the model and the federation of a fit."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def read_study(
     test: Any,
     seed: int,
 ) -> Study:
-    """Convert a formula and data frames; other models and records are returned as they are.
+    """Convert a formula and data frames; other models and records are returned unchanged.
 
     Parameters
     ----------
     model
         A formula, a model or the class of one.
     data
-        Records: data frames, files or what `tacit.fit` takes otherwise.
+        Records: data frames, files or any other form that `tacit.fit` accepts.
     private
         True: bounds and levels must come from the schema.
     party, schema, family, person, test, seed
@@ -96,7 +96,7 @@ def read_study(
 
 
 def _of_function(function: Any, data: Any, private: bool, party: str | None) -> Model:
-    """A NumPyro function as a model; its arguments are columns of the records."""
+    """Convert a NumPyro function to a model; its arguments are columns of the records."""
     name = getattr(function, "__name__", type(function).__name__)
     wrapped = f"tacit.from_numpyro({name}, example, …)"
     if private or isinstance(data, Federation):
@@ -201,7 +201,7 @@ def _of_formula(
 
 
 def _check_outcome(settings: ModelSettings, formula: Formula) -> None:
-    """Refuse a formula whose outcome the family does not have, or one that lacks it."""
+    """Refuse a formula whose outcome does not match the family, or that lacks one."""
     if settings.needs_outcome == bool(formula.outcome):
         return
     if formula.outcome:
@@ -260,7 +260,7 @@ def _outcome_scale(federation: Federation) -> float:
 
 
 def _refuse_exact(federation: Federation) -> None:
-    """Refuse records from which no noise can be inferred."""
+    """Refuse records without any residual noise to infer."""
     whole = pooled(federation.parties)
     x, y = whole["x"], whole["y"]
     rest = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]

@@ -34,7 +34,7 @@ class Session:
         return self._session.run
 
     def wait_for_posterior(self) -> Turn | None:
-        """The next turn, or None at the end of training."""
+        """The next request for an update, or None at the end of training."""
         return self._runner.run(self._session.wait_for_posterior())
 
     def send_update(self, turn: Turn, posterior: Natural, loss: float | None = None) -> None:
@@ -94,7 +94,7 @@ def connect(
 ) -> Session:
     """Join a live federation with your own training loop.
 
-    What is sent is what the caller computes: no ledger is kept and no noise is added here.
+    The caller computes what is sent: no ledger is kept and no noise is added.
 
     Parameters
     ----------
@@ -105,16 +105,16 @@ def connect(
     authority
         The certificate of the federation's authority.
     revoked
-        The list of revoked certificates, if the server's is to be checked against one.
+        The list of revoked certificates, to check the server's certificate against.
     data_size
         Number of records to report to the server; 0 reports none.
     encoding
-        "msgpack", "cbor" or "json"; "bincode" and "bincode-fixint" for a server written from the
-        thesis.
+        "msgpack", "cbor" or "json"; "bincode" and "bincode-fixint" for a server that implements
+        only the thesis.
     family
         Posterior family; natural parameters with other names or shapes are refused.
     configuration
-        Digest of the agreed file. A server that follows another one is refused.
+        Digest of the agreed file. A server with a different file is refused.
     rejoin
         True after a connection was lost.
 
@@ -194,7 +194,8 @@ def serve(
     Returns
     -------
     Fit or None
-        The result, also left in the state directory; None if the server was stopped before.
+        The result, which is also written to the state directory; None if the server was stopped
+        before the end.
     """
     from tacit.fitting.fit import load
     from tacit.live.config import read_server

@@ -1,8 +1,8 @@
 """The three configuration files of a live federation.
 
-federation.toml holds what all members agree on. A party's operator approves its digest, and server
-and parties compare it. server.toml and party.toml refer to it by `federation = "federation.toml"`
-and hold local settings: addresses, certificates, paths of records.
+federation.toml contains the settings that all members agree on. A party's operator approves its
+digest, and server and parties compare it. server.toml and party.toml refer to it by `federation =
+"federation.toml"` and contain local settings: addresses, certificates, paths of records.
 """
 
 from __future__ import annotations

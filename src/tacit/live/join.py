@@ -132,7 +132,7 @@ class ReadyParty:
 
 
 class PartyEnd(NamedTuple):
-    """What a party has at the end: the result, and what was measured on its records."""
+    """Result of a party's run, and metrics on its own records."""
 
     result: PartyResult
     evaluation: PartyEvaluation
@@ -185,7 +185,7 @@ def check_budget(ready: ReadyParty) -> Any:
 
 
 def _short_of_budget(ready: ReadyParty) -> str | None:
-    """Refuse a run that does not fit the budget before it starts; later, return the reason.
+    """Refuse a run that exceeds the budget before it starts; later, return the reason.
 
     A party that has started answers as long as its budget allows, and then waits for the result.
     """
@@ -224,7 +224,7 @@ def spent_by(ready: ReadyParty) -> Spent | None:
 
 
 def required_budget(ready: ReadyParty) -> float:
-    """Smallest budget ε, at the run's δ, under which one more whole run fits; rounded up.
+    """Smallest budget ε, at the run's δ, that allows one more complete run; rounded up.
 
     It covers earlier spending on these records and this run. Crashes cost nothing extra.
     """
@@ -291,7 +291,7 @@ async def join(
     watch: Watch | None = None,
     prepared: Callable[[ReadyParty], None] | None = None,
 ) -> PartyEnd:
-    """Take part until the end; the result, also left in the state directory.
+    """Take part until the end; returns the result, which is also written to the state directory.
 
     `prepared` is called after all checks, before the first connection.
     """
@@ -367,7 +367,7 @@ def _adopted(ready: ReadyParty, digest: str) -> ReadyParty:
 def finished_run(setup: PartySetup) -> FinishedRun | None:
     """The run whose complete result is in the state directory, or None; reads only.
 
-    No server is needed any more. A result that was stored but not written out does not count:
+    No server is needed. A result that was stored but not yet written to files does not count:
     `join` writes it, without a connection.
     """
     store = PartyStore(setup.state / "party", setup.agreed.digest)
@@ -387,12 +387,12 @@ def finished_run(setup: PartySetup) -> FinishedRun | None:
 
 
 def _result_shapes(plan: Plan) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the arrays with which the final posterior is read."""
+    """Names and shapes of the arrays needed to interpret the final posterior."""
     return plan.method.result_shapes(plan.model, plan.family)
 
 
 def _largest_public(plan: Plan) -> int:
-    """How many numbers a request, or the result, publishes at most."""
+    """Largest number of values that a request, or the result, publishes."""
     stages = plan.method.stage_table(plan.schedule.rounds)
     shapes = [plan.method.public_shapes(plan.model, plan.family, stage) for stage in stages]
     each = (sum(math.prod(s) for s in one.values()) for one in (*shapes, _result_shapes(plan)))
@@ -505,7 +505,7 @@ def _cost(ready: ReadyParty, party: LiveParty, ledger: Ledger | None) -> Privacy
 def _result(
     ready: ReadyParty, posterior: Posterior, party: LiveParty, ledger: Ledger | None
 ) -> PartyEnd:
-    """The posterior, and how it does on this party's own held-out records; all stays here.
+    """The posterior, and metrics on this party's own held-out records; nothing is sent.
 
     Metrics, bytes and the number of answers are in the private part of the state directory.
     """

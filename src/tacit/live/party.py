@@ -66,11 +66,11 @@ class LiveParty:
     store: PartyStore
     journal: Journal
     charging: Callable[[str], Charging] | None = None
-    """Charges a run by its id; None: a run without privacy."""
+    """Charges a run by its id; None for a run without privacy."""
     approved: Callable[[], list[str]] = list
     """Digests of the versions of the agreed file that are approved now, the newest last."""
     sums: KeptParty | None = None
-    """Secure sums; None: updates are sent as they are."""
+    """Secure sums; None if updates are sent unmasked."""
     sent_bytes: int = 0
     received_bytes: int = 0
     _unknown_there: bool = False
@@ -206,7 +206,7 @@ class LiveParty:
             raise error
 
     def _check_server(self, session: AsyncSession, server: str) -> None:
-        """Refuse a server that does not follow the approved configuration."""
+        """Refuse a server that does not use the approved configuration."""
         approved = self.introduction.configuration
         if not session.announced:
             if not self.settings.unannounced or self.charging is not None:
@@ -306,7 +306,9 @@ class LiveParty:
         }
 
     def _reply(self, session: AsyncSession, turn: Turn) -> Reply | MaskedUpdate:
-        """The stored reply, or a new one that is charged, computed and stored; masked for a sum."""
+        """The stored reply, or a new one that is charged, computed and stored; masked in a
+        secure sum.
+        """
         request = Request(
             id=turn.request,
             party=self.name,

@@ -65,7 +65,7 @@ async def serve(
     ready: Callable[[int], None] | None = None,
     standby: bool = False,
 ) -> Result | None:
-    """Serve until the end; the result, or None if the server was closed before."""
+    """Serve until the end; returns the result, or None if the server was closed before the end."""
     credentials = setup.own.serve.credentials(setup.base)
     credentials.check()
     plan = server_plan(setup.agreed)
@@ -268,7 +268,7 @@ def _start_line(setup: ServerSetup, plan: Plan) -> dict[str, Any]:
 
 
 def _result(setup: ServerSetup, plan: Plan, live: LiveRun, wall_s: float) -> Result:
-    """The result as in a run directory; what only the parties could measure is not in it."""
+    """The result as in a run directory, without metrics that only the parties can compute."""
     state = live.state
     assert state is not None
     posterior = posterior_of(plan, state.result, state.public)

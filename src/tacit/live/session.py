@@ -50,7 +50,7 @@ MAX_ERRORS = 3
 MISSED_HEARTBEATS = 3
 """Consecutive missed heartbeats after which the connection counts as lost."""
 MAX_VISITS = 2**32 - 1
-"""Visit numbers seed a party's random numbers and have 32 bits."""
+"""Limit of visit numbers, which seed a party's random numbers and have 32 bits."""
 
 
 class RejectedError(PeerError):
@@ -72,7 +72,7 @@ class ClosedError(PeerError):
 class Turn(NamedTuple):
     """The server's request for an update, with q and this party's factor.
 
-    Both are None if the stage does not read them.
+    Both are None if the stage does not need them.
     """
 
     posterior: Any
@@ -87,7 +87,7 @@ class Turn(NamedTuple):
     stage: str = UPDATE
     public: Arrays = {}  # noqa: RUF012 - shared and never written to
     traceparent: str | None = None
-    """Where a trace of this request continues, if the server keeps one."""
+    """Trace context of this request, if the server has tracing."""
 
     @property
     def cavity(self) -> Natural:
@@ -100,7 +100,7 @@ REFUSED = "the server refused to accept this party: "
 
 @dataclass(frozen=True, kw_only=True)
 class Introduction:
-    """Facts that a party announces when it joins, and what it accepts."""
+    """Facts that a party announces when it joins, and limits on what it accepts."""
 
     data_size: int = 0
     configuration: str | None = None
@@ -117,7 +117,7 @@ class Introduction:
     """Largest size of a message of secure sums."""
     heartbeat: bool = False
     """True if heartbeats are answered while no update is being computed. The caller must then
-    always wait for the next turn otherwise.
+    wait for the next turn whenever it does not compute.
     """
     silence_s: float | None = None
     """Largest silence of a server that sends no heartbeats; None: no limit."""
@@ -505,7 +505,7 @@ async def send_approval(
 
 
 def _content_id(posterior: Natural, factor: Natural, damping: float) -> str:
-    """Id of a request that came without one, from its content."""
+    """Id of a request without one, from its content."""
     digest = hashlib.blake2b(repr(damping).encode(), digest_size=12)
     for natural in (posterior, factor):
         for name in sorted(natural):

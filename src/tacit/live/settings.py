@@ -77,7 +77,7 @@ class Serve(_Own, frozen=True, kw_only=True):
     """Address and port to listen on."""
     start: Start = Start()
     deadline_s: Positive | None = None
-    """Time after which a round goes on without late parties, if a quorum has replied."""
+    """Time after which a round continues without late parties, if a quorum has replied."""
     restart_delay: Duration = "60s"
     """Time until parties reconnect after a planned close, e.g. "60s", "10min" or "1h"."""
     keep_result_for: Duration = "60s"
@@ -85,7 +85,7 @@ class Serve(_Own, frozen=True, kw_only=True):
     metrics: str | None = None
     """Address of Prometheus metrics, e.g. "127.0.0.1:9464"; None: off."""
     accept_returned: bool = False
-    """True: a server without state takes over the factors that parties return."""
+    """True: a server without state accepts the factors that parties return."""
     most_records: Count = 10**9
     """Largest number of records of one party. A party that announces more is refused. Updates are
     bounded by it, or by the announced number.
@@ -138,8 +138,8 @@ class Join(_Own, frozen=True, kw_only=True):
     send_loss: bool = True
     """True: send the loss with an update; private runs never send it."""
     unannounced: bool = False
-    """Accept a server that does not announce its configuration, such as one written from the
-    thesis. The approved configuration determines what is computed and charged.
+    """Accept a server that does not announce its configuration, such as one that implements only
+    the thesis. The approved configuration determines what is computed and charged.
     """
     retry_for: Duration = "1h"
     """Time to keep trying when no server responds, e.g. "60s", "10min" or "1h"."""
@@ -174,7 +174,7 @@ def in_seconds(duration: str) -> float:
 
 
 def duration_faults(table: Table, *keys: str) -> Iterator[str]:
-    """Faults of durations."""
+    """Errors in durations."""
     for key in keys:
         value = getattr(table, key)
         if not re.fullmatch(DURATION, value) or not in_seconds(value) > 0:
@@ -185,7 +185,7 @@ def duration_faults(table: Table, *keys: str) -> Iterator[str]:
 
 
 def address_faults(text: str, key: str) -> Iterator[TacitError]:
-    """Faults of an address."""
+    """Errors in an address."""
     try:
         parse_address(text, key)
     except TacitError as error:

@@ -27,14 +27,14 @@ class Pace(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """m and v."""
+    """First and second moment estimates m and v."""
 
     first: dict[str, Array]
     second: dict[str, Array]
 
 
 def paces(rate: float, steps: int, *, least: float, dtype: str) -> Pace:
-    """Table for a learning rate that falls from `rate` to `least`·`rate`."""
+    """Table for a learning rate that decreases from `rate` to `least`·`rate`."""
     done = np.arange(steps)
     falling = 0.5 * (1.0 + np.cos(np.pi * done / steps))
     table = Pace(

@@ -27,7 +27,7 @@ from tacit.support.compiler import jax, jnp
 
 SamplingName = Literal["poisson", "without-replacement"]
 ANY_UNITS = 0
-"""Stands for any number of units: the events by which the noise of all parties is calibrated."""
+"""Represents any number of units, for the events that calibrate the noise of all parties."""
 _FINE = 2**30
 Clipped = Callable[[Records, Array], Bounded]
 
@@ -79,7 +79,7 @@ class Batches:
             raise ConfigError(f"method.sampling_rate = {self.rate}; it must be in (0, 1]")
 
     def check(self, adjacency: Adjacency) -> None:
-        """Raise a ConfigError if the sampling does not suit the adjacency."""
+        """Raise a ConfigError if the sampling is not supported with the adjacency."""
         if self.sampling == "without-replacement" and adjacency != "replace-one":
             raise ConfigError(
                 "method.sampling = 'without-replacement' with privacy.adjacency = "
@@ -90,9 +90,9 @@ class Batches:
     def accounted(self, units: int) -> Sampling | None:
         """Sampling of a batch of `units` units, as part of an event.
 
-        A batch without replacement has ⌊rate·units⌋ of them, so that its share depends on the party
-        and is at most `rate`. For `ANY_UNITS` it is the next fraction above `rate`: noise that is
-        calibrated by it is enough for every party, and public like `rate`.
+        A batch without replacement has ⌊rate·units⌋ of them, so its share depends on the party and
+        is at most `rate`. For `ANY_UNITS` it is the next fraction above `rate`: noise calibrated
+        for it is sufficient for every party, and public like `rate`.
         """
         if self.rate == 1:
             return None
@@ -134,7 +134,7 @@ class Batches:
     def _picked(
         self, key: Array, present: np.ndarray, rows: Callable[[Array, Array], Bounded]
     ) -> tuple[Bounded, Drawn]:
-        """`summed` in NumPy; a batch is padded to a length that nearly always holds it."""
+        """`summed` in NumPy; a batch is padded to a length that is nearly always sufficient."""
         units = int(np.count_nonzero(present))
         if self.sampling == "poisson":
             chosen = np.flatnonzero(_compiled(poisson_mask)(key, present, self.rate))

@@ -1,4 +1,4 @@
-"""`GradientVI`: Adam on the local ELBO, one jitted scan a round. Not private."""
+"""`GradientVI`: Adam on the local ELBO, one jitted scan per round. Not private."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ SLOWEST = 0.05  # of the learning rate, at the end of a round
 class GradientVI(LocalMethod):
     """`steps` Adam steps on E_q[log p(xₘ|θ)] + ⟨λ_cavity, E_q[T]⟩ + H(q).
 
-    Written with the inner product the objective needs no proper cavity. E_q[log p] is exact up
-    to quadrature for a generalised linear model, otherwise the mean over `draws` reparametrised
-    draws. `batch_size` records are drawn with replacement at each step; None uses them all. The
-    learning rate falls on a cosine to 5 % of its start within each round.
+    Written with the inner product, the objective does not need a proper cavity. E_q[log p] is exact
+    up to quadrature for a generalised linear model, otherwise the mean over `draws` reparametrised
+    draws. `batch_size` records are drawn with replacement at each step; None uses all of them. The
+    learning rate decreases to 5 % of its start within each round, on a cosine schedule.
 
     Parameters
     ----------
     steps
         Adam steps per round.
     batch_size
-        Records drawn for each step; all of them if left out.
+        Records drawn for each step; by default all of them.
     learning_rate
         Adam's learning rate at the start of each round.
     draws
-        Draws of the parameters for each gradient, where it has no closed form.
+        Draws of the parameters for each gradient, if it has no closed form.
     dtype
         Floating-point type of the records, "float32" or "float64".
     """

@@ -50,7 +50,7 @@ class Hybrid(PrivateMethod):
     precision_weight
         Share of the second moments in the clip of the statistics.
     gradient_clip
-        Clip of the gradients; that of the statistics if left out.
+        Clip of the gradients; by default that of the statistics.
     steps
         Released gradients per round.
     sampling_rate

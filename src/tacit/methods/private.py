@@ -34,8 +34,8 @@ class Terms(NamedTuple):
     """One party's privacy terms as arrays, which may differ between parties of one compiled call.
 
     `clips` and `noise_sds` are those of this visit's events, in the order of
-    `PrivateMethod.events`; `clip` and `noise_sd` the run's. `releases` counts the whole run's, and
-    `progress` goes from 0 at the first visit to 1 at the last.
+    `PrivateMethod.events`; `clip` and `noise_sd` are those of the run. `releases` is the number of
+    releases of the whole run, and `progress` goes from 0 at the first visit to 1 at the last.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class Terms(NamedTuple):
 class Clipped(NamedTuple):
     """Share of units whose contribution was clipped, and the setting that bounds them.
 
-    `biases` is true if this moves q away from the posterior, not only loses information.
+    `biases` is true if clipping moves q away from the posterior instead of only losing information.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class RunSetting(NamedTuple):
     adjacency: Adjacency = "replace-one"
     parties: int = 1
     total_units: int = 0
-    """Number of units of all parties where it is public, else 0."""
+    """Number of units of all parties if it is public, otherwise 0."""
     aggregation: Aggregation = "plain"
     pure: bool = False
     """True for pure ε: δ = 0 and Laplace noise."""
@@ -109,8 +109,8 @@ UNBOUND = RunSetting()
 class PrivateMethod(LocalMethod, abc.ABC):
     """Base class of local methods whose answer is a private release.
 
-    A plan binds it to a run (`bind`): `unit` and `adjacency` decide how records are grouped and how
-    far one unit can move the answer.
+    A plan binds it to a run (`bind`): `unit` and `adjacency` determine how records are grouped and
+    how far one unit can move the answer.
 
     Parameters
     ----------
@@ -169,10 +169,10 @@ class PrivateMethod(LocalMethod, abc.ABC):
 
     @property
     def own_releases(self) -> bool:
-        """True if a party's factor has its own releases where each of them is public (plain).
+        """True if a party's factor contains its own releases, when each of them is public (plain).
 
-        Otherwise every party gets an equal share of all releases, in which noise averages out. That
-        suits one step per visit, whose sum over the parties does not depend on the factors.
+        Otherwise every party gets an equal share of all releases, in which noise averages out. This
+        is right for one step per visit, whose sum over the parties does not depend on the factors.
         """
         return False
 
@@ -183,7 +183,7 @@ class PrivateMethod(LocalMethod, abc.ABC):
 
     @property
     def hides_lengths(self) -> bool:
-        """True if the numbers of records that decide array shapes are secret."""
+        """True if the numbers of records that determine array shapes are secret."""
         return (self.unit, self.adjacency) != ("record", "replace-one")
 
     @property
@@ -193,7 +193,7 @@ class PrivateMethod(LocalMethod, abc.ABC):
 
     @property
     def total_units(self) -> int:
-        """Number of units of all parties where it is public, else 0."""
+        """Number of units of all parties if it is public, otherwise 0."""
         return self._run.total_units
 
     @property
@@ -266,7 +266,7 @@ class PrivateMethod(LocalMethod, abc.ABC):
         return 2 * dimension
 
     def release_size(self, model: Model, family: Family, stage: str) -> int:
-        """Numbers per release of a stage, exactly: that many integers get noise."""
+        """Exact number of values per release of a stage, each of which gets noise."""
         shapes = self.integer_shapes(model, family, stage)
         if shapes is None:
             shapes = self.released_shapes(model, family, stage)
@@ -305,14 +305,18 @@ class PrivateMethod(LocalMethod, abc.ABC):
         del schedule, parties
 
     def check_settled(self, model: Model, settled: Mapping[str, Any]) -> None:
-        """Raise a ConfigError if the noise of that plan is more than this method can contain.
+        """Raise a ConfigError if the noise of that plan is too large for this method.
 
         Called before anything is charged; `settled` has every party's events.
         """
         del model, settled
 
     def known_limits(self, model: Model, settled: Mapping[str, Any]) -> str | None:
-        """What is known to come out poorly before anything is charged, from public numbers."""
+        """Known weaknesses of a planned run, from public numbers, before anything is charged."""
+        del model, settled
+
+    def settling_risk(self, model: Model, settled: Mapping[str, Any]) -> str | None:
+        """Why a run may fail to converge, from public numbers; shown only before it is charged."""
         del model, settled
 
     def count_units(self, party: str, records: Records) -> int:

@@ -11,7 +11,7 @@ with |ℓ'| ≤ S and 0 ≤ −ℓ'' ≤ c the Gaussian site (linear, −½P) of
 
     P ⪰ 0,    P_jj ≤ n c b_j²,    |linear − P m|_j ≤ n b_j S,
 
-m being the mean of the q at which it was evaluated:
+where m is the mean of the q at which it was evaluated:
 
 | model         | S                          | c     |
 |---------------|----------------------------|-------|
@@ -21,8 +21,8 @@ m being the mean of the q at which it was evaluated:
 | linear, mean  | (largest y + Σ b_j m_j)/σ² | 1/σ²  |
 
 Expectations over q keep these inequalities. Damped and repeated steps are convex combinations of
-sites and of t, for which the first two hold as well; the third is checked where m is known, and
-where only the party knows it by the bound on m in `reply_bounds_local`.
+sites and of t, for which the first two hold as well. The third is checked if m is known; if only
+the party knows m, by the bound on m in `reply_bounds_local`.
 
 **Every model.** q·Δ with the q that the party was sent is a weighted geometric mean of q and qₘ,
 both proper: if it is improper, the party's answer was.
@@ -66,7 +66,7 @@ class Exchange(NamedTuple):
     """One request and its reply, with public facts about the party."""
 
     q: Any
-    """Natural parameters, or None if the stage reads none; likewise the factor."""
+    """Natural parameters, or None if the stage does not use q; likewise for the factor."""
     factor: Any
     damping: float
     initial: bool
@@ -219,7 +219,8 @@ def _broken_precision(
 
 
 def _started(model: Model, family: Gaussian, method: LocalMethod, exchange: Exchange) -> Natural:
-    """What a short first step may leave of the party's starting point in the reply, instead of t.
+    """Part of the party's starting point, instead of t, that a short first step may leave in the
+    reply.
 
     A party takes a short step from the model's starting point only if the model's first step is not
     full. Other methods start at q or take a full step.
@@ -264,7 +265,9 @@ def _broken_linear(
 def _broken_walk(
     model: Model, family: Gaussian, method: NaturalVI, exchange: Exchange, curve: DerivativeBounds
 ) -> BrokenBound | None:
-    """Check a local optimisation, whose means only the party knows (`reply_bounds_local`)."""
+    """Check a local optimisation, whose means are known only to the party
+    (`reply_bounds_local`).
+    """
     rounding = _rounding(method, exchange.records)
     terms = Terms(exchange.records, column_bounds(model), curve, rounding)
     found = score_limit(family, terms, exchange.q, exchange.factor, exchange.visit)

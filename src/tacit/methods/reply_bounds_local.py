@@ -6,13 +6,14 @@ because no accepted step raises the free energy
 
     F(q) = −E_q[log p(xₘ|θ)] + KL(q ‖ cavity).
 
-With L(q) the first term less its least possible value, every accepted q has
+With L(q) the first term minus its smallest possible value, every accepted q has
 
     KL(q ‖ cavity) ≤ F₀ = L(q₀) + KL(q₀ ‖ cavity),
 
-q₀ being the starting point: the q that the party was sent or, at its first visit, the cavity times
-the site at predictors η₀ based on the outcomes. With the cavity's mean m_c and standard deviations
-s_c the mean of every accepted q therefore satisfies |mₖ − m_c|_j ≤ s_cj √(2F₀), and every site
+where q₀ is the starting point: the q that the party received or, at its first visit, the cavity
+times the site at predictors η₀ based on the outcomes. With the cavity's mean m_c and standard
+deviations s_c the mean of every accepted q therefore satisfies |mₖ − m_c|_j ≤ s_cj √(2F₀), and
+every site
 
     |linear − P m_c|_j ≤ n b_j S + (curvature)·|mₖ − m_c|,
 

@@ -1,7 +1,7 @@
 """Bounds on the norm of private replies, which are noisy sums of clipped contributions.
 
-A party of at most n units releases S = Σ cᵢ + ξ with ‖cᵢ‖ ≤ C and ξ ~ N(0, σ²I/M) in k numbers, C,
-σ and the number M of parties that share the noise being public, so that
+A party of at most n units releases S = Σ cᵢ + ξ with ‖cᵢ‖ ≤ C and ξ ~ N(0, σ²I/M) in k numbers. C,
+σ and the number M of parties that share the noise are public, so
 
     ‖S‖ ≤ n C + (σ/√M) √(k + 2√(kx) + 2x)
 
@@ -48,7 +48,7 @@ ROUNDING = 1e-4
 def broken_private_bound(
     model: Model, family: Family, method: LocalMethod, exchange: Exchange
 ) -> BrokenBound | None:
-    """Check that the release is no longer than clip, records and noise allow."""
+    """Check that the norm of the release is at most what clip, records and noise allow."""
     if exchange.settled is None or not isinstance(method, PrivateMethod):
         return None
     if isinstance(method, Whitened):
@@ -113,7 +113,7 @@ def broken_sum_bound(
     records: float,
     integers: Arrays,
 ) -> BrokenBound | None:
-    """Check that a sum of integers of `terms` parties is no longer than its range.
+    """Check that a sum of integers of `terms` parties is within its possible range.
 
     Each of at most `records` contributions has norm C, each party's noise variance σ²/s with s
     `shares`, and rounding moves each party's sum by at most √d/2 steps.
@@ -171,7 +171,7 @@ def _broken_scoring(
 def _broken_scores(
     model: Model, method: PrivateScores, exchange: Exchange, event: GaussianEvent
 ) -> BrokenBound | None:
-    """Each stage is released in units of the bound of one record's contribution."""
+    """Check each stage, released in units of the bound of one record's contribution."""
     stage = method.stage_at(exchange.visit).name
     unit = event.clip / method.bound_of(model, stage)
     lost = unit * float(np.linalg.norm(exchange.slack(stage)))
@@ -243,7 +243,7 @@ def _broken_update(
 def _broken_gradient(
     model: Model, family: MeanFieldGaussian, method: DPSGD, exchange: Exchange, event: GaussianEvent
 ) -> BrokenBound | None:
-    """Check one step per visit: G and K follow from the change of the factor."""
+    """Check methods with one step per visit: G and K are computed from the change of the factor."""
     names = ("linear", "quadratic")
     q, factor, delta = (
         {name: natural[name] for name in names}

@@ -1,20 +1,20 @@
 """Bounds on the result of several noisy `DPSGD` steps.
 
 With several steps per visit the released sums cannot be recovered from the reply. But each is
-bounded, and the computation that follows is public. With (r, R) the natural parameters (linear,
-precision) of the cavity to the power of `_prior_share`, (b, L) the party's factor, P = max(R + L,
-floor) and m = (r + b)/P, one step of length η is
+bounded, and the later computation is public. With (r, R) the natural parameters (linear, precision)
+of the cavity to the power of `_prior_share`, (b, L) the party's factor, P = max(R + L, floor) and m
+= (r + b)/P, one step of length η is
 
     v ← βv + G + r − (P − L)m,    b ← b + ηv + ΔL m,    L ← L + ΔL,    ΔL = (K − L)/(t + 1).
 
 |G| and |K| are at most what clip, records and noise allow (`reply_bounds_private.longest`), so L
-stays in an interval. P'm' = (P + ΔL)m + ηv, and P + ΔL = R + L' + e with 0 ≤ e ≤ floor − (R + L)
-where the floor was used, 0 where it was not: |m'| ≤ (1 + e/P')|m| + η|v|/P', or |R + L'|/P' in
-place of 1 + e/P' where R + L' is negative and larger than that. From |m| follow |b| ≤ P|m| + |r|
-and the next step. What is sent is the mean of (b, L) over the last steps.
+stays in an interval. P'm' = (P + ΔL)m + ηv, and P + ΔL = R + L' + e with 0 ≤ e ≤ floor − (R + L) if
+the floor was used and e = 0 otherwise. So |m'| ≤ (1 + e/P')|m| + η|v|/P'; if R + L' is negative and
+|R + L'|/P' is larger than 1 + e/P', it replaces that factor. From |m| follow |b| ≤ P|m| + |r| and
+the next step. The mean of (b, L) over the last steps is sent.
 
-A step of Adam or SGD moves mean and log-sd of the local posterior. Adam's is bounded whatever the
-gradient is (`largest_adam_move`); SGD's by |G| + |r| + |R||m| and by its limit. Then
+A step of Adam or SGD moves mean and log-sd of the local posterior. Adam's step is bounded for any
+gradient (`largest_adam_move`); SGD's by |G| + |r| + |R||m| and by its limit. Then
 b = P∘m − r and L = P − R.
 """
 
@@ -84,7 +84,7 @@ class Steps(NamedTuple):
 
 
 def broken_steps(steps: Steps) -> BrokenBound | None:
-    """A coordinate of the reply outside its bounds, or None."""
+    """A coordinate of the reply that is outside its bounds, or None."""
     exchange, names = steps.exchange, steps.model.names
     with np.errstate(all="ignore"):
         reach = _reach(steps)
@@ -153,7 +153,8 @@ def _free_reach(steps: Steps) -> Reach:
     model, method, settled = steps.model, steps.method, steps.exchange.settled
     factor, r, others, prior, gradient, _ = _start(steps)
     progress = steps.exchange.visit / max(1, settled.visits - 1)
-    rates = method._rates(model, prior, np.asarray(float(settled.releases)), np.asarray(progress))
+    number = np.asarray(float(settled.releases * method.parties))
+    rates = method._rates(model, prior, number, np.asarray(progress))
     low = high = np.maximum(others - 2.0 * factor["quadratic"], prior)
     mean = np.abs((r + factor["linear"]) / low)
     velocity = slope = 0.0

@@ -1,9 +1,9 @@
 """The [method] table of a configuration: one struct per kind, and the registry of all kinds.
 
-A key that is left out takes the method's default. No array library is imported here:
-`MethodSettings.make` imports the method. A further method needs its own subclass of
-`MethodSettings` and one line: in `METHOD_SETTINGS`, as an entry point of the group "tacit.methods"
-in another package, or `METHOD_SETTINGS.register` for one process.
+A key that is left out has the method's default. No array library is imported here:
+`MethodSettings.make` imports the method. To add a method, subclass `MethodSettings` and register
+it: in `METHOD_SETTINGS`, as an entry point of the group "tacit.methods" in another package, or with
+`METHOD_SETTINGS.register` for one process.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class MethodSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
 
     @classmethod
     def method(cls) -> type[LocalMethod]:
-        """The class of the method that this table sets."""
+        """The class of the method that this table configures."""
         module, _, name = cls.builds.partition(":")
         return getattr(import_module(module), name)
 
@@ -72,7 +72,9 @@ class NaturalVISettings(MethodSettings, frozen=True, kw_only=True, tag="natural"
 
     builds = "tacit.methods.natural.method:NaturalVI"
     steps: Count | None = None
-    """Steps per round, without a safeguard; without steps and step_size: safeguarded steps."""
+    """Steps per round, without a safeguard; by default, and without step_size, steps are
+    safeguarded.
+    """
     step_size: UpToOne | None = None
     """Length of each step."""
     dtype: Precision | None = None
@@ -86,17 +88,17 @@ class GradientVISettings(MethodSettings, frozen=True, kw_only=True, tag="gradien
     steps: Count | None = None
     """Adam steps per round."""
     batch_size: Count | None = None
-    """Records drawn for each step; left out: all of them."""
+    """Records drawn for each step; by default all of them."""
     learning_rate: Positive | None = None
     """Adam's learning rate at the start of each round."""
     draws: Count | None = None
-    """Draws of the parameters for each gradient, where it has no closed form."""
+    """Draws of the parameters for each gradient, if it has no closed form."""
     dtype: Precision | None = None
     """Floating-point type of the records."""
 
 
 class PrivateSettings(MethodSettings, frozen=True, kw_only=True):
-    """Keys of the private methods that clip contributions to a norm that the user chooses."""
+    """Keys of the private methods that clip contributions to a user-defined norm."""
 
     clip: Positive | None = None
     """Norm to which the contribution of each unit is clipped."""
@@ -109,7 +111,7 @@ class PrivateSettings(MethodSettings, frozen=True, kw_only=True):
 
 
 class WhitenedSettings(PrivateSettings, frozen=True, kw_only=True):
-    """Keys of the private methods that can learn from whitened features."""
+    """Keys of the private methods that support whitened features."""
 
     whiten: Fraction | None = None
     """Share of the budget for a noisy second moment of the features, used to whiten them; by

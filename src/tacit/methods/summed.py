@@ -1,7 +1,7 @@
 """`SummedMethod`: base class of private methods whose server uses only sums over all parties.
 
-Every answer is one clipped sum over all records of a party, of a stage that is fixed in advance.
-The server adds up the releases of all parties, so that all take part in every round, and it knows
+Every answer is one clipped sum over all records of a party, for a stage that is fixed in advance.
+The server adds the releases of all parties, so all of them take part in every round, and it knows
 the noise of the total.
 """
 
@@ -30,12 +30,13 @@ SCALE_SETTINGS = ("clip", "clip_end", "noise_end", "dtype")
 
 @dataclass(frozen=True, kw_only=True)
 class SummedMethod(PrivateMethod):
-    """Releases of one sum per visit, whose shares of the budget are fixed in advance.
+    """Base class of methods with one released sum per visit, whose shares of the budget are fixed
+    in advance.
 
     Parameters
     ----------
     clip, clip_end, noise_end
-        Not settings of these methods, which find their own scale: leave them out.
+        Not used by these methods, which compute their own scale: leave them out.
     dtype
         Floating-point type of the records, "float64".
     """
@@ -45,7 +46,7 @@ class SummedMethod(PrivateMethod):
     damping: ClassVar[float | None] = 1.0
     wants_full: ClassVar[bool] = True
     least_rounds: ClassVar[int]
-    """Rounds that the stages need at least."""
+    """Smallest number of rounds that the stages need."""
     clip: float = 1.0
     dtype: str = "float64"
 
@@ -118,7 +119,9 @@ class SummedMethod(PrivateMethod):
     def events(
         self, *, visit: int, visits: int, clip: float, noise_sd: float, units: int
     ) -> tuple[GaussianEvent, ...]:
-        """(sensitivity/noise)² is `noise_sd`⁻² times this visit's share, and shares add up to 1."""
+        """Events with (sensitivity/noise)² = `noise_sd`⁻² times this visit's share; shares add
+        up to 1.
+        """
         del units
         nonnegative = self.is_nonnegative(self.stage_at(visit).name)
         event = GaussianEvent(clip=clip, noise_sd=noise_sd, nonnegative=nonnegative)
@@ -145,6 +148,6 @@ class SummedMethod(PrivateMethod):
         )
 
     def clipping_biases(self, model: Model, stage: str) -> bool:
-        """False: a centred score that is clipped still has expectation 0 at the true θ."""
+        """Returns False: a centred score that is clipped still has expectation 0 at the true θ."""
         del model, stage
         return False

@@ -1,9 +1,9 @@
 """`Whitened`: a private method on whitened features.
 
-Steps of one length and isotropic noise suit uncorrelated features of equal scale. The first visit
-releases only the second moment of a party's features, as a noisy sum (a unit's x xᵀ has Frobenius
-norm ‖x‖² ≤ B² by clipping). The server adds these up to M, repairs the effect of the noise, and
-from then on sends, besides q, the scale-free map
+The same step length and isotropic noise in all directions work best for uncorrelated features of
+equal scale. The first visit releases only the second moment of a party's features, as a noisy sum
+(a unit's x xᵀ has Frobenius norm ‖x‖² ≤ B² by clipping). The server adds these to M, repairs the
+effect of the noise, and from then on sends, besides q, the scale-free map
 
     A = √(tr M / d) M^(−½)          (symmetric, of mean-square size about 1)
 
@@ -15,11 +15,11 @@ mean-field one was learned. Everything after the first release is post-processin
 this keeps the size of linear predictors, and allows larger coefficients for features with little
 variation of their own.
 
-**What it costs.** The first release has `share` of the run's budget: for unsampled Gaussian
-releases μ² = (sensitivity/s)² adds up, and the first has share/(1 − share) times the μ² of all
-others together. A sampled release counts as rate·μ, an approximation for small values. Only the
-split is approximate: the accountant counts the actual events. Under replace-one the first has
-sensitivity √2·B² (see `clip_moments`), the others 2·C.
+**Cost.** The first release has `share` of the run's budget: for unsampled Gaussian releases μ² =
+(sensitivity/s)² adds up, and the first has share/(1 − share) times the μ² of all others together. A
+sampled release counts as rate·μ, an approximation for small values. Only the split is approximate:
+the accountant counts the actual events. Under replace-one the first has sensitivity √2·B² (see
+`clip_moments`), the others 2·C.
 
 **Repair.** In the packed sum each entry has noise of sd s. Such noise alone has eigenvalues up to
 s√(2d) (Wigner's semicircle), so smaller eigenvalues of M cannot be distinguished from 0. They are
@@ -59,7 +59,7 @@ MIN_EIGENVALUE_SHARE = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class Whitened(PrivateMethod):
-    """`inner` on whitened features; `bound` is B, and `clip` always that of `inner`.
+    """`inner` on whitened features; `bound` is B, and `clip` is always that of `inner`.
 
     Parameters
     ----------
@@ -221,7 +221,7 @@ class Whitened(PrivateMethod):
         return self.bound_inner.starts_at_prior(model)
 
     def summands(self, units: int) -> int:
-        """Of either release, the more."""
+        """The larger number of contributions of the two kinds of release."""
         return max(units, self.bound_inner.summands(units))
 
     def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:

@@ -1,8 +1,8 @@
 """Base classes of models: a prior on a vector θ and a log-likelihood that sums over records.
 
 Records are a dictionary of arrays with one leading axis, the record: `{"x": (n, d), "y": (n,)}` for
-regression, or what the model needs. `log_likelihood` and `response` are JAX-traceable and return
-one number per record, as minibatches, padding and per-record clipping require.
+regression, or other columns that the model needs. `log_likelihood` and `response` are JAX-traceable
+and return one number per record, as minibatches, padding and per-record clipping require.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from tacit.arrays import Array
 from tacit.data.records import len_records
-from tacit.data.schema.layout import Layout
+from tacit.data.schema.layout import Layout, unknown_layout
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, FullGaussian, MeanFieldGaussian, Natural
 from tacit.models.equal import first_equal
@@ -53,6 +53,17 @@ def checked_names(names: Sequence[str], argument: str = "names") -> tuple[str, .
         twice = next(name for name in found if found.count(name) > 1)
         raise ConfigError(f"{argument} contains {twice!r} twice; names must differ")
     return found
+
+
+def checked_layout(columns: tuple[str, ...], layout: Layout | None) -> Layout:
+    """The layout of columns of x: one feature per column, without declarations if none is given."""
+    layout = unknown_layout(columns) if layout is None else layout
+    if len(layout) != len(columns):
+        raise ConfigError(
+            f"the layout describes {len(layout)} columns of x, but there are {len(columns)} names; "
+            "give one feature per column"
+        )
+    return layout
 
 
 def no_records() -> Records:
@@ -101,9 +112,9 @@ class ModelSchema:
     y_scaled: bool = False
     """True if a numeric outcome is divided by a scale of the schema."""
     seed: int = 0
-    """For a model that starts at random (`Model.seeded`)."""
+    """Seed for a model with a random starting point (`Model.seeded`)."""
     example: Callable[[], Records] = field(default=no_records, compare=False, repr=False)
-    """A few rows whose columns and types are those of the records (`Model.reads_example`)."""
+    """A few rows with the columns and types of the records (`Model.reads_example`)."""
 
     @classmethod
     def of(cls, federation: Federation, seed: int = 0) -> ModelSchema:
@@ -148,12 +159,14 @@ class Model(abc.ABC):
     output: Output
     names: tuple[str, ...]
     undeclared: tuple[str, ...] = ()
-    """Constructor's arguments that were left out on purpose: their attributes hold stand-ins."""
+    """Constructor arguments that were left out on purpose; their attributes have placeholder
+    values.
+    """
     has_site_prior: bool = False
     """True if the prior is not in the family. It is then evaluated through `log_prior`, by parties
     that add shares of it or as an extra factor at the server, starting from `prior`."""
     is_prior: ClassVar[bool] = False
-    """True for the pseudo-party that stands for a prior outside the family."""
+    """True for the pseudo-party that represents a prior outside the family."""
     multimodal: ClassVar[bool] = False
     """True when the posterior has many equivalent modes, as a neural network's has."""
     traceable: ClassVar[bool] = True
@@ -167,13 +180,14 @@ class Model(abc.ABC):
     discontinuity). Results then depend on array shapes.
     """
     summed_parts: ClassVar[float] = 1.0
-    """Largest sum of the norms of the terms that are added up for one clipped contribution, over
-    its clip: more than 1 where a sum of statistics is a difference of sums. Rounding grows with it.
+    """Bound on the sum of the norms of the terms of one clipped contribution, relative to its
+    clip. More than 1 if a sum of statistics is a difference of sums; rounding errors grow
+    with it.
     """
     listed: ClassVar[bool] = True
     """False if single coordinates have no meaning; results then do not list them."""
     uncalibrated: ClassVar[str | None] = None
-    """What is known to be wrong with intervals of this model, in one sentence."""
+    """Known error of the intervals of this model, in one sentence."""
     mixes: bool = False
     """True if the likelihood of a record is a mixture, whose posterior may have several modes."""
     user_program: ClassVar[bool] = False
@@ -215,9 +229,9 @@ class Model(abc.ABC):
 
     @property
     def compiled_as(self) -> Model:
-        """The model that serves as compilation key.
+        """The model used as compilation key.
 
-        Equal models of this library share one, so that a second fit compiles nothing; see
+        Equal models of this library share one, so a second fit compiles nothing; see
         `tacit.models.equal`. Models that differ only in `start` may share one too, because the
         start is an argument of compiled functions. A sweep over seeds then compiles only once.
         """
@@ -230,12 +244,15 @@ class Model(abc.ABC):
 
     @property
     def record_columns(self) -> tuple[str, ...] | None:
-        """The columns that the model reads by their own names; None for one that reads x and y."""
+        """The columns that the model uses by their own names; None for a model that uses x and
+        y.
+        """
         return None
 
     @property
     def prediction_words(self) -> tuple[str, tuple[str, ...]] | None:
-        """What `predict` answers for each record, in words, and the names of its columns.
+        """Description of the values that `predict` returns for each record, and the names of its
+        columns.
 
         None for a model that predicts an outcome.
         """
@@ -289,7 +306,7 @@ class Model(abc.ABC):
         return Quadratic(family=family, q=q, parts=parts, balance=balance, unit=unit)
 
     def factor(self, family: Family, q: Natural, total: Any, *, balance: float = 1.0) -> Natural:
-        """λ of the factor made of a total of `statistics` at q, including noise."""
+        """λ of the factor given by a total of `statistics` at q, including noise."""
         whole = {name: self.statistics_unit * value for name, value in total.items()}
         return gaussian_factor(family, q, whole, balance)
 
@@ -346,7 +363,9 @@ class Model(abc.ABC):
         return {}
 
     def described(self, natural: Natural, units: ColumnUnits) -> list[Description]:
-        """Tables of a result in the user's terms; `units` are those of rescaled columns."""
+        """Tables of a result in the user's terms; `units` are (centre, scale) of rescaled
+        columns.
+        """
         del natural, units
         return []
 

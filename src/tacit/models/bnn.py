@@ -131,10 +131,10 @@ class NeuralNetwork(GaussianPriorModel):
     def clip_scales(self) -> Array:
         """Smaller weights for constant inputs and biases, larger ones for numeric inputs.
 
-        The gradients of constant inputs and hidden biases are never zero, carry little information,
-        and would use up the clip. The input's name tells its kind: "intercept", "column=level" for
-        an indicator, anything else for a number. The values were chosen on part of Adult's training
-        records (docs/decisions.md).
+        The gradients of constant inputs and hidden biases are never zero, contain little
+        information, and would use up the clip. The kind of an input is determined by its name:
+        "intercept", "column=level" for an indicator, anything else for a number. The values were
+        chosen on part of Adult's training records (docs/decisions.md).
         """
         scales = np.ones(self.dimension)
         weights1, bias1, weights2, _ = self._layers(scales)  # views of `scales`
@@ -239,5 +239,5 @@ class NeuralNetwork(GaussianPriorModel):
 def _with_any_start(
     inputs: tuple[str, ...], hidden: int, output: Output, noise_sd: float, prior_sd: float
 ) -> NeuralNetwork:
-    """One object for networks that differ only in their start."""
+    """One shared object for networks that differ only in their start."""
     return NeuralNetwork(inputs, hidden=hidden, output=output, noise_sd=noise_sd, prior_sd=prior_sd)

@@ -4,19 +4,19 @@ A model has an ability if it has its methods; no declaration is needed. A new li
 that implements the abilities it supports. `tacit.testing.check_model` compares each with the
 log-likelihood.
 
-| ability | what uses it |
+| ability | used by |
 | --- | --- |
 | `ConjugateGaussian` | the exact update, reference posteriors |
 | `GaussianExpectations` | gradient-vi, DP-SGD: no Monte Carlo noise |
-| `GaussianSites` | natural, where a party optimises alone |
+| `GaussianSites` | natural, if a party optimises alone |
 | `WhitenedExpectations` | natural: no cubature over draws of θ |
 | `InNumPy` | natural: nothing is compiled |
 | `GradientNorms` | DP-SGD: clips without forming gradients |
-| `BoundedDerivatives` | a server that checks replies of parties that it does not control |
+| `BoundedDerivatives` | live servers, to check the replies of parties |
 | `Scores` | private scoring |
 | `Simulates` | tune, synthetic records |
 | `SimulatesOutcomes` | private scores: centres clipped scores without bias |
-| `ImpliedVariance` | the comparison of residuals with the variance that the model implies |
+| `ImpliedVariance` | comparison of residuals with the variance implied by the model |
 | `TopicTables` | `Fit.topics` |
 """
 
@@ -117,14 +117,14 @@ class DiagonalDerivatives(NamedTuple):
     value: Array
     gradient: Array
     diagonal: Array
-    """Of the Hessian."""
+    """Diagonal of the Hessian."""
     products: Array
     """The Hessian times each direction, one per row."""
 
 
 @runtime_checkable
 class DiagonalExpectations(Protocol):
-    """Expectations under independent normals without a matrix of all parameters, for many of them.
+    """Expectations under independent normals, without matrices over all parameters.
 
     In closed form or by quadrature, in the library of the arguments.
     """
@@ -233,7 +233,7 @@ class BoundedDerivatives(Protocol):
 
 @runtime_checkable
 class LearnsScale(Protocol):
-    """A regression whose prior may be left to be learnt (`tacit.models.learnt_scale`)."""
+    """A regression whose prior scales may be learned (`tacit.models.learnt_scale`)."""
 
     layout: Layout
     prior_mean: np.ndarray
@@ -241,22 +241,22 @@ class LearnsScale(Protocol):
 
     @property
     def scale_unit(self) -> float | None:
-        """A large difference in a predictor, or None where the prior is declared."""
+        """A large difference in a predictor, or None if the prior is declared."""
         ...
 
 
 @runtime_checkable
 class Coefficients(Protocol):
-    """A regression: the first parameters are coefficients of the columns of `layout`.
+    """A regression whose first parameters are coefficients of the columns of `layout`.
 
-    With `levels` there is one set for each; parameters after them belong to no column.
+    With `levels` there is one set per level; parameters after them belong to no column.
     """
 
     layout: Layout
     levels: tuple[str, ...]
     names: tuple[str, ...]
     ratio: ClassVar[str | None]
-    """What exp(coefficient) is, where that has a name: "odds ratio", "rate ratio"."""
+    """Name of exp(coefficient), if it has one: "odds ratio", "rate ratio"."""
 
 
 @runtime_checkable
@@ -311,10 +311,12 @@ class Simulates(Protocol):
 
 @runtime_checkable
 class SimulatesOutcomes(Protocol):
-    """The law of one record's outcome given its covariates and θ: draws, scores and ranks."""
+    """The distribution of one record's outcome given its covariates and θ: draws, scores and
+    ranks.
+    """
 
     def outcome_law(self) -> OutcomeLaw:
-        """The law; a ConfigError says why this instance has none."""
+        """The distribution; raises a ConfigError with the reason if this instance has none."""
         ...
 
 
@@ -325,7 +327,7 @@ class DispersionSums(NamedTuple):
     """
 
     excess: Array
-    """Σ w k, with k at the mean of q plus what the uncertainty of θ took from it."""
+    """Σ w k, with k at the mean of q, corrected for the uncertainty of θ."""
     variance: Array
     """Σ w E[k²]."""
     third: Array
@@ -336,7 +338,7 @@ class DispersionSums(NamedTuple):
 
 @runtime_checkable
 class ImpliedVariance(Protocol):
-    """A regression whose outcome has no free variance: it follows from the mean or is declared."""
+    """A regression whose outcome has no free variance: the mean or a declaration determines it."""
 
     def dispersion_sums(
         self, eta: np.ndarray, variance: np.ndarray, y: np.ndarray, weights: np.ndarray
@@ -345,14 +347,14 @@ class ImpliedVariance(Protocol):
         ...
 
     def dispersion_words(self, ratio: float) -> str:
-        """What a ratio of observed to implied variance means, and what to do."""
+        """Explanation of a ratio of observed to implied variance, and advice."""
         ...
 
     unchecked_kind: ClassVar[str]
-    """Kind of the caution where the comparison is not made."""
+    """Kind of the caution if the comparison is not made."""
 
     def unchecked_dispersion(self, *, private: bool) -> str:
-        """Its text, with what to do."""
+        """Text of that caution, with advice."""
         ...
 
 

@@ -1,20 +1,67 @@
-"""Columns of models without an outcome: their public bounds, and what can be read."""
+"""Models of numeric columns without an outcome: public bounds, and checks."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tacit.data.schema.layout import Layout
 from tacit.errors import ConfigError, DataError
-from tacit.models.base import Records
+from tacit.models.base import Output, Records, checked_layout, checked_names
+from tacit.models.conjugate import ConjugateExponential
 
 UNDECLARED = 3.0
-"""Columns without declared bounds are taken for standardised ones: within ±3 of 0."""
+"""Columns without declared bounds are assumed to be standardised: within ±3 of 0."""
 
 
-def column_bounds(
+class ColumnModel(ConjugateExponential):
+    """A distribution of the columns of x.
+
+    Parameters
+    ----------
+    columns
+        Names of the columns of x.
+    bounds
+        Smallest and largest value of every column, (low, high); needed with privacy unless the
+        columns are standardised. A data frame's schema declares them.
+    layout
+        Description of each column by a schema.
+    """
+
+    serves: ClassVar[tuple[Output, ...]] = ("other",)
+    output: Output = "other"
+    listed: ClassVar[bool] = False
+    multimodal: ClassVar[bool] = True
+
+    def __init__(
+        self, columns: Sequence[str], bounds: tuple[Any, Any] | None, layout: Layout | None
+    ) -> None:
+        self.columns = checked_names(columns, "columns")
+        self.layout = checked_layout(self.columns, layout)
+        self.bounds = _bounds(self.kind, self.columns, self.layout, bounds)
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return len(self.columns)
+
+    def check_records(self, party: str, records: Records) -> None:
+        if "x" not in records:
+            raise DataError(
+                f"party {party!r} has no column 'x' (it has {', '.join(records)}); model "
+                f"{self.kind!r} needs x: add it"
+            )
+        shape = np.shape(records["x"])
+        if shape[1:] != (self.width,):
+            raise DataError(
+                f"party {party!r}: x has shape {shape}, but model {self.kind!r} has {self.width} "
+                f"names; give x the shape (n, {self.width})"
+            )
+
+
+def _bounds(
     kind: str, names: tuple[str, ...], layout: Layout, bounds: tuple[Any, Any] | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Public (low, high) of every column: given, declared by a schema, or ±3."""
@@ -36,25 +83,10 @@ def column_bounds(
 
 
 def check_numeric(kind: str, layout: Layout | None) -> None:
-    """Refuse columns that are levels: a normal distribution does not describe them."""
+    """Refuse categorical columns, which a normal distribution does not describe."""
     levels = [one.source for one in layout or () if one.kind != "numeric"]
     if levels:
         raise ConfigError(
             f"model.kind = {kind!r} with column {levels[0]!r}, which has levels; it reads numbers: "
             "leave the column out"
-        )
-
-
-def check_x(kind: str, width: int, party: str, records: Records) -> None:
-    """Refuse records without an x of that many columns."""
-    if "x" not in records:
-        raise DataError(
-            f"party {party!r} has no column 'x' (it has {', '.join(records)}); model {kind!r} "
-            "needs x: add it"
-        )
-    shape = np.shape(records["x"])
-    if shape[1:] != (width,):
-        raise DataError(
-            f"party {party!r}: x has shape {shape}, but model {kind!r} has {width} names; give x "
-            f"the shape (n, {width})"
         )

@@ -1,21 +1,23 @@
 """Conjugate-exponential models whose expected statistics are released in stages.
 
-If log p(record, latent | θ) = ⟨T(record, latent), T(θ)⟩ + const, all that inference needs of a
-party's records is Σ E[T(record, latent)], the expectation over the latent variables given q. A
-model that needs one kind of sum implements `Model.statistics` (topics, belief networks, Pólya–Gamma
-regression). A model that first has to learn units or a starting point from the same records
-implements `ConjugateExponential`: a fixed list of stages, each one sum of statistics per record at
-public arrays, and the server's half, which turns a sum into the next public arrays and finally q.
+If log p(record, latent | θ) = ⟨T(record, latent), T(θ)⟩ + const, inference needs only the sum Σ
+E[T(record, latent)] over a party's records, where the expectation is over the latent variables
+given q. A model that needs one kind of sum implements `Model.statistics` (topics, belief networks,
+Pólya–Gamma regression). A model that first has to learn scales or a starting point from the same
+records implements `ConjugateExponential`: a fixed list of stages, each a sum of statistics per
+record at public arrays, and the server's half, which converts a sum to the next public arrays and
+finally to q.
 
-The same two halves are run by `tacit.methods.conjugate`: exactly (no clip, no noise), or privately,
-where every stage is clipped at norm 1, noised on the lattice and charged. A model declares
+`tacit.methods.conjugate` runs the two halves: exactly (no clip, no noise), or privately, where in
+every stage contributions are clipped to norm 1, noise on the lattice is added, and the release is
+charged. A model declares
 
 * `norms`: the norm of a record's statistics over everything that is summed;
 * `acute`: True if no two possible contributions of the stage have a negative inner product. Then
   ‖T − T'‖² ≤ ‖T‖² + ‖T'‖² ≤ 2, and replacing a record moves the sum by √2 instead of 2.
 
-Values of a record must not depend on other records, to the last bit: models compute them in NumPy
-with elementwise operations, whose results do not depend on the length of an array.
+Values of a record must not depend on other records, to the last bit: models compute them with
+elementwise NumPy operations, whose results do not depend on the length of an array.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class StatisticsStage(NamedTuple):
     name
         Its name in messages.
     share
-        What it spends of the budget, as a share of Σ (sensitivity/noise)².
+        Its share of the budget, Σ (sensitivity/noise)².
     acute
         True if no two contributions have a negative inner product.
     """
@@ -51,12 +53,12 @@ class StatisticsStage(NamedTuple):
 
 
 class StageSum(NamedTuple):
-    """The sum of one round, as the server's half gets it.
+    """The sum of one round, as input of the server's half.
 
     Parameters
     ----------
     stage, following
-        Names of the stage that was answered and of the next one; None: there is none.
+        Names of this stage and of the next one; None if there is none.
     total
         The sum over all records, in units of the largest contribution.
     noise_sd
@@ -95,7 +97,7 @@ class RowStatistics(Statistics):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NoStatistics(Statistics):
-    """Statistics that are all zero: the answer to a request whose arithmetic would overflow."""
+    """Statistics that are all zero: the answer to a request whose numbers would overflow."""
 
     records: int
     size: int
@@ -123,7 +125,7 @@ class ConjugateExponential(Model):
     """Largest number of rounds without privacy, if none is given."""
 
     def weight_of(self, natural: Natural) -> float:
-        """Number of records that q has learned from, where the last stage is repeated."""
+        """Number of records that q has learned from, if the last stage is repeated."""
         del natural
         return 1.0
 
@@ -134,24 +136,24 @@ class ConjugateExponential(Model):
 
     @abc.abstractmethod
     def stage_size(self, stage: str) -> int:
-        """Numbers that a reply to that stage has."""
+        """Number of values in a reply to that stage."""
 
     @abc.abstractmethod
     def public_shapes(self, stage: str) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of what a request of that stage publishes."""
+        """Names and shapes of the public arrays of a request of that stage."""
 
     @abc.abstractmethod
     def first_public(self) -> Arrays:
-        """What the first request publishes; from public facts alone."""
+        """Public arrays of the first request, from public facts alone."""
 
     @abc.abstractmethod
     def stage_statistics(self, stage: str, public: Arrays, records: Records) -> Statistics:
-        """Statistics of records for that stage, in NumPy, scaled so that a usual norm is ≤ 1."""
+        """Statistics of records for that stage, in NumPy, scaled so that a typical norm is ≤ 1."""
 
     @abc.abstractmethod
     def advance(self, known: Arrays, answer: StageSum) -> tuple[Arrays, Natural | None]:
-        """What the server knows after a round, and q if the round changes it.
+        """The server's arrays after a round, and q if the round changes it.
 
-        `known` is everything that was published or kept; the arrays of `public_shapes` of the
-        following stage must be among those that are returned, and the rest is kept.
+        `known` contains everything that was published or kept. The returned arrays must include the
+        `public_shapes` of the following stage; the others are kept.
         """

@@ -31,7 +31,7 @@ def first_equal(model: Model) -> Model:
     Parameters
     ----------
     model
-        The model, which is not to change afterwards.
+        The model, which must not change afterwards.
     """
     known = _KNOWN.get(model)
     if known is None:

@@ -1,19 +1,20 @@
 """`FactorModel`: probabilistic principal components and factor analysis.
 
 x = μ + Wz + e with z ~ N(0, I) and e ~ N(0, Ψ): Ψ = σ²I is probabilistic PCA (Tipping and Bishop
-1999), Ψ diagonal is factor analysis. All that the likelihood needs of the records are their number,
-mean and covariance, which do not depend on q: every stage is visited once, and the server does the
-rest (`tacit.models.conjugate`).
+1999), Ψ diagonal is factor analysis. The likelihood depends on the records only through their
+number, mean and covariance, which do not depend on q: every stage is visited once, and the server
+computes the rest (`tacit.models.conjugate`).
 
     size      number of records and mean squared distance from the middle of the bounds
     mean      sum of the records, clipped at √2 of that distance
     size      the same around the mean
     moment    Σ (x − m)(x − m)ᵀ, clipped at one to four mean squared distances, by its noise
 
-`size` and `moment` have contributions with inner products ≥ 0, so that replacing a record moves
-them by √2; `mean` moves by 2. A noisy covariance has its eigenvalues shrunk by what noise adds to
-them. q is a normal distribution with independent coordinates around the estimate, of the width that
-the records imply for one rotation of the factors. It does not contain the noise.
+`size` and `moment` have contributions with inner products ≥ 0, so replacing a record moves them by
+at most √2; `mean` moves by at most 2. The eigenvalues of a noisy covariance are corrected for the
+effect of the noise. q is a normal distribution with independent coordinates around the estimate,
+with the width that the records imply for one rotation of the factors. It does not include the
+noise.
 """
 
 from __future__ import annotations
@@ -27,25 +28,12 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from tacit.arrays import Array, Arrays
-from tacit.data.schema.layout import Layout, unknown_layout
+from tacit.data.schema.layout import Layout
 from tacit.errors import ConfigError
 from tacit.expfam import Family, MeanFieldGaussian, Natural
-from tacit.models.base import (
-    ColumnUnits,
-    Description,
-    ModelSchema,
-    Output,
-    Records,
-    checked_names,
-)
-from tacit.models.columns import check_numeric, check_x, column_bounds
-from tacit.models.conjugate import (
-    ConjugateExponential,
-    NoStatistics,
-    RowStatistics,
-    StageSum,
-    StatisticsStage,
-)
+from tacit.models.base import ColumnUnits, Description, ModelSchema, Records
+from tacit.models.columns import ColumnModel, check_numeric
+from tacit.models.conjugate import NoStatistics, RowStatistics, StageSum, StatisticsStage
 from tacit.models.predictive import Prediction
 from tacit.models.settings import FactorSettings
 from tacit.models.statistics import Statistics
@@ -66,7 +54,7 @@ EM_STEPS, EM_TOLERANCE = 2000, 1e-9
 LEAST_NOISE = 1e-4
 """Smallest variance of the noise in a column, relative to the variance of the column."""
 MOST_LOADINGS = 8
-"""Columns that a table names per factor."""
+"""Number of columns that a table names per factor."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -98,7 +86,7 @@ class Factors(NamedTuple):
     noise: np.ndarray
 
 
-class FactorModel(ConjugateExponential):
+class FactorModel(ColumnModel):
     """`factors` common factors of the columns of x.
 
     Parameters
@@ -123,10 +111,6 @@ class FactorModel(ConjugateExponential):
 
     kind: ClassVar[str] = "factors"
     Settings = FactorSettings
-    serves: ClassVar[tuple[Output, ...]] = ("other",)
-    output: Output = "other"
-    listed: ClassVar[bool] = False
-    multimodal: ClassVar[bool] = True
     repeats: ClassVar[bool] = False
     private_rounds: ClassVar[int] = 4
     uncalibrated: ClassVar[str | None] = (
@@ -143,7 +127,7 @@ class FactorModel(ConjugateExponential):
         bounds: tuple[Any, Any] | None = None,
         layout: Layout | None = None,
     ) -> None:
-        self.columns = checked_names(columns, "columns")
+        super().__init__(columns, bounds, layout)
         whole = isinstance(factors, int | np.integer) and not isinstance(factors, bool)
         if not (whole and 1 <= factors < len(self.columns)):
             raise ConfigError(
@@ -153,8 +137,6 @@ class FactorModel(ConjugateExponential):
         if noise not in ("common", "columns"):
             raise ConfigError(f"noise = {noise!r}; choose 'common' or 'columns'")
         self.factors, self.noise = int(factors), noise
-        self.layout = unknown_layout(self.columns) if layout is None else layout
-        self.bounds = column_bounds(self.kind, self.columns, self.layout, bounds)
 
     @classmethod
     def build(cls, settings: FactorSettings, schema: ModelSchema) -> FactorModel:
@@ -162,11 +144,6 @@ class FactorModel(ConjugateExponential):
         return cls(
             schema.names, factors=settings.factors, noise=settings.noise, layout=schema.layout
         )
-
-    @property
-    def width(self) -> int:
-        """Number of columns."""
-        return len(self.columns)
 
     @property
     def dimension(self) -> int:
@@ -189,9 +166,6 @@ class FactorModel(ConjugateExponential):
     @property
     def own_family(self) -> MeanFieldGaussian:
         return MeanFieldGaussian(self.dimension)
-
-    def check_records(self, party: str, records: Records) -> None:
-        check_x(self.kind, self.width, party, records)
 
     # Prior and posterior
 
@@ -323,9 +297,9 @@ class FactorModel(ConjugateExponential):
     def _moment_reach(self, noise_sd: float, count: float) -> float:
         """The clip of the second moment, in mean squared distances.
 
-        Clipping biases eigenvalues, noise turns axes. With little noise the clip is wide. Where the
-        largest eigenvalue of the noise would be more than `NOISE_SHARE` of the mean eigenvalue, it
-        is as narrow as the mean squared distance itself.
+        Clipping biases eigenvalues, noise rotates axes. With little noise the clip is wide. If the
+        largest eigenvalue of the noise would exceed `NOISE_SHARE` of the mean eigenvalue, the clip
+        is the mean squared distance itself.
         """
         d = self.width
         coming = noise_sd * math.sqrt(SHARES[2] / SHARES[3])  # both stages are acute
@@ -333,7 +307,7 @@ class FactorModel(ConjugateExponential):
         return min(max(NOISE_SHARE / max(relative, 1e-300), NARROWEST), WIDEST)
 
     def _estimated(self, mean: np.ndarray, covariance: np.ndarray, noise_sd: float) -> Factors:
-        """Maximum likelihood given a covariance whose noise has that sd on its diagonal."""
+        """Maximum likelihood given a noisy covariance; `noise_sd` is the noise of its diagonal."""
         d, k = self.width, self.factors
         sizes, axes = np.linalg.eigh(covariance)
         sizes, axes = sizes[::-1], axes[:, ::-1]
@@ -361,7 +335,7 @@ class FactorModel(ConjugateExponential):
         return np.linalg.solve(inner, scaled.T @ (np.asarray(x, np.float64) - found.mean).T).T
 
     def reconstruct(self, natural: Natural, records: Records) -> np.ndarray:
-        """Each record's projection on the factors, μ + W(WᵀW)⁻¹Wᵀ(x − μ), in the units of x."""
+        """Each record's projection onto the factors, μ + W(WᵀW)⁻¹Wᵀ(x − μ), in the units of x."""
         found = self.parts(natural)
         axes = _axes(found.loadings)
         gap = np.asarray(records["x"], np.float64) - found.mean
@@ -423,13 +397,13 @@ class FactorModel(ConjugateExponential):
 
 
 def _axes(loadings: np.ndarray) -> np.ndarray:
-    """Orthonormal axes of the loadings that are not zero."""
+    """Orthonormal axes of the nonzero loadings."""
     axes, sizes, _ = np.linalg.svd(loadings, full_matrices=False)
     return axes[:, sizes > 1e-9 * max(float(np.max(sizes)), 1e-300)]
 
 
 def _signed(loadings: np.ndarray) -> np.ndarray:
-    """Loadings whose largest entry per factor is positive: one of two equal signs."""
+    """Loadings with the sign for which the largest entry per factor is positive."""
     largest = loadings[np.argmax(np.abs(loadings), axis=0), np.arange(loadings.shape[1])]
     return loadings * np.where(largest < 0, -1.0, 1.0)
 

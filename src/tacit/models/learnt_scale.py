@@ -1,16 +1,16 @@
-"""The default prior of regressions: coefficients whose scales are learnt with them.
+"""The default prior of regressions: the scales of coefficients are learned with them.
 
-Used where the user declares no `prior_sd`. With φ the coefficients in the units of their columns
-(per standard deviation of a number, per level of a category) and u the unit of the predictor (1 on
-a log or logit scale, `noise_sd` for linear regression),
+Used if the user declares no `prior_sd`. With φ the coefficients in the units of their columns (per
+standard deviation of a number, per level of a category) and u the unit of the predictor (1 on a log
+or logit scale, `noise_sd` for linear regression),
 
     φ_g ~ Student-t(ν = 4, scale τ) in every column g, its levels and outputs together,
     τ ~ half-normal(u), at least u/64.
 
-A Student-t is a normal distribution whose variance is itself random, around τ²: each column has its
-own scale, and all columns together determine τ. Both are integrated out: the scales are parameters
-of the model, not estimates that are treated as known. The constant has a Student-t of scale 10 u at
-the mean of the columns. The posterior does not depend on the units of the columns.
+A Student-t is a scale mixture of normals: each column has its own scale, and all columns together
+determine τ. Both are integrated out: the scales are parameters of the model, not estimates that are
+treated as known. The intercept has a Student-t of scale 10 u at the mean of the columns. The
+posterior does not depend on the units of the columns.
 
 With R_g = Σ φ² over column g the density is a function h(R) of these sums alone,
 
@@ -30,19 +30,21 @@ from tacit.arrays import Array, namespace
 from tacit.data.schema.layout import Layout
 
 FREEDOM = 4.0
-"""ν: how closely the scale of a column follows the common one; above 2 the variance is finite."""
+"""ν, degrees of freedom: how closely the scale of a column follows the common one; above 2 the
+variance is finite.
+"""
 GRID = np.exp2(np.linspace(-6.0, 3.0, 121))
-"""τ/u over which h is a sum."""
+"""Values of τ/u over which h is summed."""
 CONSTANT_SCALE = 10.0
-"""Scale of the constant, in u."""
+"""Scale of the intercept, in units of u."""
 CONSTANT = -1
-"""`column` of the constant."""
+"""`column` of the intercept."""
 
 
 def column_numbers(layout: Layout, outputs: int = 1, further: int = 0) -> np.ndarray:
-    """The column that each coefficient belongs to, levels of a category together; −1: constant.
+    """The column of each coefficient, with all levels of a category together; −1 for the intercept.
 
-    So have `further` parameters, which belong to no column.
+    Also −1 for `further` parameters, which belong to no column.
     """
     sources = list(dict.fromkeys(one.source for one in layout if one.kind != "intercept"))
     column = [CONSTANT if f.kind == "intercept" else sources.index(f.source) for f in layout]
@@ -96,11 +98,13 @@ class LearntScalePrior(NamedTuple):
     def variance_without_records(
         self, mean: np.ndarray, covariance: np.ndarray, *, exact: bool
     ) -> np.ndarray:
-        """Variance of each coordinate of θ if its own records said nothing, with learnt scales.
+        """Variance of each coordinate of θ without any information about it, given the learned
+        scales.
 
-        Comparable with the variances of the posterior whose moments are given. An exact one is of
-        draws of the Student-t, ν/(ν − 2)·E[τ² | R]. That of a normal q, which meets the prior as a
-        normal with precisions c, is 1/c: with E[τ²] an unknown τ would look like something learned.
+        It is comparable with the variances of the posterior whose moments are given. For an exact
+        posterior it is that of Student-t draws, ν/(ν − 2)·E[τ² | R]. For a normal q, where the
+        prior acts as a normal with precisions c, it is 1/c: with E[τ²] instead, an unknown τ would
+        look like information.
         """
         free = self.column >= 0
         square = np.square(self.transform @ (mean - self.mean))
@@ -159,11 +163,10 @@ def _log_prior() -> np.ndarray:
 
 
 def units_of_columns(layout: Layout, information: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(scale, centre) of each column of x by its information matrix Σ w xxᵀ.
+    """(scale, centre) of each column of x from its information matrix Σ w xxᵀ.
 
-    A number has its standard deviation for a scale, a 0/1 column its step from 0 to 1. Without a
-    constant scales are root mean squares, and only their ratios are known: their geometric mean is
-    1.
+    The scale of a number is its standard deviation, that of a 0/1 column is 1. Without an intercept
+    scales are root mean squares, and only their ratios are identified: their geometric mean is 1.
     """
     kinds = np.array([feature.kind for feature in layout])
     square = np.diagonal(information)
@@ -192,7 +195,7 @@ ROUNDED = 1e-12
 def scale_transform(
     layout: Layout, scale: np.ndarray, centre: np.ndarray, outputs: int = 1
 ) -> np.ndarray:
-    """φ = transform @ θ: coefficients per `scale` of their column, the constant at `centre`."""
+    """φ = transform @ θ: coefficients per `scale` of their column, the intercept at `centre`."""
     transform = np.diag(scale)
     for place, feature in enumerate(layout):
         if feature.kind == "intercept":
@@ -210,7 +213,7 @@ def learnt_scale_prior(
 ) -> LearntScalePrior:
     """The prior in the units of columns with this information matrix Σ w xxᵀ.
 
-    Parameters that belong to no column follow the coefficients and have the scale `sd`.
+    Parameters that belong to no column come after the coefficients and have the scale `sd`.
     """
     outputs, further = divmod(len(mean), len(layout))
     transform = scale_transform(layout, *units_of_columns(layout, information), outputs)

@@ -1,7 +1,8 @@
-"""Simulated outcomes: what a private method needs to centre a clipped score.
+"""Simulated outcomes, which a private method uses to centre a clipped score.
 
-Given covariates x and θ a model knows the law of the outcome. `OutcomeLaw.simulated` gives weighted
-outcomes with E[f(y) | x, θ] = E[meanₖ wₖ f(yₖ)], in one of four ways, the first that the law has:
+Given covariates x and θ a model determines the distribution of the outcome. `OutcomeLaw.simulated`
+gives weighted outcomes with E[f(y) | x, θ] = E[meanₖ wₖ f(yₖ)], in one of four ways, the first that
+the distribution supports:
 
 * all values of a small finite support, weighted by their probabilities: no randomness is left;
 * quantiles at stratified places, more of them in the tails, where scores are clipped:
@@ -11,7 +12,7 @@ outcomes with E[f(y) | x, θ] = E[meanₖ wₖ f(yₖ)], in one of four ways, th
 * plain draws, four times as many.
 
 Everything is a function of one record (a batch of length 1), of θ and of the record's own key; a
-caller maps it over records. Nothing here looks at the record's own outcome.
+caller maps it over records. Nothing here depends on the record's own outcome.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Support(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """Distribution from which outcomes are drawn instead of the law itself."""
+    """Distribution from which outcomes are drawn instead of the model's distribution."""
 
     location: Array
     scale: Array
@@ -106,7 +107,7 @@ class OutcomeLaw(abc.ABC):
         return None
 
     def quantile(self, parameters: Any, place: Array) -> Any | None:
-        """The outcome at that place of its distribution function, if the law has one."""
+        """The outcome at that level of its distribution function, if it is available."""
         del parameters, place
         return None
 
@@ -116,7 +117,7 @@ class OutcomeLaw(abc.ABC):
         return None
 
     def distribution(self, parameters: Any, outcome: Any) -> tuple[Array, Array] | None:
-        """P(Y < y) and P(Y ≤ y) of a single number, if they are known."""
+        """P(Y < y) and P(Y ≤ y) of a single number, if they are available."""
         del parameters, outcome
         return None
 
@@ -126,7 +127,7 @@ class OutcomeLaw(abc.ABC):
         return jnp.zeros(())
 
     def of_number(self, parameters: Any, number: Array) -> Any:
-        """The outcome that is this number, where outcomes are single numbers."""
+        """The outcome with this value, if outcomes are single numbers."""
         del parameters
         return number
 
@@ -135,7 +136,7 @@ class OutcomeLaw(abc.ABC):
         return self.log_prob(parameters, outcome)
 
     def simulated(self, parameters: Any, key: Array, count: int) -> Simulated:
-        """About `count` weighted outcomes; see the module."""
+        """About `count` weighted outcomes; see the module docstring."""
         parameters = jax.lax.stop_gradient(parameters)
         support = self.support(parameters)
         if support is not None:
@@ -173,7 +174,7 @@ class OutcomeLaw(abc.ABC):
         return Scored(*jax.vmap(one)(outcomes))
 
     def rank(self, parameters: Any, record: Records, key: Array) -> Array:
-        """The randomised rank of the record's outcome under its law, uniform in (0, 1)."""
+        """The randomised rank of the record's outcome under its distribution, uniform in (0, 1)."""
         outcome, (first, second) = self.observed(record), jax.random.split(key)
         within = jax.random.uniform(second, (), jnp.float64)
         ends = self.distribution(parameters, outcome)

@@ -16,7 +16,7 @@ SMALL = 1e-3
 
 
 def expected_weight(c: Array) -> Array:
-    """ω̄ = tanh(c/2)/(2c), which is at most ¼; ¼ − c²/48 where the quotient would be 0/0."""
+    """ω̄ = tanh(c/2)/(2c), which is at most ¼; ¼ − c²/48 if the quotient would be 0/0."""
     xp = namespace(c)
     small = c < SMALL
     safe = xp.where(small, 1.0, c)

@@ -2,8 +2,8 @@
 
     p(y | x, q) = ∫ p(y | x, θ) q(θ) dθ        (Bishop 2006, eq. 3.57)
 
-Three ways, the cheapest exact one first: a closed form where the noise is normal, quadrature over η
-= x·θ for generalised linear models (all in NumPy, nothing to compile), and an average over draws of
+Three ways, the cheapest exact one first: a closed form if the noise is normal, quadrature over η =
+x·θ for generalised linear models (all in NumPy, without compilation), and an average over draws of
 θ, the default of `Model.predict`.
 """
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from tacit.models.base import Model, Records
 
 CHUNK = 1024
-"""Records in one call of the compiled function: one shape, hence one compilation."""
+"""Number of records per call of the compiled function: one shape, hence one compilation."""
 
 QUADRATURE_SDS = 12.0
-"""Quadrature covers this many standard deviations either side; beyond it log p < −70."""
+"""Quadrature covers this many standard deviations on either side; beyond it log p < −70."""
 
 
 BLOCK = 1 << 16
@@ -64,7 +64,7 @@ class Mixture(NamedTuple):
         return Prediction(mean, _log_average(logs, self.weights) - 0.5 * LOG_2PI, np.sqrt(variance))
 
     def quantile(self, level: float) -> np.ndarray:
-        """The value below which a new outcome is with that probability, by bisection."""
+        """Quantile of the predictive distribution of a new outcome, by bisection."""
         from scipy.special import ndtr, ndtri
 
         each = self.means + ndtri(level) * self.sds
@@ -94,11 +94,12 @@ def gaussian_average(
     """(E[response(η)], log E[exp log_density(η, y)]) for η ~ N(mean, sd²), elementwise.
 
     The trapezoidal rule with a spacing h of at most half a standard deviation and ⅔ in η. For an
-    integrand analytic in a strip |Im η| < a its error falls as exp(−2πa/h) (Trefethen and Weideman
-    2014, theorem 5.1), and the sigmoid has a = π: below 1e−10 however wide q is (up to sd 40,
-    slowly worse beyond). Gauss-Hermite of 32 nodes, which has no node within several units of the
-    sigmoid's step when sd = 10, errs by 1e−2. Records are grouped by sd, so that one wide record
-    does not slow down the others; a record that is not finite gives NaN.
+    integrand analytic in a strip |Im η| < a its error decreases like exp(−2πa/h) (Trefethen and
+    Weideman 2014, theorem 5.1), and the sigmoid has a = π: the error is below 1e−10 for any width
+    of q up to sd 40, and increases slowly beyond. Gauss-Hermite with 32 nodes, which has no node
+    within several units of the sigmoid's step when sd = 10, has an error of 1e−2. Records are
+    grouped by sd, so that one wide record does not slow down the others; a record that is not
+    finite gives NaN.
     """
     level = np.ceil(np.log2(np.fmin(np.fmax(1.5 * sd, 2.0), 64.0))).astype(int)
     expected, log_total = np.empty(len(mean)), np.empty(len(mean))

@@ -1,7 +1,6 @@
 """Registry of models: kind → class and [model] table.
 
-A new model is one file and one registration line: an entry point in the pyproject.toml of its
-package,
+A new model is one file and one registration: an entry point in the pyproject.toml of its package,
 
     [project.entry-points."tacit.models"]
     cloglog = "my_package:CloglogRegression"

@@ -1,7 +1,7 @@
 """Bounded scores of likelihoods and their moments, for private scoring.
 
-A record's score in θ is ψ(y, η)·z with η = z·θ, or ψ ⊗ z where η is several numbers. ψ must be
-bounded for all y and have expectation zero under the model, or the clipped sum would be biased:
+A record's score in θ is ψ(y, η)·z with η = z·θ, or ψ ⊗ z if η is several numbers. ψ must be bounded
+for all y and have expectation zero under the model, or the clipped sum would be biased:
 
 * Bernoulli: ψ = y − p, |ψ| ≤ max(p, 1 − p);
 * Poisson with y ≤ Y declared: ψ = y − μ, |ψ| ≤ max(μ, Y − μ);
@@ -45,7 +45,7 @@ class ScoreLikelihood(abc.ABC):
     reaches: tuple[float, ...] = (1.0,)
     """Values of k that the server may choose from; a single one if ψ has no k."""
     largest: float | None = None
-    """Largest y if public, which makes y countable; None if y has no bounds."""
+    """Largest y if public, which allows counts of y; None if y has no bounds."""
     smallest: float = 0.0
     """Smallest y, if the largest is public."""
     levels: int = 0
@@ -67,7 +67,7 @@ class ScoreLikelihood(abc.ABC):
 
     @abc.abstractmethod
     def slope(self, eta: Array, reach: Array) -> Array:
-        """∂ expected / ∂ truth at truth = η: the information that ψ carries about η."""
+        """∂ expected / ∂ truth at truth = η: the information about η in ψ."""
 
     @abc.abstractmethod
     def variance(self, eta: Array, reach: Array) -> Array:
@@ -120,7 +120,7 @@ class ScoreLikelihood(abc.ABC):
         return np.maximum(np.sum((z @ covariance) * z, axis=1), 0.0)
 
     def rms_change(self, z: np.ndarray, move: np.ndarray) -> float:
-        """Root mean square of the change of η, for a move of θ."""
+        """Root mean square change of η for a change of θ."""
         return float(np.sqrt(np.mean(np.square(z @ move))))
 
     def curvature_doubt(
@@ -135,10 +135,10 @@ class ScoreLikelihood(abc.ABC):
     ) -> np.ndarray:
         """Covariance of the error in H(θ − θ̄) due to an error in the second moment.
 
-        H is about κn times the covariance of z = B y, κ the mean of its weights. An error of
-        variance Dᵢⱼ in that of y is one of covariance (κn)² B diag(D s) B in H(θ − θ̄), s being the
-        expected squares of θ − θ̄ on y: posterior variances `spread`, and squares of m − θ̄ = `gap`;
-        `told` takes weights on z to those on y.
+        H is about κn times the covariance of z = B y, where κ is the mean of its weights. An error
+        of variance Dᵢⱼ in that of y gives an error of covariance (κn)² B diag(D s) B in H(θ − θ̄),
+        where s are the expected squares of θ − θ̄ on y: posterior variances `spread`, and squares
+        of m − θ̄ = `gap`; `told` maps weights on z to weights on y.
         """
         size = np.trace(curvature) / max(np.sum(z * z) / len(z), 1e-300)
         square = np.sum((told @ spread) * told, axis=1) + np.square(told @ gap)

@@ -35,12 +35,12 @@ class ModelSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
 
 
 class AutoModel(ModelSettings, frozen=True, kw_only=True, tag="auto"):
-    """The model follows from the outcome: logistic, softmax or linear regression, or topics."""
+    """The model is determined by the outcome: logistic, softmax or linear regression, or topics."""
 
     prior_mean: Finite | None = None
     """Prior mean of every coefficient; default 0."""
     prior_sd: StandardDeviation | None = None
-    """Prior standard deviation of every coefficient; left out: learnt scales."""
+    """Prior standard deviation of every coefficient; by default the scales are learned."""
 
 
 class PriorSettings(ModelSettings, frozen=True, kw_only=True, tag="prior"):
@@ -53,13 +53,14 @@ class PriorSettings(ModelSettings, frozen=True, kw_only=True, tag="prior"):
 
 
 class RegressionSettings(ModelSettings, frozen=True, kw_only=True, tag="regression"):
-    """θ ~ N(prior_mean, prior_sd²) in each coordinate, or with learnt scales."""
+    """θ ~ N(prior_mean, prior_sd²) in each coordinate, or with learned scales."""
 
     prior_mean: Finite = 0.0
     """Prior mean of every coefficient."""
     prior_sd: StandardDeviation | None = None
-    """Prior standard deviation of every coefficient; left out: scales are learnt from the records
-    or releases by methods that can, and 1 otherwise."""
+    """Prior standard deviation of every coefficient; by default learned from the records or
+    releases if the method supports it, and 1 otherwise.
+    """
 
 
 class LogisticSettings(RegressionSettings, frozen=True, kw_only=True, tag="logistic"):
@@ -74,7 +75,7 @@ class LinearSettings(RegressionSettings, frozen=True, kw_only=True, tag="linear"
     """Linear regression, for a numeric outcome."""
 
     noise_sd: StandardDeviation | None = None
-    """Standard deviation of the outcome around its mean; left out: it is unknown and inferred."""
+    """Standard deviation of the outcome around its mean; by default unknown and inferred."""
 
 
 class NormalMeanSettings(PriorSettings, frozen=True, kw_only=True, tag="normal-mean"):
@@ -114,7 +115,7 @@ class NumPyroSettings(ModelSettings, frozen=True, kw_only=True, tag="numpyro"):
     arguments: dict[str, Any] = msgspec.field(default_factory=dict)
     """Further keyword arguments that are not records."""
     columns: dict[str, Any] = msgspec.field(default_factory=dict)
-    """Public facts about columns: a number of levels, or the least and largest value."""
+    """Public facts about columns: a number of levels, or the smallest and largest value."""
 
 
 class TopicSettings(ModelSettings, frozen=True, kw_only=True, tag="topics"):

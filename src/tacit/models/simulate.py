@@ -1,7 +1,7 @@
 """Simulated outcomes of synthetic records.
 
 θ is drawn from the prior, under which predictors may vary more than in most real problems. They are
-then divided by a constant, which for a model that is linear in θ amounts to another θ.
+then divided by a constant, which for a model that is linear in θ is equivalent to another θ.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def bernoulli_outcomes(logit: np.ndarray, rng: np.random.Generator) -> np.ndarra
 
 
 def logit_of(probability: np.ndarray) -> np.ndarray:
-    """log p/(1 − p), finite for 0 and 1 too."""
+    """log p/(1 − p), also finite for 0 and 1."""
     return np.log(np.maximum(probability, TINY)) - np.log(np.maximum(1 - probability, TINY))
 
 

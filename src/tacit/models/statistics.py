@@ -26,7 +26,7 @@ ROOT = float(np.sqrt(2.0))
 class Working(NamedTuple):
     """Records as terms s·(x·θ) − ½ω(x·θ)² of a log-likelihood: x is (n, d), s and ω are (n,).
 
-    A conjugate update adds up their statistics, s·x and ω·xxᵀ.
+    A conjugate update sums their statistics, s·x and ω·xxᵀ.
     """
 
     x: Array
@@ -46,7 +46,7 @@ class Statistics(abc.ABC):
         """The norm of each record's statistics over everything in `total`, (n,), float64."""
 
     def l1_norms(self) -> Array:
-        """The L1 norm of each record's statistics, for Laplace noise; not all have it."""
+        """The L1 norm of each record's statistics, for Laplace noise; not always available."""
         raise NotImplementedError
 
     @abc.abstractmethod
@@ -65,10 +65,10 @@ class Quadratic(Statistics):
     """Statistics of `Working` terms for a Gaussian q; `balance` is the precision's share κ.
 
     With full covariance a record contributes (s·x, κω·xxᵀ). The matrix is released as its upper
-    triangle, off-diagonal entries times √2, so that the norm is Frobenius's and noise of one
-    standard deviation in every coordinate is isotropic there. With a mean-field q the pair is
-    (score, diagonal): (s − ωx·m)x and κ·ωx², m the mean of q, which is public; b = score + Λ∘m.
-    Everything is divided by `unit`.
+    triangle with off-diagonal entries times √2, so that the norm is the Frobenius norm and noise of
+    the same standard deviation in every coordinate is isotropic. With a mean-field q the pair is
+    (score, diagonal): (s − ωx·m)x and κ·ωx², where m is the mean of q, which is public; b = score +
+    Λ∘m. Everything is divided by `unit`.
 
     A clipped record is equivalent to a record of smaller weight: its scaled contribution is still a
     term s·(x·θ) − ½ω(x·θ)² of a log-likelihood.
@@ -92,9 +92,10 @@ class Quadratic(Statistics):
         return xp.sqrt(xp.square(first) * squares + xp.square(second) * fourth) / self.unit
 
     def l1_norms(self) -> Array:
-        """|s|·‖x‖₁ + κω(‖x‖² + √2·Σ_{i<j} |xᵢxⱼ|), off-diagonal entries being released times √2.
+        """|s|·‖x‖₁ + κω(‖x‖² + √2·Σ_{i<j} |xᵢxⱼ|), because off-diagonal entries are released times
+        √2.
 
-        Twice the last sum is ‖x‖₁² − ‖x‖². With a mean-field q it is not there.
+        Twice the last sum is ‖x‖₁² − ‖x‖². With a mean-field q it is omitted.
         """
         x, largest = unit_rows(self.parts.x)
         slope, weight = self._terms
@@ -110,7 +111,7 @@ class Quadratic(Statistics):
     def _terms(self) -> tuple[Array, Array]:
         """s and ω, or s − ωx·m for a mean-field q, used for both norm and sum.
 
-        For a distant m they are dominated by rounding.
+        For a distant m they are dominated by rounding errors.
         """
         x, slope, weight = (value.astype(np.float64) for value in self.parts)
         if not whole(self.family):
@@ -135,7 +136,7 @@ class Quadratic(Statistics):
 def gaussian_factor(
     family: Family, q: Natural, total: dict[str, Array], balance: float = 1.0
 ) -> Natural:
-    """λ of the factor made of a total of `Quadratic`, including noise."""
+    """λ of the factor given by a total of `Quadratic`, including noise."""
     second = total["precision"] / balance
     if not whole(family):
         return {"linear": total["linear"] + second * _mean(q), "quadratic": -0.5 * second}
@@ -150,7 +151,7 @@ def gaussian_factor(
 
 
 def whole(family: Family) -> bool:
-    """True if all of xxᵀ is released; otherwise its diagonal, and the score at q's mean."""
+    """True if the full xxᵀ is released; otherwise its diagonal, and the score at q's mean."""
     return isinstance(family, FullGaussian) or family.dimension == 1
 
 

@@ -35,10 +35,10 @@ from tacit.support.tracing import span
 
 
 class Computer(Protocol):
-    """Computes updates from records. What it returns has not left the party."""
+    """Computes updates from records. The returned updates have not left the party yet."""
 
     def rehearse(self, requests: Sequence[Request]) -> None:
-        """Compile and test what these requests need, without records."""
+        """Compile and test the programs for these requests, without records."""
         ...
 
     def compute(self, requests: Sequence[Request], keys: Keys) -> Mapping[str, Update]:
@@ -102,7 +102,7 @@ class PartyAgent:
         settled
             Privacy terms per party; a party without terms is not private.
         charging
-            The ledger. None: nothing is charged, as in a simulation.
+            The ledger. With None nothing is charged, as in a simulation.
         check
             Raises for a request that must not be answered, before anything is charged.
         """

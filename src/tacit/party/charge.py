@@ -58,7 +58,7 @@ class Charging:
 
     @cached_property
     def plans(self) -> list[RunPlan]:
-        """What the whole run releases from each data set, as the ledger records it."""
+        """Everything that the whole run releases from each data set, as recorded in the ledger."""
         names: dict[DatasetId, list[str]] = {}
         for party, dataset in self.datasets.items():
             names.setdefault(dataset, []).append(party)
@@ -76,7 +76,9 @@ class Charging:
         ]
 
     def prices(self, *, before: bool = False) -> dict[DatasetId, float]:
-        """Smallest budget of each data set that admits the run, or what was charged before it."""
+        """Smallest budget of each data set that admits the run; with `before`, the earlier
+        spending instead.
+        """
         requested = self.requested
         delta: dict[DatasetId, float] = {}
         for party, dataset in self.datasets.items():
@@ -118,7 +120,7 @@ class Charging:
         return max(checks.values(), key=lambda check: check.used, default=None)
 
     def require_planned_visit(self, request: Request) -> None:
-        """Refuse a request that the plan does not contain, whatever visit number it claims."""
+        """Refuse a request that is not in the plan, whatever visit number it claims."""
         charged = self.ledger.charges(self.run)
         charged = [charge for charge in charged if charge.dataset == self.datasets[request.party]]
         requests = {charge.request for charge in charged}
@@ -144,7 +146,7 @@ class Charging:
     def uncharged(self, party: str) -> Settled:
         """The terms of the visits that are not charged yet.
 
-        Replies that are stored or can be recomputed count as charged. No visits if none is left.
+        Replies that are stored or can be recomputed count as charged. Empty if no visit is left.
         """
         settled = self.settled[party]
         paid = {one.purpose for one in self.ledger.paid_for(self.run)}
@@ -155,7 +157,7 @@ class Charging:
     def open(
         self, requests: Sequence[Request], rehearse: Rehearse | None = None
     ) -> tuple[dict[str, Reply], list[Request], dict[str, bytes]]:
-        """Stored replies by id, the other requests, and the noise keys of these.
+        """Stored replies by id, the other requests, and their noise keys.
 
         The other requests are charged, unless they were charged before and their replies were lost.
         `rehearse` is called with them before the charge.

@@ -38,8 +38,8 @@ def clipped_share(
 ) -> Clipped | None:
     """Share of contributions that are clipped at q.
 
-    With several kinds of release, the largest share; only those that bias q count if there are any.
-    None with secret noise, and for a method that does not support it.
+    With several kinds of release, the largest share; if some of them bias q, only these count. None
+    with secret noise, and for methods that do not support it.
     """
     method = agreement.method
     if agreement.insecure_noise_seed is None or not isinstance(method, PrivateMethod):

@@ -27,7 +27,7 @@ from tacit.privacy.mechanisms import LatticeTerms, check_released
 from tacit.privacy.noise_key import batch_key_data, secret_key, seeded_key, wrap_noise_key
 from tacit.server.messages import UPDATE, Request
 from tacit.support.compiler import jax, jnp
-from tacit.support.trees import tree_map
+from tacit.support.trees import tree_map, unstacked
 
 MIN_PADDED_ROWS = 64
 
@@ -80,7 +80,7 @@ class SinglePartyComputer:
         self._rehearsed: set[str] = set()
 
     def rehearse(self, requests: Sequence[Request]) -> None:
-        """Compile and test what these requests need, before they are charged."""
+        """Compile and test the programs for these requests, before they are charged."""
         for request in requests:
             check_start(self.agreement, request)
             if request.stage not in self._rehearsed:
@@ -133,13 +133,8 @@ def answer_many(
         for i in range(len(requests))
     ]
     if cost is not None or kept is not None:
-        updates = [
-            one._replace(
-                cost=tree_map(lambda leaf, i=i: leaf[i], cost),
-                memory=tree_map(lambda leaf, i=i: leaf[i], kept),
-            )
-            for i, one in enumerate(updates)
-        ]
+        each = zip(updates, unstacked((cost, kept), len(updates)), strict=True)
+        updates = [one._replace(cost=cost, memory=kept) for one, (cost, kept) in each]
     return updates
 
 
@@ -228,7 +223,7 @@ def check_start(agreement: Agreement, request: Request) -> None:
 def _start(agreement: Agreement, request: Request) -> Natural | None:
     """Starting point of the local computation: q, or the model's at the first request.
 
-    None for a stage that does not read q.
+    None for a stage that does not use q.
     """
     if request.q is None:
         return None
@@ -238,7 +233,7 @@ def _start(agreement: Agreement, request: Request) -> Natural | None:
 
 
 def _stacked_factors(requests: Sequence[Request]) -> Arrays | None:
-    """The parties' factors, one row each; None where the stage does not read them."""
+    """The parties' factors, one row each; None if the stage does not use them."""
     factors = [r.factor for r in requests if r.factor is not None]
     if not factors:
         return None
@@ -322,7 +317,7 @@ def _private_parts(
 def _noise(secrets: Sequence[bytes], now: Sequence[tuple[GaussianEvent, ...]]) -> np.ndarray:
     """Noise of every release, (requests, releases, numbers): a function of the secrets alone.
 
-    Drawn here, before the records are read, so that its timing tells nothing about them.
+    It is drawn before the records are read, so that its timing does not depend on them.
     """
     first = now[0]
     if not first:
@@ -345,7 +340,7 @@ def compiled(
 ) -> Callable[..., Any]:
     """Function that computes damped updates of several parties; data are arguments.
 
-    Compiled and mapped over parties, or, where the method computes in NumPy, a loop over them.
+    Compiled and mapped over parties or, if the method computes in NumPy, a loop over them.
     """
     in_numpy = method.in_numpy(model)
 
@@ -366,10 +361,9 @@ def compiled(
     def each(records: Any, weights: Any, own: Any, shared: Any) -> Any:
         # On the CPU these are views: nothing is copied between visits.
         records, weights = tree_map(np.asarray, (records, weights))
-        parties = range(len(weights))
-        parts = [tree_map(lambda leaf, i=i: leaf[i], (records, weights, own)) for i in parties]
         with np.errstate(all="ignore"):  # results are checked instead
-            found = [one(part[0], part[1], part[2], shared) for part in parts]
+            parts = unstacked((records, weights, own), len(weights))
+            found = [one(*part, shared=shared) for part in parts]
         return tree_map(lambda *leaves: np.stack(leaves), *found)
 
     return each

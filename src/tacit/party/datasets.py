@@ -18,7 +18,7 @@ def identify_parties(
 ) -> dict[str, DatasetId]:
     """Data set id of every party's records under the ledger's key.
 
-    All rows and columns of the source count, whatever this run uses of them.
+    All rows and columns of the source count, regardless of which of them this run uses.
     """
     names = list(parties)
     if not federation.source and not federation.raw:
@@ -37,7 +37,7 @@ def identify_parties(
 
 
 def source_records(federation: Federation, names: list[str]) -> Mapping[str, Records]:
-    """All rows and columns of the source by party, or the prepared records without one."""
+    """All rows and columns of the source by party; without a source, the prepared records."""
     source = federation.raw if federation.source is None else federation.source
     return _by_party(source or federation.parties, names)
 
@@ -51,9 +51,7 @@ def _by_party(records: Mapping[str, Records], names: list[str]) -> Mapping[str, 
 
 
 def identify_arrays(ledger: Ledger, parties: Mapping[str, Records]) -> dict[str, DatasetId]:
-    """Data set id of every party's arrays. Person codes, which each fit may number anew, are left
-    out.
-    """
+    """Data set id of every party's arrays, without person codes, which each fit may renumber."""
     arrays: dict[str, dict[str, Any]] = {
         name: {key: value for key, value in records.items() if key != PERSON}
         for name, records in parties.items()

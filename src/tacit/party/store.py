@@ -52,7 +52,7 @@ class PartyStore:
     """A party's store in one file, written atomically. A repeated request gets the same bytes."""
 
     def __init__(self, path: Path, digest: str) -> None:
-        """Open the file; the state of another configuration is set aside."""
+        """Open the file; the state of another configuration is renamed and not used."""
         self._path = path
         self._kept = _Kept(digest=digest)
         kept = _read(path)

@@ -11,11 +11,11 @@ from tacit.models import Model
 
 @dataclass(frozen=True)
 class Agreement:
-    """What every party of a run has agreed on. Hashable by identity of its parts."""
+    """The terms that all parties of a run share. Hashable by identity of its parts."""
 
     model: Model
     family: Family
     method: LocalMethod
     seed: int
     insecure_noise_seed: int | None = None
-    """Where a private method's noise comes from; None: the operating system's entropy."""
+    """Seed of a private method's noise in a simulation; None: the operating system's entropy."""

@@ -74,7 +74,7 @@ REASONS: tuple[tuple[Callable[[Case], bool], str], ...] = (
 
 
 def _no_outcomes(model: Model) -> str:
-    """Why a model cannot simulate outcomes; empty: it can."""
+    """Why a model cannot simulate outcomes; empty if it can."""
     if not isinstance(model, SimulatesOutcomes):
         return f"model {model.kind!r} cannot simulate outcomes"
     try:
@@ -102,7 +102,7 @@ SCORES_REASONS: tuple[tuple[Callable[[Case], bool], str], ...] = (
     (lambda case: case.schedule.damping not in (None, 1.0),
      "schedule.damping is set; scores find the length of their steps themselves"),
 )  # fmt: skip
-"""Why private scores will not do, for models that private scoring does not serve."""
+"""Reasons against private scores, for models that private scoring does not support."""
 LACKS = "intervals of dp-sgd contain neither the noise nor what clipping does"
 
 
@@ -171,7 +171,7 @@ def _private(case: Case) -> tuple[PrivateMethod, str]:
 
 
 def _refusal(case: Case, reasons: tuple[tuple[Callable[[Case], bool], str], ...]) -> str | None:
-    """The first reason that applies, in words."""
+    """Text of the first reason that applies."""
     for applies, words in reasons:
         if applies(case):
             return words.format(

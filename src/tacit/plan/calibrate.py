@@ -81,16 +81,18 @@ class PartyShape(NamedTuple):
 
 
 class LatticeShape(NamedTuple):
-    """What the lattice of a run's releases depends on besides clip and noise, all of it public."""
+    """Public inputs of the lattice of a run's releases besides clip and noise."""
 
     numbers: Callable[[int], int]
     """Numbers per release, by visit."""
     units: int = HIDDEN_UNITS
     """Bound on the contributions to one party's sum."""
     parties: int = 1
-    """Parties whose noise is added up before anyone sees it."""
+    """Number of parties whose noise is summed before it becomes visible."""
     most_units: int = HIDDEN_UNITS
-    """Contributions that a party may have: `units`, or fewer if each adds up several parts."""
+    """Largest number of contributions of a party: `units`, or fewer if each is a sum of several
+    parts.
+    """
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,11 +146,11 @@ def settle(
 ) -> dict[str, Settled]:
     """Calibrate every party's noise; refuse a guarantee that cannot be met.
 
-    `shares` is the number of messages that are added up before they are seen by anyone, `numbers`
-    gives the count of numbers per release by visit, and `total_units` is the number of all units,
-    or 0 where it is not public. `summed_parts` is a property of the model: rounding is bounded for
+    `shares` is the number of messages that are summed before they become visible, `numbers` gives
+    the count of numbers per release by visit, and `total_units` is the number of all units, or 0 if
+    it is not public. `summed_parts` is a property of the model: rounding is bounded for
     √summed_parts times as many contributions. `elsewhere` names the parties of a live federation
-    whose number of units is not known here: their ε holds for any number. None: not live.
+    whose number of units is not known here; their ε holds for any number. None if not live.
     """
     shares = 1 if privacy.aggregation == "plain" else shares
     units = max(total_units, LEAST_UNITS) if total_units else HIDDEN_UNITS
@@ -242,7 +244,7 @@ def _answers(
 def _with_one_step(
     every: dict[str, tuple[tuple[GaussianEvent, ...], ...]],
 ) -> dict[str, tuple[tuple[GaussianEvent, ...], ...]]:
-    """The same events on the finest of the parties' lattices: only equal steps can be added up."""
+    """The same events on the finest lattice of all parties: only equal steps can be added."""
     events = [event for answers in every.values() for answer in answers for event in answer]
     finest = max((event.lattice.bits for event in events if event.lattice), default=LEAST_BITS)
 
@@ -265,7 +267,7 @@ def _check_ring(
     *,
     terms: int,
 ) -> None:
-    """Refuse sums that may be cut off because they do not fit into 64-bit integers.
+    """Refuse sums that might not fit into 64-bit integers and would be truncated.
 
     A sum of shared noise has up to `terms` terms.
     """
@@ -318,8 +320,8 @@ def _multiplier(
 ) -> float:
     """z for one party; calibrated once for parties with equal settings.
 
-    It does not depend on the party's number of units, so that the step of its releases follows from
-    the agreed plan.
+    It does not depend on the party's number of units, so the agreed plan determines the step of its
+    releases.
     """
     target, given, delta = privacy.of(party)
     if given is not None:
@@ -341,10 +343,10 @@ def _multiplier(
 def _check_rates(
     privacy: Privacy, method: Releasing, shapes: dict[str, PartyShape], *, live: bool
 ) -> None:
-    """Refuse a party so small that a batch of one is a larger share than the sampling rate.
+    """Refuse a party so small that a batch of one unit exceeds the sampling rate.
 
-    Noise that is calibrated for the rate would not be enough, and the server of a live federation
-    states ε at the rate. Given noise in one process is accounted for at the party's own share.
+    Noise calibrated for the rate would not be sufficient, and the server of a live federation
+    states ε at the rate. In one process, given noise is accounted for at the party's own rate.
     """
     for party, shape in shapes.items():
         if not live and privacy.of(party)[0] is None:

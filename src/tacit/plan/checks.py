@@ -1,4 +1,4 @@
-"""Resolve the choices of a plan and refuse what cannot work.
+"""Resolve the choices of a plan and refuse invalid ones.
 
 Nothing here runs, reads a file or charges a ledger. `tacit.plan.plan.make_plan` uses these
 functions.
@@ -49,10 +49,10 @@ def choose_family(
 ) -> Family:
     """The family of that name; "auto" is full covariance up to `most_full` parameters.
 
-    Mean-field intervals are too narrow wherever coordinates are correlated, and many parties that
-    correct a mean-field q at once converge slowly; up to hundreds of coordinates a full covariance
-    costs little. Larger models and neural networks get the mean-field family, and so does a private
-    run: d² noisy numbers instead of 2d would drown in their noise.
+    Mean-field intervals are too narrow if coordinates are correlated, and many parties that update
+    a mean-field q at once converge slowly. Up to hundreds of coordinates a full covariance costs
+    little. Larger models, neural networks and private runs get the mean-field family: with d² noisy
+    numbers instead of 2d, the noise would dominate.
     """
     if model.own_family is not None:
         if kind not in ("auto", model.own_family.kind):
@@ -155,7 +155,7 @@ def resolved_schedule(
 def check_in_step(settled: dict[str, Settled], schedule: Schedule, live: Live | None) -> None:
     """Refuse shared noise that differs by visit if parties may be at different visits.
 
-    In secure sums a visit is the round, also for a party that was absent before.
+    In secure sums the visit number is the round, also for a party that was absent before.
     """
     apart = schedule.parties_per_round is not None or (live is not None and live.quorum is not None)
     differ = any(len(one.answers) > 1 for one in settled.values())
@@ -169,7 +169,7 @@ def check_in_step(settled: dict[str, Settled], schedule: Schedule, live: Live | 
 
 
 def check_integers_only(model: Model, family: Family, method: PrivateMethod, rounds: int) -> None:
-    """Refuse releases that are not integers of one lattice: only these can be masked."""
+    """Refuse releases that are not integers on one lattice, because only these can be masked."""
     for stage in method.stage_table(rounds):
         if method.integer_shapes(model, family, stage) is None:
             raise ConfigError(
@@ -208,7 +208,7 @@ def facts(
 def units_of(
     method: LocalMethod, privacy: Privacy | None, parties: dict[str, Records], live: Live | None
 ) -> dict[str, int]:
-    """Number of units per party; estimated where the records are elsewhere."""
+    """Number of units per party; estimated if the records are not in this process."""
     if privacy is None or not isinstance(method, PrivateMethod):
         return {}
     method = method.bind(unit=privacy.unit)
@@ -257,7 +257,7 @@ def settled_method(
 
 
 def _check_pure(method: PrivateMethod, privacy: Privacy) -> None:
-    """Refuse pure ε where the noise cannot be Laplace noise of each party."""
+    """Refuse pure ε unless each party can add Laplace noise."""
     if not method.pure_noise:
         pure = ", ".join(
             kind
@@ -278,8 +278,8 @@ def _check_pure(method: PrivateMethod, privacy: Privacy) -> None:
 def check_rounding(model: Model, method: LocalMethod) -> None:
     """Refuse models whose rounding errors depend on the number of records, if that is private.
 
-    The compiler's order of summation depends on array shapes. Clipping bounds one unit's
-    contribution; where rounding errors grow, a unit that changes a shape would change all
+    The compiler's order of summation depends on array shapes. Clipping bounds the contribution of
+    one unit; but if rounding errors can grow, a unit that changes an array shape would change all
     contributions.
     """
     if not (model.rounding_grows and isinstance(method, PrivateMethod)):
@@ -302,9 +302,9 @@ def shapes_of(schedule: Schedule, units: dict[str, int], seed: int) -> dict[str,
 
 
 def shares_of(privacy: Privacy, schedule: Schedule, parties: int, live: Live | None) -> int:
-    """Number of messages that are added up before anyone sees them.
+    """Number of messages that are summed before they become visible.
 
-    In secure sums those of parties that do not collude.
+    With secure sums, only messages of parties that do not collude.
     """
     if privacy.aggregation == "plain":
         return 1
@@ -398,7 +398,7 @@ def _check_records(model: Model, parties: dict[str, Records]) -> None:
 
 
 def _check_shapes(model: Model, party: str, form: dict[str, tuple[int, ...]]) -> None:
-    """Refuse an x with another number of columns than the model, or a y with several."""
+    """Refuse an x whose number of columns differs from the model's, or a y with several columns."""
     if model.x_columns is None:
         return
     for key in ("x", "y"):

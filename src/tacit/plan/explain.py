@@ -20,7 +20,7 @@ GROUP_SIZES = (2, 5, 10)
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One attacker: what they see, and ε for one unit and for a whole party."""
+    """One attacker: what it sees, and ε for one unit and for a whole party."""
 
     attacker: str
     sees: str
@@ -108,11 +108,11 @@ def _on_the_way(settled: Settled) -> list[tuple[str, str, float, str]]:
 
 
 def _around_sums(secure: Thresholds, colluding: int) -> list[tuple[str, str, float, str]]:
-    """Attackers on secure sums: what is left of the noise of the guarantee.
+    """Attackers on secure sums, and the remaining noise.
 
-    Up to c parties and the server see sums in which at least q − c parties' noise is unknown to
-    them. k > c parties leave q − k of it. From 2t ≤ n + k on, they can unmask two different sums of
-    one round and so read single messages, each with one party's noise.
+    The server with up to c parties sees sums that contain the unknown noise of at least q − c
+    parties; with k > c parties, that of q − k. If 2t ≤ n + k, they can unmask two different sums of
+    one round and so read single messages, each with the noise of one party.
     """
 
     def left(count: int) -> tuple[float, str]:
@@ -167,7 +167,7 @@ def _server(settled: Settled, *, central: bool) -> tuple[str, str, float, str]:
 
 
 def _with_noise(settled: Settled, share: float) -> list[GaussianEvent]:
-    """The events with that share of the noise; the step of their lattice stays as it is."""
+    """The events with that share of the noise; the step of their lattice does not change."""
     found = []
     for event in settled.all_events:
         lattice = event.lattice

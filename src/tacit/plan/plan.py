@@ -80,11 +80,13 @@ class Plan:
     why: str = field(default="", compare=False)
     """Reason for the method chosen by "auto"; empty if the method was given."""
     earlier: Natural | None = field(default=None, repr=False)
-    """Posterior of earlier records, which takes the place of the prior."""
+    """Posterior of earlier records, which replaces the prior."""
 
     @property
     def prior(self) -> Natural:
-        """What the parties' factors multiply: the model's prior or an earlier posterior."""
+        """The distribution that the parties' factors multiply: the model's prior or an earlier
+        posterior.
+        """
         return self.model.prior(self.family) if self.earlier is None else self.earlier
 
     @property
@@ -131,7 +133,7 @@ class Plan:
 
     @property
     def thresholds(self) -> Thresholds | None:
-        """Thresholds of secure sums; None if messages are not added up in secret."""
+        """Thresholds of secure sums; None if secure sums are not used."""
         return self.privacy and self.privacy.thresholds(len(self.parties))
 
     @property
@@ -180,14 +182,14 @@ class Plan:
         return shares if shares > 1 else None if self.live is None else self.live.quorum
 
     def read_released(self, request: Request, released: Arrays) -> Arrays:
-        """What one party's reply released, as floats: integers times their public step.
+        """Released values of one party's reply as floats: integers times their public step.
 
         Parameters
         ----------
         request
             The request that it answers.
         released
-            What the reply carries.
+            The released arrays of the reply.
         """
         lattice = self._lattice
         if lattice is None or lattice.shapes(request.stage) is None:
@@ -198,7 +200,7 @@ class Plan:
 
     @property
     def _lattice(self) -> LatticeRules | None:
-        """How integers of a private run are added up and read."""
+        """How integers of a private run are summed and converted."""
         if self.privacy is None or not self.settled:
             return None
 
@@ -294,10 +296,10 @@ def make_plan(
     live: Live | None = None,
     earlier: Natural | None = None,
 ) -> Plan:
-    """Resolve every "auto" and refuse what cannot work, before anything runs or is charged.
+    """Resolve every "auto" and refuse invalid choices, before anything runs or is charged.
 
-    `trust` overrides the trust text of the aggregation. With `live`, records that are elsewhere are
-    an empty dictionary. `earlier` is the posterior of earlier records, which replaces the prior.
+    `trust` overrides the trust text of the aggregation. With `live`, records held elsewhere are an
+    empty dictionary. `earlier` is the posterior of earlier records, which replaces the prior.
     """
     check_parties(model, parties, seed, live)
     given = schedule = schedule or Synchronous()
@@ -347,7 +349,9 @@ def _private_plan(
     trust: str | None,
     instead: Callable[[], Plan],
 ) -> Plan:
-    """The plan with noise and guarantee; `instead` if "auto" chose a method that cannot have it."""
+    """The plan with noise and guarantee; `instead` replaces a method chosen by "auto" that
+    cannot be calibrated.
+    """
     method = plan.method
     assert isinstance(method, PrivateMethod)
     settled = _settled(plan, method, privacy, units, trust)

@@ -1,4 +1,4 @@
-"""Sums of contributions whose norms were clipped: all that a mechanism may release.
+"""Sums of contributions with clipped norms: the only values that a mechanism may release.
 
 A unit (a record, a person, a shard, a party) contributes one vector, given as a pytree. `Bounded`
 is the sum of these after each was scaled to norm ≤ C, together with C. It is made by clipping and
@@ -28,18 +28,18 @@ LARGEST_NORM = 1e15
 MIN_SQUARED_NORM = 1e-200
 """A squared norm below this has lost too many digits to define a direction."""
 BLOCK_ROWS = LEAST_UNITS // 2
-"""Rows whose products are added up at a time: see `_squares_summed`."""
+"""Number of rows whose products are summed at a time: see `_squares_summed`."""
 MOST_ROWS = BLOCK_ROWS * (LEAST_UNITS // 2 - 1)
-"""Rows of all units of a party together, at most."""
+"""Largest number of rows of all units of a party together."""
 
 
 class Bounded:
     """Σᵢ cᵢ with ‖cᵢ‖ ≤ `clip` for every unit i, where each unit occurs at most once.
 
-    Formal guarantee: leaving a unit out moves `value` by at most `clip` in the norm over all
-    leaves; putting another in its place by at most 2·`clip`, or √2·`clip` where no two possible
-    contributions have a negative inner product, as is so where no coordinate is negative. `norm` is
-    "l2", or "l1" for Laplace noise, where replacing a unit moves the sum by at most 2·`clip`.
+    Formal guarantee: removing a unit moves `value` by at most `clip` in the norm over all leaves;
+    replacing a unit moves it by at most 2·`clip`, or √2·`clip` if no two possible contributions
+    have a negative inner product, for example because no coordinate is negative. `norm` is "l2", or
+    "l1" for Laplace noise, where replacing a unit moves the sum by at most 2·`clip`.
     """
 
     __slots__ = ("clip", "nonnegative", "norm", "value")
@@ -150,12 +150,12 @@ def clip_sum(
     the weight independent of the label. They are float64: in float32 the square of a number below
     1e-19 underflows to 0, and the norm would be too small. `weighted_sum(w)` must be Σ wᵢ cᵢ and
     must not use a unit of weight 0. `tacit.testing.check_clipping` compares it with `clip_units`.
-    `tally` is that of `clip_units`; `norm` says which norm `norms` are.
+    `tally` is as in `clip_units`; `norm` is the kind of norm in `norms`.
 
     If contributions are nonnegative, `least` is a lower bound on each unit's smallest coordinate.
     The sum is then marked `nonnegative`, and a unit with `least` < 0 (or NaN) contributes nothing.
-    `acute` says that no two possible contributions have a negative inner product, which is for the
-    caller to prove; the sum is marked likewise.
+    `acute` declares that no two possible contributions have a negative inner product, which the
+    caller must prove; the sum is marked accordingly.
     """
     if norms.dtype != jnp.float64:
         raise TypeError(
@@ -199,10 +199,10 @@ def clip_moments(
 ) -> Bounded:
     """Σ_u w_u Σⱼ x_uj x_ujᵀ, each unit scaled to Frobenius norm ≤ C, packed by `pack_symmetric`.
 
-    `rows` is (units, d), or (units, places, d) where a unit has several; rows of weight 0 are
+    `rows` is (units, d), or (units, places, d) if units have several rows; rows of weight 0 are
     ignored. A unit's norm is bounded by Σⱼ ‖x_uj‖², which for one row is the norm itself. `filled`
     also scales shorter contributions up to norm C, so that only directions count; a zero
-    contribution stays zero. `tally` is that of `clip_units`.
+    contribution stays zero. `tally` is as in `clip_units`.
 
     Contributions are positive semi-definite matrices P, Q, whose inner product tr(PQ) is ≥ 0, so
     that ‖P − Q‖² ≤ ‖P‖² + ‖Q‖² ≤ 2C²: the √2 of `nonnegative` holds although coordinates may be
@@ -227,9 +227,9 @@ def clip_moments(
 def _squares_summed(rows: Array) -> Array:
     """Σ rᵢrᵢᵀ by blocks, so that no number is rounded more than `LEAST_UNITS` times.
 
-    The bound E on the rounding of a sum is made of the units' norms, which the clip bounds, and of
-    the number of additions that a term takes part in. Units may have any number of rows, so that
-    the rows of one long sum could outnumber the units that E is charged for. Each term here is in
+    The bound E on the rounding error of a sum depends on the units' norms, which the clip bounds,
+    and on the number of additions that a term takes part in. Units may have any number of rows, so
+    the rows of one long sum could outnumber the units that E is charged for. Here each term is in
     at most `BLOCK_ROWS` additions of its block and one per block.
     """
     count, width = rows.shape

@@ -1,16 +1,16 @@
 """The ChaCha20 stream as a random generator of JAX, for secret noise.
 
 JAX's default generator, Threefry-2x32, has 64-bit keys. An attacker with one release and a guess
-about the records could search them all. Secret noise and secret batches therefore come from the
+about the records could search all of them. Secret noise and secret batches therefore come from the
 ChaCha20 block function (RFC 8439), registered as a JAX key type:
 
     random bits      block(key, counter = 0, 1, …, nonce = (0, 0, "bits"))
     split            block(key, counter = number,  nonce = (0, 0, "spli")), its first 8 words
     fold_in          block(key, counter = data,    nonce = (0, 0, "fold")), its first 8 words
 
-Everything is element-wise integer arithmetic, so that the bits are the same alone and in a batch,
+Everything is element-wise integer arithmetic, so the bits are the same alone and in a batch,
 compiled and not, on every machine. A simulation with a known seed uses Threefry keys, so that
-published numbers stay reproducible; it has no guarantee. The key type tells the generators apart.
+published numbers stay reproducible; it has no guarantee. The key type distinguishes the generators.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def chacha_blocks(key: Array, counter: Array, nonce: tuple[int, int, int]) -> Ar
 
 
 def _double_round(rows: tuple[Array, ...]) -> tuple[Array, ...]:
-    """A round of the columns and one of the diagonals, which are columns of the turned rows."""
+    """A round of the columns and one of the diagonals, which are columns of the rotated rows."""
     a, b, c, d = _quarter_rounds(*rows)
     a, b, c, d = _quarter_rounds(a, _turned(b, 1), _turned(c, 2), _turned(d, 3))
     return a, _turned(b, 3), _turned(c, 2), _turned(d, 1)

@@ -1,7 +1,7 @@
 """Events: records of private releases, read by accountants and stored in ledgers.
 
-An event holds the norm bound C of one unit's contribution, the standard deviation s of the noise,
-how the batch was sampled, and the lattice on which it was released. It does not hold ε, which
+An event contains the norm bound C of one unit's contribution, the standard deviation s of the
+noise, the sampling of the batch, and the lattice of the release. It does not contain ε, which
 follows from an adjacency, a δ and an accountant. Sensitivity is derived only here.
 """
 
@@ -52,9 +52,9 @@ Sampling = Poisson | WithoutReplacement
 CLIP_MARGIN = 1e-6
 """Contributions are clipped to C·(1 − CLIP_MARGIN), which leaves room for rounding."""
 HIDDEN_UNITS = 1 << 20
-"""Bound on the contributions of one party where their number is secret."""
+"""Bound on the contributions of one party if their number is secret."""
 LEAST_UNITS = 1 << 16
-"""Bound on the contributions where fewer are declared: the clip's margin covers their rounding."""
+"""Bound on the contributions if fewer are declared: the clip's margin covers their rounding."""
 KERNEL = 2.0
 """s₀ of the domination lemma (docs/methods/lattice.md)."""
 
@@ -64,8 +64,8 @@ class Lattice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     Formal guarantee: with γ the step, a party rounds the float64 sum of at most `units`
     contributions and adds noise to its `numbers` integers. One unit moves the integers by at most
-    (S + 2E)/γ + √d, S being the sensitivity of the exact sum and E ≤ n(n + 3)·2⁻⁵³·C a bound on the
-    rounding of a float64 sum in any order.
+    (S + 2E)/γ + √d, where S is the sensitivity of the exact sum and E ≤ n(n + 3)·2⁻⁵³·C a bound on
+    the rounding of a float64 sum in any order.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Lattice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     bits
         k: the noise of each party has the parameter 2^k.
     parties
-        M: parties whose noise is added up before anyone sees it.
+        M: number of parties whose noise is summed before it becomes visible.
     units
         n: public bound on the number of contributions to one party's sum.
     """
@@ -95,7 +95,7 @@ class Lattice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def slack(self) -> float:
-        """κ: the log-ratio by which the noise differs from a processed continuous Gaussian.
+        """κ: the log-ratio between the noise and a processed continuous Gaussian.
 
         d·ln((1 + τ)/(1 − τ)) with τ = 2e^(−2π²s₀²)/(1 − e^(−2π²s₀²)) for the kernel, and for M
         parties 10d Σ_{j<M} e^(−2π²σ²j/(j + 1)) (Kairouz, Liu and Steinke 2021, Theorem 2).
@@ -117,7 +117,7 @@ class Lattice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """Integer sensitivity over the sd of the dominating continuous Gaussian.
 
         `moved` is the sensitivity of the exact sum for contributions of norm `clip`. Half of the
-        clip's margin pays for rounding; the other half for the rounding of norms.
+        clip's margin covers the rounding of the sum; the other half covers the rounding of norms.
         """
         step = self.step(noise_sd)
         moved = max(moved, moved * (1.0 - 0.5 * CLIP_MARGIN) + self.rounding(clip))
@@ -149,8 +149,8 @@ class GaussianEvent(
 
     `nonnegative`: no two contributions can have a negative inner product (every coordinate is ≥ 0,
     or each is a positive semi-definite matrix), which bounds the distance of two of them by √2·C
-    instead of 2·C. `lattice` says that the release was one of integers, as every release of a run
-    is; without it the event is that of continuous noise on real numbers.
+    instead of 2·C. `lattice` describes a release of integers, as in every run; without it the event
+    is that of continuous noise on real numbers.
     """
 
     clip: float
@@ -190,7 +190,7 @@ class GaussianEvent(
         return self.clip * (math.sqrt(2.0) if self.nonnegative else 2.0)
 
     def distance(self, moved: float) -> float:
-        """A move of the exact sum in units of the noise, with what rounding adds to it.
+        """A difference of the exact sum in units of the noise, including the effect of rounding.
 
         >>> GaussianEvent(clip=1.0, noise_sd=4.0).distance(1.0)
         0.25
@@ -214,7 +214,7 @@ class GaussianEvent(
         numbers
             Numbers per release.
         parties
-            Parties whose noise is added up before anyone sees it.
+            Number of parties whose noise is summed before it becomes visible.
         units
             Public bound on the number of contributions to one party's sum.
         """
@@ -226,11 +226,11 @@ class GaussianEvent(
 class LaplaceEvent(GaussianEvent, frozen=True, kw_only=True, tag="laplace"):
     """`count` releases of Σ (contributions of L1 norm ≤ clip) + Laplace noise: pure ε, δ = 0.
 
-    The noise of every coordinate has scale b = `noise_sd`/√2. One release is ε-private with
-    ε = Δ/b, Δ being the L1 sensitivity: C for add-or-remove-one and 2C for replace-one, where
-    `nonnegative` changes nothing. On a lattice of step γ the noise is discrete Laplace of parameter
-    2^k and b = γ·2^k; rounding moves each of the d integers by one more at most, so that
-    ε = (Δ + 2E)/b + d/2^k, exactly.
+    The noise of every coordinate has scale b = `noise_sd`/√2. One release is ε-private with ε =
+    Δ/b, where Δ is the L1 sensitivity: C for add-or-remove-one and 2C for replace-one;
+    `nonnegative` has no effect. On a lattice of step γ the noise is discrete Laplace of parameter
+    2^k and b = γ·2^k; rounding moves each of the d integers by at most one more, so that ε = (Δ +
+    2E)/b + d/2^k, exactly.
 
     Formal guarantee: `loss` is an upper bound on the privacy loss of one release, whatever is
     released; it holds for adaptively chosen releases, whose losses add up.
@@ -263,7 +263,8 @@ class LaplaceEvent(GaussianEvent, frozen=True, kw_only=True, tag="laplace"):
         return self.clip * (1.0 if adjacency == "add-or-remove-one" else 2.0)
 
     def distance(self, moved: float) -> float:
-        """An L1 move of the exact sum over the scale of the noise, with what rounding adds.
+        """An L1 difference of the exact sum over the scale of the noise, including the effect of
+        rounding.
 
         >>> round(LaplaceEvent(clip=1.0, noise_sd=2.0**0.5).distance(1.0), 12)
         1.0
@@ -293,4 +294,4 @@ class LaplaceEvent(GaussianEvent, frozen=True, kw_only=True, tag="laplace"):
 
 
 Event = GaussianEvent | LaplaceEvent
-"""What a ledger can hold."""
+"""Events that a ledger can store."""

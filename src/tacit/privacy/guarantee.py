@@ -31,7 +31,7 @@ class Guarantee(msgspec.Struct, frozen=True, kw_only=True):
     adjacency: Adjacency
     trust: str
     caveat: str | None = None
-    """What weakens or voids the guarantee, e.g. a known seed."""
+    """Condition that weakens or voids the guarantee, e.g. a known seed."""
 
     def __str__(self) -> str:
         text = (

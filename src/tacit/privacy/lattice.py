@@ -1,20 +1,21 @@
 """Exact discrete Gaussian and Laplace noise on a public lattice, from a ChaCha20 keystream.
 
-A release is rounded to integer multiples of a public step γ and integer noise is added, so that
-nothing hides in the low bits of a floating-point number (Mironov 2012). The noise of a party has
-the law P(X = x) ∝ exp(−x²/2s²) over the integers with s = 2^k, and γ = (noise sd of the party)/s.
-docs/methods/lattice.md has the proofs; `tacit.privacy.events.Lattice` the integer sensitivity.
+A release is rounded to integer multiples of a public step γ and integer noise is added, so that the
+low bits of a floating-point number reveal nothing (Mironov 2012). The noise of a party has the
+distribution P(X = x) ∝ exp(−x²/2s²) over the integers with s = 2^k, and γ = (noise sd of the
+party)/s. The proofs are in docs/methods/lattice.md, the integer sensitivity in
+`tacit.privacy.events.Lattice`.
 
 **Sampler.** X = ±(u + s·v) with k uniform bits u and P(v) ∝ exp(−v²/2), accepted with probability
-exp(−u(u + 2sv)/2s²), where "−0" is rejected. For pure ε the law is P(X = x) ∝ exp(−|x|/s) instead:
-P(v) ∝ exp(−v), accepted with probability exp(−u/s). A decision compares a uniform real number U,
-whose binary digits come from the keystream, with a probability p. The first 64 digits and a
-floating-point value of p decide, except where the two are closer than an enclosure of p allows
-(2⁻⁴⁰, or one unit of 2⁻⁶⁴ in the table of v); there p is enclosed by integers and more digits are
-drawn until the two differ. The law is therefore exact if `numpy.exp` errs by less than 2⁻⁴¹.
+exp(−u(u + 2sv)/2s²), where "−0" is rejected. For pure ε the distribution is P(X = x) ∝ exp(−|x|/s)
+instead: P(v) ∝ exp(−v), accepted with probability exp(−u/s). A decision compares a uniform real
+number U, whose binary digits come from the keystream, with a probability p. The first 64 digits are
+compared with a floating-point value of p. If the two are closer than the error bound of p (2⁻⁴⁰, or
+one unit of 2⁻⁶⁴ in the table of v), p is enclosed by integers and more digits are drawn until U and
+p differ. The distribution is therefore exact if `numpy.exp` errs by less than 2⁻⁴¹.
 
-A key of 256 bits determines an infinite sequence of noise, whatever the number of draws into which
-it is divided: a lost answer is computed again with the same noise.
+A key of 256 bits determines an infinite sequence of noise, independent of how it is divided into
+draws: a lost answer is computed again with the same noise.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ LEAST_BITS, MOST_BITS = 20, 40
 CHUNK = 1 << 15
 """Candidates per chunk: small enough for the processor's cache."""
 ENCLOSURE = 2.0**-40
-"""Differences of U and p up to this are decided by integers."""
+"""Differences between U and p up to this are decided by integer arithmetic."""
 RING_BITS = 62
 """The sum over all parties stays below 2^62, so that 64-bit sums do not wrap."""
 _WORDS = 3  # per candidate: u and sign; v; acceptance
@@ -84,7 +85,8 @@ Law = Literal["gaussian", "laplace"]
 class DiscreteNoise:
     """The sequence of discrete noise of one key, with parameter s = 2^`bits`.
 
-    What was drawn and not yet taken is kept, so that many short draws cost as much as a long one.
+    Numbers that were drawn but not yet used are kept, so that many short draws cost as much as a
+    long one.
     """
 
     law: ClassVar[Law]
@@ -119,7 +121,7 @@ class DiscreteNoise:
         return joined[:count]
 
     def ahead(self, count: int) -> None:
-        """Draw so many numbers before they are needed."""
+        """Draw `count` numbers before they are needed."""
         self._ready, self._count = [self.draw(count), *self._ready], self._count + count
 
 
@@ -141,8 +143,11 @@ NOISE: dict[Law, type[DiscreteNoise]] = {"gaussian": DiscreteGaussian, "laplace"
 def draw_each(
     keys: Sequence[bytes], count: int, bits: int = LEAST_BITS, law: Law = "gaussian"
 ) -> np.ndarray:
-    """The first `count` numbers of each key's sequence, (keys, count); the same as one by one."""
+    """The first `count` numbers of each key's sequence, (keys, count); the same as key by key."""
     check_bits(bits)
+    distinct = {key: place for place, key in enumerate(dict.fromkeys(keys))}
+    if len(distinct) < len(keys):  # simulated noise of one party in many alternative data sets
+        return draw_each(list(distinct), count, bits, law)[[distinct[key] for key in keys]]
     found = np.empty((len(keys), count), np.int64)
     if count == 0:
         return found
@@ -194,7 +199,9 @@ def accepted(words: np.ndarray, bits: int, digits: Keystream, law: Law = "gaussi
 def candidates(
     words: np.ndarray, bits: int, law: Law = "gaussian"
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Value of each candidate, whether it is accepted, and whether floats cannot decide that."""
+    """Value of each candidate, whether it is accepted, and whether floats are too imprecise to
+    decide.
+    """
     first, second, third = words[:, 0], words[:, 1], words[:, 2]
     table = _table(law)
     tens = np.searchsorted(table, second, side="right")
@@ -218,7 +225,7 @@ def candidates(
 def refined(
     words: Sequence[int], bits: int, digits: Keystream, law: Law = "gaussian"
 ) -> int | None:
-    """One candidate by integers alone; None if it is rejected."""
+    """One candidate by integer arithmetic alone; None if it is rejected."""
     first, second, third = words
     s = 1 << bits
     tens = _level(_Uniform(second, digits), law)
@@ -241,7 +248,7 @@ class Bounds(NamedTuple):
 
 
 class _Uniform:
-    """A uniform real number in [0, 1) whose binary digits are drawn as they are needed."""
+    """A uniform real number in [0, 1) whose binary digits are drawn on demand."""
 
     def __init__(self, first: int, digits: Keystream) -> None:
         self._digits, self.value, self.bits = digits, first, 64
@@ -322,11 +329,6 @@ def _table(law: Law = "gaussian") -> np.ndarray:
             raise ArithmeticError("a cumulative probability lies on a multiple of 2^-64")
         thresholds.append(low)
     return np.array(thresholds, np.uint64)
-
-
-def ring_limit(parties: int) -> float:
-    """Largest coordinate of one party's sum before noise, 2^62/M rounded down to a power of 2."""
-    return 2.0 ** (RING_BITS - 1 - (int(parties) - 1).bit_length())
 
 
 LatticeVector = np.ndarray

@@ -1,9 +1,9 @@
-"""Mechanisms: turn a bounded value into a noisy release with its cost.
+"""Mechanisms: convert a bounded value to a noisy release with its cost.
 
 Everything here runs under `jit` and `vmap`, where clip and noise are arrays that may differ between
-parties. Noise is drawn outside, by `tacit.privacy.lattice`, and given as integers: a release is the
-sum rounded to a public lattice plus these. `Release.event` converts the cost to an event; a party
-compares it with the event charged to the ledger before it sends anything.
+parties. Noise is drawn outside, by `tacit.privacy.lattice`, and passed as integers: a release is
+the sum rounded to a public lattice plus the noise. `Release.event` converts the cost to an event; a
+party compares it with the event charged to the ledger before it sends anything.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Cost(NamedTuple):
 class Release(NamedTuple):
     """A value that may leave the party, with its privacy cost.
 
-    `value` is γ times `integers`, and NaN where the sum was not finite, which is never sent.
+    `value` is γ times `integers`, and NaN if the sum was not finite; such a release is never sent.
     """
 
     value: Tree
@@ -124,14 +124,14 @@ class Release(NamedTuple):
 
 
 class Mechanism(abc.ABC):
-    """Turns a bounded value into a release. No method returns the value without its cost."""
+    """Converts a bounded value to a release. No method returns the value without its cost."""
 
     @abc.abstractmethod
     def release(self, noise: Array, bounded: Bounded, drawn: Drawn = UNSAMPLED) -> Release:
-        """Add integer noise; `drawn` says how the units of `bounded` were sampled.
+        """Add integer noise; `drawn` describes the sampling of the units of `bounded`.
 
-        `noise` has one discrete number of parameter 2^k for every number of the sum. It is
-        used for this release and no other.
+        `noise` has one discrete number of parameter 2^k for every number of the sum. It is used for
+        this release only.
         """
 
 
@@ -139,13 +139,13 @@ class Mechanism(abc.ABC):
 class Gaussian(Mechanism):
     """γ·(round(value/γ) + Y): a sum on a lattice of step γ, with discrete Gaussian noise Y.
 
-    Formal guarantee: the release is one `GaussianEvent(clip, noise_sd)` on a `Lattice`, sampled as
-    `drawn` says; the accountants give its ε. With `shares` = M > 1 the party adds noise of standard
-    deviation noise_sd/√M only, and the event is that of the sum of M such releases. It protects
-    only against observers of the sum (TMLR Theorems 11 and 14), not against one who sees a single
-    release. With infinite `shares` the party rounds and adds nothing: the server adds the noise.
-    Coordinates are clamped to ±2^61/M before the noise, so that sums do not leave 64 bits; like
-    every projection on a box this moves neighbours no further apart.
+    Formal guarantee: the release is one `GaussianEvent(clip, noise_sd)` on a `Lattice`, with the
+    sampling of `drawn`; the accountants compute its ε. With `shares` = M > 1 the party adds noise
+    of standard deviation noise_sd/√M only, and the event is that of the sum of M such releases. It
+    protects only against observers of the sum (TMLR Theorems 11 and 14), not against one who sees a
+    single release. With infinite `shares` the party rounds and adds nothing: the server adds the
+    noise. Coordinates are clamped to ±2^61/M before the noise, so that sums fit into 64 bits; like
+    every projection onto a box this does not increase distances.
     """
 
     noise_sd: Array | float

@@ -3,7 +3,7 @@
 A key is expanded to noise by ChaCha20 (`tacit.privacy.lattice`), and to batches by ChaCha20 in
 compiled code (`tacit.privacy.chacha20`), with other nonces. A simulation with a known seed has the
 same noise and draws its batches with Threefry, which compiles faster; it has no guarantee. The
-length of the key data tells the two generators of batches apart.
+length of the key data distinguishes the two generators of batches.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def seeded_key(seed: int, party: str, visit: int) -> bytes:
 def batch_key_data(secret: bytes, *, simulated: bool = False) -> np.ndarray:
     """Key data of a visit's batches and simulated outcomes.
 
-    A secret key is used as a whole. A simulation takes 64 bits of it, for JAX's own generator.
+    A secret key is used in full. A simulation uses 64 bits of it, for JAX's own generator.
     """
     if len(secret) != KEY_BYTES:
         raise ValueError(f"the noise key has {len(secret)} bytes; it must have {KEY_BYTES}")

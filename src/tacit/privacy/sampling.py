@@ -1,7 +1,7 @@
 """Batch sampling exactly as accounted for, in compiled code with fixed shapes.
 
 Poisson sampling has a random batch size. A batch is processed in chunks of fixed length, padded and
-masked, until every chosen unit was used. No unit of a large batch is dropped, nothing is computed
+masked, until all selected units are used. No unit of a large batch is dropped, nothing is computed
 twice, and an empty batch gives an empty sum.
 """
 
@@ -21,7 +21,7 @@ Clipped = Callable[[Array, Array], Bounded]
 
 
 def poisson_mask(key: Array, present: Array, rate: Array) -> Array:
-    """Which units are in the batch: each present one independently, with probability ≤ `rate`.
+    """Mask of the batch: each present unit independently, with probability ≤ `rate`.
 
     32 random bits are compared with ⌊rate·2³²⌋, so that the probability is never above the one
     accounted for and at most 2⁻³² below it.
@@ -35,9 +35,10 @@ def poisson_mask(key: Array, present: Array, rate: Array) -> Array:
 
 
 def chunk_length(rate: float, units: int) -> int:
-    """Chunk length that nearly always holds a whole Poisson batch: mean plus 4 sd.
+    """Chunk length that nearly always contains a complete Poisson batch: mean plus 4 sd.
 
-    Whole blocks of rows, or all units: a record's numbers must not depend on its place in a chunk.
+    It is a multiple of the block size, or all units: the numbers of a record must not depend on its
+    position in a chunk.
     """
     mean = rate * units
     length = math.ceil(mean + 4.0 * math.sqrt(mean * (1.0 - rate)) + 1.0)
@@ -49,8 +50,8 @@ def poisson_sum(
 ) -> tuple[Bounded, Drawn]:
     """Σ over a Poisson batch of the units' clipped contributions.
 
-    `length` only sets array shapes: a longer batch takes a second chunk. The chunks hold different
-    units, so their sum is bounded like one of them.
+    `length` only sets array shapes: a longer batch takes a second chunk. The chunks contain
+    different units, so their sum has the same bound as one of them.
     """
     words = _packed(poisson_mask(key, present, rate))
     rank = jnp.cumsum(jax.lax.population_count(words).astype(jnp.int32))

@@ -1,8 +1,8 @@
-"""Thresholds of secure sums: who may drop out, and who may collude.
+"""Thresholds of secure sums: how many parties may drop out or collude.
 
-n parties take part. A sum has at least q of them, any t of them can unmask one, and up to c of
-them may work with the server. Each party adds noise of variance σ²/(q − c), so that every sum that
-can be unmasked has at least σ² from parties that do not collude. The proof is in
+n parties take part. A sum has at least q of them, any t of them can unmask one, and up to c of them
+may collude with the server. Each party adds noise of variance σ²/(q − c), so that every sum that
+can be unmasked has noise of variance at least σ² from parties that do not collude. The proof is in
 docs/methods/secure-sums.md.
 """
 
@@ -28,19 +28,19 @@ class Thresholds(NamedTuple):
 
     @property
     def shares(self) -> int:
-        """q − c: parties whose noise alone makes up that of the guarantee."""
+        """q − c: number of parties whose noise together is that of the guarantee."""
         return self.quorum - self.colluding
 
     @property
     def trust(self) -> str:
-        """Who must be trusted, in words."""
+        """Text of the trust assumption."""
         return (
             f"No trusted server: it sees only sums of at least {self.quorum} of the "
             f"{self.parties} parties, and ε holds against it together with {_few(self.colluding)}"
         )
 
     def words(self) -> list[str]:
-        """What the thresholds mean, one line each."""
+        """Explanation of the thresholds, one line each."""
         gone = self.parties - self.quorum
         return [
             f"the server learns sums of at least {self.quorum} of the {self.parties} parties' "
@@ -61,12 +61,12 @@ def _few(colluding: int) -> str:
 
 
 class SecureSums(Table, frozen=True, kw_only=True):
-    """Thresholds of `aggregation = "secure"`; those left out are chosen by the number of parties.
+    """Thresholds of `aggregation = "secure"`; by default chosen by the number of parties.
 
     Parameters
     ----------
     colluding
-        Parties that may work with the server without weakening the guarantee.
+        Number of parties that may collude with the server without weakening the guarantee.
     quorum
         Smallest number of parties in a sum.
     threshold
@@ -76,8 +76,8 @@ class SecureSums(Table, frozen=True, kw_only=True):
     place: ClassVar[str] = PLACE
 
     colluding: Count = 1
-    """Parties that may work with the server without weakening the guarantee; at least 1, because a
-    party that reads the result knows its own noise.
+    """Number of parties that may collude with the server without weakening the guarantee; at
+    least 1, because a party that reads the result knows its own noise.
     """
     quorum: Count | None = None
     """Smallest number of parties in a sum; by default halfway between the threshold and all."""
@@ -110,7 +110,7 @@ class SecureSums(Table, frozen=True, kw_only=True):
 
 
 def check_thresholds(found: Thresholds) -> None:
-    """Refuse thresholds under which one party's numbers could be read off sums."""
+    """Refuse thresholds under which one party's numbers could be derived from sums."""
     n, t, q, c = found
     if not LEAST_PARTIES <= n <= MOST_PARTIES:
         raise ConfigError(

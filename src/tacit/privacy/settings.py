@@ -43,10 +43,10 @@ class Privacy(Table, frozen=True, kw_only=True):
     """The privacy guarantee requested for every party's records.
 
     Either `epsilon` is given and the noise is calibrated to it, or `noise_multiplier` (noise sd
-    over clip) is given and ε follows. `unit` is what is protected. `adjacency` defines neighbouring
-    data sets: with one unit left out, or with one replaced. Under "secure" and "trusted"
-    aggregation the parties share the noise. In a secure sum the server learns nothing but the sum;
-    under "trusted" it sees each message and must be trusted.
+    over clip) is given and ε is computed. `unit` is the protected unit. `adjacency` defines
+    neighbouring data sets: with one unit added or removed, or with one replaced. Under "secure" and
+    "trusted" aggregation the parties share the noise. In a secure sum the server learns only the
+    sum; under "trusted" it sees each message and must be trusted.
     """
 
     place: ClassVar[str] = "privacy"
@@ -61,11 +61,11 @@ class Privacy(Table, frozen=True, kw_only=True):
     epsilon: float | None = None
     """ε of the guarantee; smaller is more private."""
     delta: float = 1e-5
-    """δ of the guarantee, below one over the number of records; 0 asks for pure ε."""
+    """δ of the guarantee, below one over the number of records; 0 requests pure ε."""
     noise_multiplier: float | None = None
     """Noise standard deviation over clip, instead of epsilon."""
     unit: Unit = "record"
-    """What is protected: a record, all records of a person, or a whole party."""
+    """Protected unit: a record, all records of a person, or a whole party."""
     adjacency: Adjacency = "replace-one"
     """Neighbouring data sets: one unit replaced, or one unit added or removed."""
     aggregation: Aggregation = "plain"

@@ -23,7 +23,7 @@ COLOURS = {
 }
 """Colours of `tacit.results.figures` as variables of style.css."""
 WIDTH = 4.7
-"""Inches: at the width of a phone labels then keep about their size."""
+"""Width in inches; on the screen of a phone, labels then have about their normal size."""
 
 
 def as_svg(figure: Figure, name: str, caption: str) -> Markup:
@@ -36,7 +36,7 @@ def as_svg(figure: Figure, name: str, caption: str) -> Markup:
     name
         Prefix of the ids in it, which differ between the figures of a page.
     caption
-        What a screen reader says.
+        Text for screen readers.
     """
     figure.set_size_inches(WIDTH, figure.get_size_inches()[1])
     figure.patch.set_alpha(0.0)

@@ -1,8 +1,8 @@
-"""Read the public part of a run directory, checking what is read.
+"""Read and validate the public part of a run directory.
 
-The whole input of a report is `config.toml`, `events.jsonl` and `result.json` in the public part of
-a run directory, of a live federation's server, or of one of its parties: nothing that may not be
-shared can get into it.
+The only input of a report is `config.toml`, `events.jsonl` and `result.json` in the public part of
+a run directory, of a live federation's server, or of one of its parties. A report therefore
+contains only what may be shared.
 """
 
 from __future__ import annotations

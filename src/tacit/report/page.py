@@ -1,4 +1,4 @@
-"""What a report says, in the order in which it is read."""
+"""Contents of a report, in reading order."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import tacit
-from tacit.models.glm.normal import LOG_NOISE
 from tacit.privacy.settings import RUN_DIRECTORY
+from tacit.report.coefficients import coefficient_parts
 from tacit.report.figures import as_svg
 from tacit.report.load import PartyRun, Run
 from tacit.report.parts import (
     Badge,
-    Bar,
     Code,
     Drawing,
     Heading,
@@ -41,12 +40,9 @@ from tacit.report.privacy import (
     privacy_parts,
     privacy_statement,
 )
-from tacit.results.coefficients import as_ratios
 from tacit.results.explained import explained
 from tacit.results.figures import plot_calibration, plot_convergence, plot_negative_elbo
-from tacit.results.shown import to_precision
-from tacit.results.summary import CalibrationBin, Coefficient, PartyResult, Result
-from tacit.results.text import interaction_lines, table_rows
+from tacit.results.summary import CalibrationBin, PartyResult, Result
 
 METRICS = {
     "accuracy": ("an accuracy of", "share of records with a correct most probable outcome"),
@@ -67,8 +63,6 @@ METRICS = {
     "bound_perplexity": ("a bound perplexity of", "upper bound per word; lower is better"),
 }
 """Text of a metric in a sentence, and its meaning."""
-RATIOS = {"logistic": "Odds ratio", "softmax": "Odds ratio", "poisson": "Rate ratio"}
-"""What exp(coefficient) is, by model."""
 PATHS = {"data.path", "data.vocabulary", "model.function", "privacy.ledger"}
 """Keys that name a file."""
 PERCENT = {"accuracy", "coverage_90"}
@@ -193,7 +187,7 @@ def summary(result: Result) -> str:
 
 
 def convergence_badge(result: Result | PartyResult) -> Badge:
-    """The verdict in a word."""
+    """The verdict as a single word."""
     if result.converged is None:
         return Badge("Convergence not stated", "neutral")
     return Badge("Converged", "good") if result.converged else Badge("Not converged", "bad")
@@ -216,147 +210,6 @@ def verdict_statements(result: Result | PartyResult) -> list[Statement]:
     others = [one.text for one in result.cautions if one.kind != "not-converged"]
     warnings = [Statement("Warning:", text, "bad") for text in others]
     return [*warnings, *lead] if result.converged else [*lead, *warnings]
-
-
-def coefficient_parts(result: Result | PartyResult) -> list[Any]:
-    """Every coefficient with its interval drawn and in numbers, then odds or rate ratios.
-
-    Rows whose interval excludes 0 are coloured, if the quantity can have either sign, the fit
-    converged, and the intervals are not known to be too narrow.
-    """
-    rows = table_rows(result)
-    if not rows:
-        return []
-    failed, warning = result.converged is False, result.intervals.warning
-    signed = _signed(result, rows)
-    clear = [
-        one and (row.low > 0 or row.high < 0) and warning is None and not failed
-        for row, one in zip(rows, signed, strict=True)
-    ]
-    truth = [_true_value(result, row) for row in rows]
-    known = any(value is not None for value in truth)
-    bars = _bars(result, rows)
-    head = ["Name", "Mean", "Sd", "2.5 %", "97.5 %", *(["True value"] if known else [])]
-    shown = [
-        TableRow(
-            row.term,
-            [
-                *(_digits(value, row.sd) for value in (row.mean, row.sd, row.low, row.high)),
-                *([_digits(value, row.sd)] if known else []),
-            ],
-            note=f"per {row.unit}" if row.unit else "",
-            clear=coloured,
-            bar=bar,
-        )
-        for row, coloured, value, bar in zip(rows, clear, truth, bars, strict=True)
-    ]
-    table = Table(f"All {len(rows)} coefficients", head, shown, minor=(2, 5))
-    parts: list[Any] = _notes(sum(clear), sum(signed), failed=failed, warning=warning)
-    return [*parts, table, *_bar_note(result), *_ratio_parts(result)]
-
-
-def _notes(clear: int, signed: int, *, failed: bool, warning: str | None) -> list[Paragraph]:
-    notes = []
-    if failed:
-        notes.append(
-            Paragraph(
-                "Whether an interval excludes 0 is not reliable, so no row is coloured.",
-                lead="Not converged.",
-            )
-        )
-    if warning is not None:
-        notes.append(Paragraph(warning, lead="Too narrow."))
-    elif not failed and signed:
-        notes.append(
-            Paragraph(f"{clear} of {signed} intervals exclude 0; those rows are coloured.")
-        )
-    return notes
-
-
-def _digits(value: float | None, sd: float) -> str:
-    return to_precision(value, sd).replace("-", "−")
-
-
-def _signed(result: Result | PartyResult, rows: Sequence[Coefficient]) -> list[bool]:
-    """Whether each quantity can have either sign."""
-    sites = result.sites if isinstance(result, Result) and not result.coefficients else {}
-    return [sites[row.name].real if row.name in sites else row.name != LOG_NOISE for row in rows]
-
-
-def _true_value(result: Result | PartyResult, row: Coefficient) -> float | None:
-    if row.true_value is not None or not isinstance(result, Result) or result.coefficients:
-        return row.true_value
-    return result.true_values.get(row.name)
-
-
-def _bars(result: Result | PartyResult, rows: Sequence[Coefficient]) -> list[Bar | None]:
-    """The interval of each row on one axis.
-
-    Coefficients in the units of their columns cannot share an axis. Where the posterior lists the
-    same coefficient for the scaled column, that is drawn; the intercept then has no bar.
-    """
-    table = result.posterior
-    scaled = dict(zip(table.names, zip(table.mean, table.sd, strict=True), strict=True))
-    natural = bool(result.coefficients) and all(row.name in scaled for row in rows)
-    ends: list[tuple[float, float, float, float | None] | None] = []
-    for row in rows:
-        truth = _true_value(result, row)
-        if natural:
-            mean, sd = scaled[row.name]
-            held = result.true_values.get(row.name) if isinstance(result, Result) else None
-            place = (mean - 1.96 * sd, mean, mean + 1.96 * sd, held)
-            ends.append(None if row.name in ("intercept", LOG_NOISE) else place)
-        else:
-            ends.append((row.low, row.mean, row.high, truth))
-    values = [v for one in ends if one is not None for v in one if v is not None]
-    if not values:
-        return [None] * len(rows)
-    low, high = min(0.0, *values), max(0.0, *values)
-    width = (high - low) or 1.0
-
-    def at(value: float) -> float:
-        return round(2 + 96 * (value - low) / width, 2)
-
-    return [
-        None
-        if one is None
-        else Bar(
-            low=at(one[0]), mean=at(one[1]), high=at(one[2]), zero=at(0.0),
-            label=f"{row.term}: interval from {row.low:.3g} to {row.high:.3g}",
-            true_value=None if one[3] is None else at(one[3]),
-        )
-        for row, one in zip(rows, ends, strict=True)
-    ]  # fmt: skip
-
-
-def _bar_note(result: Result | PartyResult) -> list[Paragraph]:
-    if not result.coefficients:
-        return []
-    text = (
-        "Numbers are in the units of the columns. Bars are on one axis: the effect of a change by "
-        "half the declared range of a column, with 95 % intervals; the thin line is 0."
-    )
-    return [Paragraph(text), *(Paragraph(line) for line in interaction_lines(result))]
-
-
-def _ratio_parts(result: Result | PartyResult) -> list[Any]:
-    """exp of the coefficients, for models in which that has a name."""
-    kind = None if result.model is None else result.model.kind
-    title = RATIOS.get(kind or "")
-    if title is None or not result.coefficients:
-        return []
-    rows = [
-        TableRow(
-            row.term,
-            [_digits(value, row.sd) for value in (row.mean, row.low, row.high)],
-            note=f"per {row.unit}" if row.unit else "",
-        )
-        for row in as_ratios(result.coefficients)
-    ]
-    if not rows:
-        return []
-    head = ["Name", title, "2.5 %", "97.5 %"]
-    return [Heading(f"{title}s"), Table(f"{title}s of {len(rows)} coefficients", head, rows)]
 
 
 def performance_parts(result: Result) -> list[Any]:
@@ -411,7 +264,7 @@ def _constant(bins: Sequence[CalibrationBin]) -> dict[str, float]:
 
 
 def topic_parts(result: Result) -> list[Any]:
-    """Every topic's top words, the largest topic first; a long table starts closed."""
+    """Every topic's top words, the largest topic first; a long table starts collapsed."""
     rows = [
         TableRow(str(topic.number), (percent(topic.share), " ".join(topic.words)))
         for topic in result.topics
@@ -477,7 +330,7 @@ def party_parts(result: Result) -> list[Any]:
 
 
 def convergence_parts(run: Run) -> list[Any]:
-    """The verdict's reason, how far each round moved q, and refused updates."""
+    """Reason of the verdict, change of q in each round, and refused updates."""
     result, parts = run.result, []
     if result.why:
         parts.append(Paragraph(f"{result.why[0].upper()}{result.why[1:]}."))
@@ -560,7 +413,7 @@ def facts_table(result: Result) -> Table:
 
 
 def reproduction_parts(run: Run) -> list[Any]:
-    """The command that repeats the run, where it works, and the study file, folded."""
+    """The command that repeats the run, and the study file, collapsed."""
     if not run.config:
         return []
     file = Code(run.config, label="config.toml")

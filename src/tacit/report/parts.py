@@ -22,7 +22,7 @@ class Badge:
 
 @dataclass(frozen=True)
 class Statement:
-    """A sentence at the top that must not be missed."""
+    """An important sentence at the top."""
 
     lead: str
     text: str
@@ -56,14 +56,14 @@ class Items:
 
 @dataclass(frozen=True)
 class Code:
-    """A command or a file; with a label it starts folded."""
+    """A command or a file; with a label it starts collapsed."""
 
     text: str
     label: str = ""
 
     @property
     def kind(self) -> str:
-        """Its place in the template."""
+        """Name of its block in the template."""
         return "folded" if self.label else "code"
 
 
@@ -78,7 +78,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Bar:
-    """Interval of a row as places from 0 to 100 on the axis that all rows share."""
+    """Interval of a row as positions from 0 to 100 on the common axis."""
 
     low: float
     mean: float
@@ -90,7 +90,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row: its name, what is under the name, and its cells."""
+    """A row: its name, a subtitle, and its cells."""
 
     name: str
     cells: Sequence[str]
@@ -113,7 +113,7 @@ class Table:
 
     @property
     def folded(self) -> bool:
-        """Whether it starts closed."""
+        """True if it starts collapsed."""
         return len(self.rows) > LONG_TABLE
 
     def attributes(self, column: int) -> Markup:
@@ -136,7 +136,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """All that the template shows."""
+    """Everything that the template shows."""
 
     title: str
     kicker: str

@@ -1,4 +1,4 @@
-"""Privacy section of a report: what is guaranteed, against whom, at what cost."""
+"""Privacy section of a report: guarantee, attackers and cost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EXCEPT = "This run was private, except for what this page lists as not covered"
 
 
 def privacy_badge(result: Result) -> Badge:
-    """The guarantee in a few words."""
+    """Short text of the guarantee."""
     privacy = result.privacy
     guarantee = privacy.guarantee
     if not privacy.private or guarantee is None:
@@ -50,7 +50,7 @@ def _measured(result: Result) -> bool:
 
 
 def privacy_statement(result: Result) -> Statement:
-    """The first thing to know about a run."""
+    """The most important statement about the privacy of a run."""
     privacy = result.privacy
     lead = "This run was private" if privacy.private else "This run was not private"
     rest = privacy.statement.strip().removeprefix(lead).removeprefix("Not private")
@@ -145,7 +145,7 @@ def _attackers(privacy: PrivacyFacts) -> list[Any]:
 
 
 def _drawing(privacy: PrivacyFacts) -> Drawing:
-    """Who sees what, and on which side of the noise."""
+    """Diagram of what each attacker sees, and on which side of the noise."""
     guarantee = privacy.guarantee
     assert guarantee is not None
     rows = tuple(

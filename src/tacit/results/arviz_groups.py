@@ -1,4 +1,4 @@
-"""Draws, predictions and log densities as ArviZ reads them, for ArviZ 0.2x and 1.x."""
+"""Draws, predictions and log densities in ArviZ's format, for ArviZ 0.2x and 1.x."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PREDICTIVE_STREAM = 1
 
 
 def arviz_tree(groups: dict[str, dict[str, np.ndarray]], **named: Any) -> Any:
-    """The groups as the installed ArviZ holds them: InferenceData up to 0.2x, then DataTree."""
+    """The groups in the format of the installed ArviZ: InferenceData up to 0.2x, then DataTree."""
     try:
         import arviz
     except ImportError:
@@ -41,7 +41,7 @@ class OwnUnits(NamedTuple):
 
     terms: tuple[str, ...]
     coefficients: Callable[[np.ndarray], np.ndarray]
-    """Draws of θ as draws of the terms."""
+    """Converts draws of θ to draws of the terms."""
     center: float = 0.0
     scale: float = 1.0
 
@@ -54,7 +54,7 @@ def arviz_of(
     records: Records | None,
     units: OwnUnits | None = None,
 ) -> Any:
-    """Draws of a posterior as ArviZ reads them, with densities and outcomes of records.
+    """Draws of a posterior in ArviZ's format, with densities and outcomes of records.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def arviz_of(
     records
         Prepared records with their outcomes, or None.
     units
-        The user's units: the variable `beta` then takes the place of `theta`.
+        The user's units; the variable is then `beta` instead of `theta`.
     """
     theta = posterior.sample(count, seed=seed)
     if units is None:
@@ -87,7 +87,7 @@ def arviz_of(
 def _in_units(
     groups: dict[str, dict[str, np.ndarray]], units: OwnUnits
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Outcomes, and densities of them, in the outcome's own unit."""
+    """Convert outcomes and their densities to the outcome's own unit."""
     if (units.center, units.scale) == (0.0, 1.0):
         return groups
     return {
@@ -150,7 +150,7 @@ def record_groups(
 
 
 def record_dims(groups: dict[str, dict[str, np.ndarray]]) -> dict[str, list[str]]:
-    """The records' dimension of every variable with one value per record."""
+    """Dimension of the records for every variable with one value per record."""
     found = groups.get("observed_data", {})
     dims = {name: [RECORD] for name, value in found.items() if value.ndim == 1}
     return dims | {name: [RECORD] for name in groups.get("log_likelihood", {})}
@@ -185,7 +185,7 @@ def _law(model: Model) -> OutcomeLaw | None:
 
 
 def _batch(row: Records) -> Records:
-    """One record as a batch of length 1, which laws read."""
+    """One record as a batch of length 1."""
     return {key: value[None] for key, value in row.items()}
 
 

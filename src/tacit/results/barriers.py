@@ -1,8 +1,8 @@
-"""A drawing of who sees what, and on which side of the privacy barrier (MEng Figs 3.1–3.3).
+"""Diagram of what each attacker sees, and on which side of the privacy barrier (MEng Figs 3.1–3.3).
 
-The barrier is where noise is added: between a party and everything else where each party adds its
-own, behind the aggregator where only the sum is protected. An attacker in front of the barrier sees
-numbers without the protection of the stated ε.
+The barrier is the place where noise is added: at each party if every party adds its own noise, or
+at the aggregator if only the sum is protected. An attacker in front of the barrier sees numbers
+that are not protected by the stated ε.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _STYLE = """
 
 
 def barrier_of(explanation: Explanation, *, aggregation: str | None) -> Barrier:
-    """Where the noise is added: nowhere, at each party, or on the sum over the parties."""
+    """Where the noise is added: nowhere, at each party, or to the sum over the parties."""
     if aggregation is None or all(row.unit_epsilon is None for row in explanation.rows):
         return "none"
     return "party" if aggregation == "plain" else "sum"
@@ -49,7 +49,7 @@ def draw_barriers(
     Parameters
     ----------
     explanation
-        What `tacit.plan.explain.explain` found.
+        Result of `tacit.plan.explain.explain`.
     aggregation
         `Privacy.aggregation`; None for a run without privacy.
     parties

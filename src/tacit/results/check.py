@@ -1,4 +1,4 @@
-"""What a plan would do, before it runs: the content of `tacit check` and of `tacit.check`."""
+"""Description of a plan before it runs: the content of `tacit check` and of `tacit.check`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tacit.models import Records
 from tacit.plan.calibrate import Settled
 from tacit.plan.plan import Plan
 from tacit.plan.signal import POOR, signal
-from tacit.results.diagnostics import known_limits
+from tacit.results.diagnostics import known_before
 from tacit.results.evaluation import cannot_evaluate
 from tacit.results.statements import prior_statement, statement
 from tacit.results.verdict import missing_caution
@@ -30,12 +30,12 @@ NOTHING_SPENT = "This check spends no budget."
 
 @dataclass(frozen=True)
 class Check:
-    """A valid plan and what it would do. `print` shows it like `tacit check`."""
+    """A valid plan with its description. `print` shows it like `tacit check`."""
 
     plan: Plan = field(repr=False)
     """The plan, without records."""
     rows: list[tuple[str, str]]
-    """What would run: pairs of a label and its value."""
+    """Description of the plan: pairs of a label and its value."""
     terms: list[list[Any]]
     """Noise, ε and signal of each kind of party, in the columns `TERMS`; empty without privacy."""
     warnings: list[str]
@@ -52,7 +52,7 @@ class Check:
         return "\n".join([*lines, *(f"note: {text}" for text in self.notes)])
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as JSON values."""
+        """The description as JSON values."""
         return {
             "valid": True,
             "plan": dict(self.rows),
@@ -65,14 +65,14 @@ class Check:
 def describe(
     plan: Plan, federation: Federation | None, test: Records | None, *, source: str = ""
 ) -> Check:
-    """Describe a plan and the records that it was made for.
+    """Describe a plan and its records.
 
     Parameters
     ----------
     plan
         A plan with its records.
     federation
-        Where they came from; None for plain arrays.
+        Their source; None for plain arrays.
     test
         The held-out records, if there are any.
     source
@@ -99,7 +99,7 @@ def describe(
     terms = []
     if plan.settled:
         terms, poor = _terms(plan)
-        warnings += [*poor, *(one.text for one in known_limits(plan))]
+        warnings += [*poor, *(one.text for one in known_before(plan))]
         notes.append(
             "numbers of records are exact here; show them only to those who may see the records"
         )
@@ -142,7 +142,7 @@ def plan_rows(plan: Plan) -> list[tuple[str, str]]:
 
 
 def reply_sizes(plan: Plan) -> dict[str, int]:
-    """Number of numbers in a reply, by the stage of the method."""
+    """Number of values in a reply, by the stage of the method."""
     method, model, family = plan.method, plan.model, plan.family
     sizes = {}
     for stage in method.stage_table(plan.schedule.rounds):
@@ -154,7 +154,7 @@ def reply_sizes(plan: Plan) -> dict[str, int]:
 
 
 def _method(method: LocalMethod) -> str:
-    """Name and settings; settings that are left to the method or unused by it are not shown."""
+    """Name and settings; settings left to the method or not used by it are omitted."""
     own = fields(method) if is_dataclass(method) else ()
     unused = SCALE_SETTINGS if isinstance(method, SummedMethod) else ()
     names = [one.name for one in own if not one.name.startswith("_") and one.name not in unused]
@@ -164,7 +164,7 @@ def _method(method: LocalMethod) -> str:
 
 
 def _terms(plan: Plan) -> tuple[list[list[Any]], list[str]]:
-    """Noise, ε and signal of each kind of party, and warnings about little signal."""
+    """Noise, ε and signal of each kind of party, and warnings about weak signals."""
     kinds: dict[tuple[Any, ...], list[str]] = {}
     for name, one in plan.settled.items():
         key = (one.clip, one.noise_sd, one.visits, one.guarantee.epsilon, one.units)

@@ -1,16 +1,16 @@
-"""Coefficients in the units of the user's columns, with ratios and the share that was learned.
+"""Coefficients in the units of the user's columns, with ratios and learned shares.
 
 A regression is fitted to columns x = (v − c)/s of a public schema, so a coordinate of θ is an
 effect per s units of v. With θ₀ the intercept,
 
     β = θ/s,    β₀ = θ₀ − Σ θ c/s,
 
-a linear map of θ: of a normal posterior mean and covariance are mapped, of draws every draw. An
-outcome (y − c_y)/s_y multiplies all of them by s_y and moves the intercept by c_y. Of an outcome
-with K levels the likelihood knows only differences, so that K − 1 levels are shown against the
+a linear map of θ. For a normal posterior the mean and covariance are mapped, for draws every draw.
+An outcome (y − c_y)/s_y multiplies all coefficients by s_y and shifts the intercept by c_y. For an
+outcome with K levels only differences are identified, so K − 1 levels are shown relative to the
 first one.
 
-Reports, the terminal and `Fit.summary` all read `Coefficient`: it is stored in result.json.
+Reports, the terminal and `Fit.summary` all use `Coefficient`, which is stored in result.json.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from tacit.support.validation import choose_from
 
 INTERCEPT = "intercept"
 NOISE = "noise sd"
-"""Row of the standard deviation of the outcome around its mean, where it is unknown."""
+"""Row of the standard deviation of the outcome around its mean, if it is inferred."""
 Per = Mapping[str, float | str]
-"""Difference of a column that an effect is for, by column: 10, or "10 years"."""
+"""Difference of a column that effects refer to, by column: 10, or "10 years"."""
 
 
 class Term(NamedTuple):
-    """A row of the table: its words, its column, and its unit."""
+    """A row of the table: its text, its column, and its unit."""
 
     text: str
     name: str
@@ -80,11 +80,11 @@ def unit_map(
     model
         The fitted model.
     columns
-        The public schema; None for plain arrays, whose coefficients are shown as they are.
+        The public schema; None for plain arrays, whose coefficients are not converted.
     outcome
         Name of the outcome.
     per
-        Differences that effects are for, by column; by default the schema's unit, or 1.
+        Differences that effects refer to, by column; by default the schema's unit, or 1.
 
     Returns
     -------
@@ -169,7 +169,7 @@ def _terms(config: ColumnConfig) -> list[Term]:
 def _for_levels(
     model: Coefficients, terms: Sequence[Term], block: np.ndarray, offset: np.ndarray
 ) -> UnitMap:
-    """The map of all predictors; those of levels against that of the first level."""
+    """The map of all predictors; those of levels relative to the first level."""
     if not model.levels:
         further = np.zeros((len(terms), len(model.names) - len(terms)))  # of no column
         return UnitMap(tuple(terms), np.hstack([block, further]), offset)
@@ -191,7 +191,9 @@ def _for_levels(
 def _column_unit(
     config: ColumnConfig, per: Per, columns: Mapping[str, ColumnConfig]
 ) -> tuple[float, str | None]:
-    """Size and words of a column's difference; of an interaction those of its numbers together."""
+    """Size and text of a column's difference; for an interaction the combination of its numeric
+    columns.
+    """
     if config.name in per or not config.product:
         return _unit_of(config.unit, per.get(config.name))
     size, words = 1.0, []
@@ -206,7 +208,7 @@ def _column_unit(
 
 
 def _unit_of(declared: str | None, wanted: float | str | None) -> tuple[float, str | None]:
-    """Size of the difference that an effect is for, and its words.
+    """Size of the difference that an effect refers to, and its text.
 
     >>> _unit_of("year", None), _unit_of("year", 10), _unit_of(None, "10 years")
     ((1.0, 'year'), (10.0, '10 year'), (10.0, '10 years'))
@@ -321,21 +323,23 @@ def _noise(
 def _learned(
     coordinate_sd: np.ndarray, sd: np.ndarray, matrix: np.ndarray, learned: Sequence[float]
 ) -> np.ndarray:
-    """1 − (sd / prior sd)² of mapped coefficients; prior variances follow from the coordinates'."""
+    """1 − (sd / prior sd)² of mapped coefficients; prior variances are computed from the
+    coordinates'.
+    """
     left = np.maximum(1.0 - np.asarray(learned), np.finfo(float).tiny)
     prior = np.square(matrix) @ (np.square(coordinate_sd) / left)
     return 1.0 - np.square(sd) / prior
 
 
 def ratio_name(model: Model) -> str | None:
-    """What exp(coefficient) is: "odds ratio", "rate ratio", or None if it has no name."""
+    """Name of exp(coefficient): "odds ratio", "rate ratio", or None if it has no name."""
     return model.ratio if isinstance(model, Coefficients) else None
 
 
 def as_ratios(rows: Iterable[Coefficient]) -> list[Coefficient]:
-    """exp of every coefficient but the intercept; `mean` is then the posterior median.
+    """exp of every coefficient except the intercept; `mean` is then the posterior median.
 
-    Of a normal coefficient exp(mean) is the median of the ratio, and the ends of the interval are
+    For a normal coefficient exp(mean) is the median of the ratio, and the ends of the interval are
     its quantiles. `sd` is that of the ratio.
     """
     ratios = []

@@ -1,4 +1,4 @@
-"""Results from plans: what a run, a server and a fit say in the same way."""
+"""Compose results from plans, in the same form for runs, servers and fits."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def compose_result(
     clipped: Clipped | None = None,
     **more: Any,
 ) -> Result:
-    """The result of a run: posterior, verdict and what was done.
+    """The result of a run: posterior, verdict and facts about the run.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def compose_result(
     state, history
         The server's last state, and the log of all rounds.
     **more
-        The other fields of `Result`, `data` among them.
+        The other fields of `Result`, including `data`.
     """
     history = list(history)
     verdicts = verdict_facts(plan, posterior, verdict, layout, clipped, state.memory)
@@ -113,7 +113,7 @@ def compose_result(
 
 
 def posterior_table(posterior: Posterior) -> PosteriorTable:
-    """Mean and sd of every coordinate; natural parameters of all are in posterior.npz."""
+    """Mean and sd of every coordinate; natural parameters are in posterior.npz."""
     return PosteriorTable(family=posterior.family.kind, **posterior.table())
 
 
@@ -128,7 +128,7 @@ def model_tables(posterior: Posterior, data: DataFacts) -> list[ModelTable]:
 
 
 def data_facts(federation: Federation | None, source: str | None = None) -> DataFacts:
-    """Where the records came from and how they were prepared.
+    """Source and preparation of the records.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def data_facts(federation: Federation | None, source: str | None = None) -> Data
 
 
 def schema_facts(schema: SourceSchema, source: str | None, scaling: str = "public") -> DataFacts:
-    """What a result says about the columns of a public schema.
+    """Facts about the columns of a public schema for a result.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ def schema_facts(schema: SourceSchema, source: str | None, scaling: str = "publi
     source
         The data set's name in a configuration.
     scaling
-        "public", or "pooled" where the schema has statistics of the records.
+        "public", or "pooled" if the schema contains statistics of the records.
     """
     return DataFacts(
         source=source,
@@ -173,7 +173,7 @@ def schema_facts(schema: SourceSchema, source: str | None, scaling: str = "publi
 
 
 def public_facts(data: DataConfig, sites: int) -> DataFacts:
-    """What a live federation says about its records: the agreed schema.
+    """Facts about the records of a live federation: the agreed schema.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ def stored_coefficients(
     learned: Sequence[float] | None,
     true_values: Mapping[str, float] | None = None,
 ) -> list[Coefficient]:
-    """Coefficients in the units of the columns, where there are not too many to list."""
+    """Coefficients in the units of the columns, unless there are too many to list."""
     columns = declared_columns(data)
     found = unit_map(posterior.model, columns, data.outcome)
     if found is None or not posterior.model.listed:
@@ -215,7 +215,7 @@ def _as_json(value: Any) -> Any:
 
 
 def model_facts(model: Model, prior: str | None = None) -> ModelFacts:
-    """The model, with the arguments that make it again where they have a JSON form."""
+    """The model, with its constructor arguments if they have a JSON form."""
     return ModelFacts(
         kind=model.kind,
         dimension=model.dimension,
@@ -248,7 +248,7 @@ def verdict_facts(
     clipped
         The share of clipped contributions measured in a simulation; None: a released count.
     memory
-        What the server kept; None at a party.
+        The server's memory; None at a party.
     """
     clipped = counted_clipping(plan, memory) if clipped is None else clipped
     cautions = [
@@ -268,7 +268,7 @@ def verdict_facts(
 
 
 def _visits_of_the_prior(state: ServerState) -> int:
-    """A prior kept as a factor is visited like a party, but that is no exchange with one."""
+    """Visits of a prior that is kept as a factor, which are not exchanges with a party."""
     return state.factors[PRIOR_PARTY].visits if PRIOR_PARTY in state.factors else 0
 
 
@@ -282,7 +282,9 @@ def party_row(plan: Plan, name: str) -> PartyRow:
 
 
 def privacy_facts(plan: Plan, *, publish: bool = False) -> PrivacyFacts:
-    """What a result says about privacy; `publish`: with exact metrics of held-out records."""
+    """Facts about privacy for a result; with `publish` exact held-out metrics are listed as not
+    covered.
+    """
     guarantee = plan.guarantee
     if guarantee is None or plan.privacy is None:
         return PrivacyFacts(private=False, statement=statement(plan))

@@ -53,7 +53,7 @@ def run_verdict(
 ) -> Verdict:
     """Convergence verdict of a finished run, from the server's state and the final step.
 
-    `dispersion` is that of `measured_dispersion`, where the parties' replies did not contain it.
+    `dispersion` is the result of `measured_dispersion`, if the parties' replies did not contain it.
     """
     if dispersion is None and DISPERSION in (state.memory or {}):
         dispersion = dispersion_of((state.memory or {})[DISPERSION])
@@ -122,7 +122,7 @@ def diagnostics_block(
     rounds: Sequence[Mapping[str, Any]],
     dispersion: Dispersion | None = None,
 ) -> dict[str, Any]:
-    """Numbers behind a verdict; without weights where the server did not control the steps."""
+    """Numbers behind a verdict; without weights if the server did not control the steps."""
     energies = [line["negative_elbo"] for line in rounds]
     found: dict[str, Any] = {"elbo": [None if one is None else -one for one in energies]}
     if dispersion is not None:
@@ -166,8 +166,8 @@ def learned_share(
 ) -> np.ndarray | None:
     """1 − (posterior sd / prior sd)² of each coordinate; None if the prior has no sd.
 
-    Where scales are learnt, the prior sd is that of a coefficient without records of its own: with
-    these scales the result would have it, as a normal or as weighted draws. Not below 0.
+    If scales are learned, the prior sd is the one that a coefficient without any information would
+    have, as a normal or as weighted draws. Not below 0.
     """
     model = plan.model
     if plan.method.learns_scale(model):
@@ -184,7 +184,7 @@ def learned_share(
 
 
 def _learnt_prior(plan: Plan, memory: Arrays) -> LearntScalePrior | None:
-    """The prior in the units of the columns, as far as the server came to know them."""
+    """The prior in the units of the columns, as far as the server has learned them."""
     solver, combine = plan.rules.solver, plan.rules.combine
     if isinstance(solver, NaturalSolver | WideSolver):
         return solver.known_scale_prior(memory)
@@ -201,7 +201,7 @@ def cautions_of(
     clipped: Clipped | None = None,
     memory: Arrays | None = None,
 ) -> list[Caution]:
-    """Known reasons not to rely on the numbers of a run."""
+    """Known reasons why the numbers of a run may be unreliable."""
     share = learned_share(plan, posterior, memory)
     doubts = []
     if verdict is not None:
@@ -219,7 +219,7 @@ def cautions_of(
 
 
 def modes_caution(model: Model) -> list[Caution]:
-    """A caution where a posterior may have modes that one normal, and its draws, do not see."""
+    """A caution if the posterior may have modes that a single normal, and its draws, miss."""
     if not (model.user_program and model.mixes):
         return []
     return [
@@ -233,7 +233,7 @@ def modes_caution(model: Model) -> list[Caution]:
 
 
 def known_limits(plan: Plan) -> list[Caution]:
-    """What is known to come out poorly before a run is charged."""
+    """Known weaknesses of a planned run, before it is charged."""
     if plan.privacy is None or not isinstance(plan.method, PrivateMethod):
         return []
     text = plan.method.known_limits(plan.model, plan.settled)
@@ -241,8 +241,17 @@ def known_limits(plan: Plan) -> list[Caution]:
     return [*known, *unchecked_caution(plan)]
 
 
+def known_before(plan: Plan) -> list[Caution]:
+    """What to say before a run is charged: `known_limits`, and why it may not converge."""
+    if plan.privacy is None or not isinstance(plan.method, PrivateMethod):
+        return []
+    text = plan.method.settling_risk(plan.model, plan.settled)
+    risk = [] if text is None else [Caution("may-not-converge", text)]
+    return [*risk, *known_limits(plan)]
+
+
 def unchecked_caution(plan: Plan, verdict: Verdict | None = None) -> list[Caution]:
-    """A caution where the variance that the model implies is not compared with the records."""
+    """A caution if the variance implied by the model is not compared with the records."""
     checked = isinstance(plan.method, PrivateScores) or (
         verdict is not None and verdict.dispersion is not None
     )
@@ -253,7 +262,7 @@ def unchecked_caution(plan: Plan, verdict: Verdict | None = None) -> list[Cautio
 
 
 def _unweighed_caution(plan: Plan) -> list[Caution]:
-    """A caution where a user's model was not compared with its exact posterior."""
+    """A caution if a user's model was not compared with its exact posterior."""
     weighed = plan.rules.solver is not None and not isinstance(plan.rules.solver, WideSolver)
     if plan.privacy is not None or weighed or not plan.model.user_program:
         return []

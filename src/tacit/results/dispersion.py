@@ -1,10 +1,10 @@
-"""Whether outcomes vary as a model without a free variance says.
+"""Compare the variance of outcomes with that implied by a model without a free variance.
 
-Posterior intervals of such a model (`tacit.models.capabilities.ImpliedVariance`) are as wide as its
-variance implies, whatever the records are like. `DispersionSums` of all parties give the ratio of
-observed to implied variance and, by a gamma distribution with the first three moments of the sum
-under the model, a p-value. A misfit is reported where both are clear: with many records a
-difference that does not matter for intervals would be significant too.
+Posterior intervals of such a model (`tacit.models.capabilities.ImpliedVariance`) have the width
+that its variance implies, whatever the actual variance. `DispersionSums` of all parties give the
+ratio of observed to implied variance and a p-value, by a gamma distribution with the first three
+moments of the sum under the model. A misfit is reported only if both are clear: with many records,
+a difference that does not matter for intervals would be significant too.
 """
 
 from __future__ import annotations
@@ -21,27 +21,29 @@ from tacit.models import Model, Records
 from tacit.models.capabilities import DispersionSums, ImpliedVariance
 
 SIGNIFICANT = 1e-3
-"""Two-sided p-value."""
+"""Threshold of the two-sided p-value."""
 MATERIAL = 1.1
-"""Ratio of variances, or its inverse: intervals are then 5 % too narrow or too wide."""
+"""Threshold of the ratio of variances, or its inverse: intervals are then 5 % too narrow or too
+wide.
+"""
 
 
 class Dispersion(NamedTuple):
-    """Comparison of the outcomes' variance with the one that the model implies."""
+    """Comparison of the outcomes' variance with the variance implied by the model."""
 
     ratio: float
-    """Observed to implied variance."""
+    """Observed variance divided by implied variance."""
     p_value: float
 
     @property
     def clear(self) -> bool:
-        """Whether the model's variance is wrong, by an amount that matters."""
+        """True if the model's variance is wrong by an amount that matters."""
         material = not 1.0 / MATERIAL < self.ratio < MATERIAL
         return material and self.p_value < SIGNIFICANT
 
 
 def dispersion_of(sums: np.ndarray | DispersionSums) -> Dispersion | None:
-    """The comparison, from sums over all records; None where there is nothing to compare.
+    """The comparison, from sums over all records; None if there is nothing to compare.
 
     >>> dispersion_of(np.array([0.0, 200.0, 800.0, 100.0])).ratio
     1.0
@@ -60,7 +62,7 @@ def dispersion_of(sums: np.ndarray | DispersionSums) -> Dispersion | None:
 def measured_dispersion(
     model: Model, family: Gaussian, q: Natural, parties: Mapping[str, Records]
 ) -> Dispersion | None:
-    """The comparison where the records are at hand; None for other models."""
+    """The comparison if the records are available; None for other models."""
     if not isinstance(model, ImpliedVariance):
         return None
     total, free = np.zeros(len(DispersionSums._fields)), family.free(q)

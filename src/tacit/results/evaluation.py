@@ -1,4 +1,4 @@
-"""Held-out metrics and other optional work after training; failures are notes."""
+"""Held-out metrics and other optional computations after training; failures become notes."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ from tacit.results.summary import Metrics
 
 T = TypeVar("T")
 MOST_LOG_UNIT = 700.0
-"""Beyond it the unit of a density of hundreds of columns overflows: it is per unit of x then."""
+"""Above this, the unit of a density of hundreds of columns overflows, and the density is per
+unit of x.
+"""
 MOST_PARTIES = 100
 """Number of parties above which metrics per party are not computed."""
 
 
 class EvaluationWarning(UserWarning):
-    """Something optional could not be computed; the posterior is unaffected."""
+    """An optional computation failed; the posterior is unaffected."""
 
 
 @dataclass
 class Attempts:
-    """Optional work after training, whose failures are noted and not raised."""
+    """Optional computations after training, whose failures are noted instead of raised."""
 
     failed: dict[str, str] = field(default_factory=dict)
     """Reason of failure by attempted work."""
@@ -125,7 +127,7 @@ def outcome_unit(federation: Federation | None) -> float:
 
 
 def _in_unit(metrics: Metrics, unit: float) -> Metrics:
-    """Metrics of (y − c)/unit as metrics of y."""
+    """Convert metrics of (y − c)/unit to metrics of y."""
     changed = dict(metrics)
     if unit != 1.0 and metrics.get("rmse") is not None:
         changed["rmse"] = unit * (metrics["rmse"] or 0.0)

@@ -1,4 +1,4 @@
-"""The numbers of `Fit.diagnostics` in words: what each says, and what to do about it."""
+"""Explanations of the numbers in `Fit.diagnostics`: their meaning, and what to do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tacit.results.summary import ClippedShare
 
 SKEWED = 0.5
-"""Skewness from which a symmetric interval is visibly off: a gamma distribution of shape 16."""
+"""Skewness from which a symmetric interval is visibly wrong: a gamma distribution of shape 16."""
 MOST_NAMED = 3
 
 
@@ -33,7 +33,7 @@ def explained(
     diagnostics
         `Fit.diagnostics`; without weights against the exact posterior there is little to explain.
     clipped
-        The share of clipped contributions, where it was measured.
+        The share of clipped contributions, if it was measured.
     """
     rows = []
     if "pareto_k" in diagnostics:
@@ -118,7 +118,7 @@ def _weights(share: float, shape: float) -> list[Explained]:
 
 
 def shape_words(share: float, shape: float) -> str:
-    """What the shape k̂ of the largest weights means beside that share of effective draws."""
+    """Meaning of the shape k̂ of the largest weights for that share of effective draws."""
     if shape <= MAX_PARETO_K:
         return f"shape of the largest importance weights, at most {MAX_PARETO_K}: they are usable"
     unusable = f"above {MAX_PARETO_K} averages with the largest importance weights are not usable"

@@ -90,7 +90,7 @@ def _mark_true_values(axes: Axes, labels: Sequence[str], true_values: Mapping[st
 
 
 def plot_negative_elbo(rounds: Sequence[Round]) -> Figure:
-    """Negative evidence lower bound of the q a round started from; rounds without are left out."""
+    """Negative evidence lower bound at the start of each round; rounds without one are left out."""
     number, value = _series(rounds, "negative_elbo")
     figure, axes = _panel(3.6)
     axes.plot(number, value, **_line(number))
@@ -107,7 +107,7 @@ def plot_negative_elbo(rounds: Sequence[Round]) -> Figure:
 
 
 def plot_convergence(rounds: Sequence[Round]) -> Figure:
-    """KL between the q of one round and the next, on a log scale; zeros cannot be drawn."""
+    """KL divergence between consecutive rounds, on a log scale; zeros cannot be drawn."""
     number, step = _series(rounds, "last_change")
     positive = step > 0
     number, step = number[positive], step[positive]
@@ -160,7 +160,7 @@ def plot_calibration(bins: Sequence[CalibrationBin]) -> Figure:
 
 
 def plot_parties(parties: Sequence[PartyRow]) -> Figure:
-    """Records and share of positive outcomes of each party; of more than 40, the 40 largest.
+    """Records and share of positive outcomes of each party; at most the 40 largest.
 
     Every party needs a number of records.
     """

@@ -30,7 +30,7 @@ class NewRecords(NamedTuple):
     prepared: Prepared
     posterior: Posterior
     what: str
-    """The words for the predicted number, e.g. "probability of died = yes"."""
+    """Description of the predicted number, e.g. "probability of died = yes"."""
     levels: tuple[str, ...]
     """Levels of an outcome that is one of several."""
     center: float
@@ -48,7 +48,7 @@ def read_new(posterior: Posterior, data: DataFacts, records: Any) -> NewRecords:
         How the records of the fit were prepared.
     records
         A data frame of any kind, a dictionary of columns or the path of a file; prepared arrays,
-        ``{"x": …}``, are used as they are.
+        ``{"x": …}``, are used unchanged.
     """
     model = posterior.model
     if not posterior.family.is_proper(posterior.natural):
@@ -80,7 +80,7 @@ def _is_prepared(records: dict[str, Any]) -> bool:
 
 
 def _by_name(model: Model, records: Any) -> Prepared:
-    """Columns that a model reads by their names; its outcome may be absent."""
+    """Columns that a model uses by name; its outcome may be missing."""
     frame = raw_frame(records, "new records")
     names = [name for name in model.record_columns or () if name in frame.names]
     table = frame.select(names)
@@ -97,7 +97,7 @@ def _by_name(model: Model, records: Any) -> Prepared:
 
 
 def _with_outcome(model: Model, prepared: Prepared) -> Prepared:
-    """With a column y of zeros for models that take one; means do not depend on it."""
+    """Add a column y of zeros for models that need one; means do not depend on it."""
     takes_y = model.record_columns is None or "y" in model.record_columns
     if not takes_y or "y" in prepared.records:
         return prepared

@@ -1,4 +1,4 @@
-"""The posterior as a user sees it."""
+"""The posterior as returned to the user."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Posterior:
     def table(self) -> dict[str, list[Any]]:
         """Name, mean and sd of every coordinate, as lists; empty if there are too many.
 
-        They are for result.json: natural parameters of everything are in posterior.npz.
+        They are for result.json; all natural parameters are in posterior.npz.
         """
         if not self.model.listed:
             return {"names": [], "mean": [], "sd": []}
@@ -101,7 +101,7 @@ class Posterior:
         return np.asarray(self.family.sample(jax.random.key(seed), self.natural, (count,)))
 
     def draws(self, count: int = 1000, *, seed: int = 0) -> dict[str, np.ndarray]:
-        """Draw the model's own quantities: a NumPyro model's sites in their own space.
+        """Draw the model's own quantities: the sites of a NumPyro model in their original space.
 
         Parameters
         ----------
@@ -122,7 +122,7 @@ class Posterior:
         return {name: np.asarray(value) for name, value in values.items()}
 
     def to_arviz(self, count: int = 1000, *, seed: int = 0, records: Records | None = None) -> Any:
-        """Draws as ArviZ reads them; needs `pip install tacit[arviz]`.
+        """Draws in ArviZ's format; needs `pip install tacit[arviz]`.
 
         Parameters
         ----------
@@ -147,16 +147,16 @@ class Posterior:
 
 
 def posterior_of(plan: Plan, natural: Natural, public: Arrays | None = None) -> Posterior:
-    """The posterior that the state of a run's server stands for.
+    """The posterior described by the server's state.
 
     Parameters
     ----------
     plan
         The plan of the run.
     natural
-        Natural parameters such as a server's state holds them.
+        Natural parameters, as in the server's state.
     public
-        The arrays that the server publishes besides; some methods read the posterior with them.
+        The server's public arrays; some methods need them to interpret the posterior.
     """
     with one_blas_thread():  # the same bits as at the end of a live federation
         read = plan.method.read(plan.model, plan.family, natural, public or {})

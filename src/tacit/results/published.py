@@ -1,4 +1,4 @@
-"""The shareable part of a result, and what no guarantee covers.
+"""The shareable part of a result, and a list of what no guarantee covers.
 
 The ε of a run covers what leaves the parties. A shared file must therefore be a function of the
 charged releases and of public facts. Everything else computed from records (metrics, counts, notes
@@ -83,7 +83,7 @@ def counts_are_public(plan: Plan) -> bool:
 
 
 def not_covered(plan: Plan, *, publish: bool = False) -> list[str]:
-    """What the guarantee of a run does not cover."""
+    """List of what the guarantee of a run does not cover."""
     exceptions = []
     if publish:
         exceptions.append(PUBLISHED)
@@ -93,7 +93,7 @@ def not_covered(plan: Plan, *, publish: bool = False) -> list[str]:
 
 
 def public_result(result: Result, plan: Plan, *, publish: bool) -> Result:
-    """The part of a result that may be shared; all of it where no guarantee is claimed."""
+    """The shareable part of a result; all of it if no guarantee is claimed."""
     if not covered(plan):
         return result
     measured: dict[str, Any] = {"metrics": NOTHING_MEASURED}
@@ -121,7 +121,7 @@ def public_result(result: Result, plan: Plan, *, publish: bool) -> Result:
 
 
 def local_result(result: Result) -> dict[str, Any]:
-    """What was measured on records or on this machine: for evaluation.json in the private part."""
+    """Values measured on records or on this machine: for evaluation.json in the private part."""
     every = builtins_of(result)
     privacy = every["privacy"]
     local = {key: value for key, value in every.items() if key not in ("schema", *SAFE)}

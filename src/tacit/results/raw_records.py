@@ -1,4 +1,4 @@
-"""Raw records prepared by the schema of a fit: new records to predict, or held-out ones."""
+"""Prepare raw records by the schema of a fit: new records to predict, or held-out ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tacit.results.summary import DataFacts, declared_columns
 
 
 class Prepared(NamedTuple):
-    """Records as a model reads them."""
+    """Records in the form that a model needs."""
 
     records: Records
     complete: np.ndarray
@@ -37,7 +37,7 @@ class Prepared(NamedTuple):
 
 
 def schema_of(data: DataFacts) -> SourceSchema | None:
-    """The schema that a stored result was fitted with; None for plain arrays and documents."""
+    """The schema of a stored result; None for plain arrays and documents."""
     columns = declared_columns(data)
     if columns is None or data.outcome is None:
         return None
@@ -61,9 +61,9 @@ def prepared_records(
     frame
         A data frame, a dictionary of columns or the path of a file.
     where
-        What to call it in messages.
+        Name of the records in messages.
     keep
-        Columns that the model reads besides x.
+        Columns that the model uses besides x.
     outcome
         True: the records have the outcome too, as y.
     """
@@ -115,7 +115,7 @@ def _refuse_absent(frame: RawFrame, wanted: list[str]) -> None:
 
 
 def _read(series: pl.Series, config: ColumnConfig) -> Column:
-    """One column; a missing value that would be dropped is marked instead."""
+    """Read one column; a missing value that would be dropped is marked instead."""
     if config.kind == "numeric" and config.feature and config.affine is None:
         raise ConfigError(
             f'the fit has no scale of column "{config.name}"; fit again with this version of tacit'

@@ -72,7 +72,7 @@ def kl_to(family: Family, natural: Natural, mean: np.ndarray, covariance: np.nda
 
 
 def check_nuts(model: Model) -> None:
-    """Refuse a model that is too wide for the NUTS reference."""
+    """Refuse a model with too many parameters for the NUTS reference."""
     if model.dimension > NUTS_LIMIT:
         raise ConfigError(
             f"the NUTS reference is for at most {NUTS_LIMIT} dimensions, this model has "
@@ -93,8 +93,8 @@ def nuts_reference(
 
     One chain with a dense mass matrix (Hoffman and Gelman 2014; NumPyro). It needs all records in
     one place, so it is for simulations. Check `numpyro.diagnostics.split_gelman_rubin(draws[None])`
-    before trusting it on a posterior with several modes. A prior that is left undeclared has learnt
-    scales; without `learnt_scales` it is the N(0, 1) of methods that do not learn them.
+    before trusting it on a posterior with several modes. An undeclared prior has learned scales;
+    without `learnt_scales` it is the N(0, 1) of methods that do not learn them.
     """
     check_nuts(model)
     import jax

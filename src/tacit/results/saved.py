@@ -1,7 +1,7 @@
 """Save and load fits.
 
 A saved fit is the public part of a run directory: result.json, posterior.npz and events.jsonl. It
-contains what may be shared: in a private fit, functions of the charged releases and of public
+is shareable: in a private fit it contains only functions of the charged releases and of public
 facts.
 """
 
@@ -110,7 +110,7 @@ def _as_json(value: Any) -> Any:
 
 
 def read_model(facts: ModelFacts, names: tuple[str, ...]) -> Model:
-    """The model that a result describes, or its names where it could not be stored.
+    """The model described by a result, or a placeholder with its names if it could not be stored.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def write_saved(folder: Path, result: Result, posterior: Posterior, history: Any
 
 
 class Predictor(NamedTuple):
-    """What predictions need of a finished run."""
+    """The parts of a finished run that predictions need."""
 
     posterior: Posterior
     data: DataFacts
@@ -243,7 +243,7 @@ def _read_natural(path: Path) -> Natural:
 
 
 def _of_party(folder: Path) -> Result:
-    """The result that a party of a live federation received, in the form of a run's."""
+    """The result that a party of a live federation received, in the form of a run's result."""
     part = read_part(folder / RESULT, PartyResult)
     if part.model is None or part.data is None:
         raise DataError(

@@ -100,7 +100,7 @@ def site_summary(posterior: Posterior, seed: int, level: float = 0.95) -> dict[s
 
 
 def representative_draws(posterior: Posterior, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draws of θ with weights for tables; of a normal posterior they have its exact moments."""
+    """Draws of θ with weights for tables; for a normal posterior they have its exact moments."""
     family, natural = posterior.family, posterior.natural
     if isinstance(family, RootedGaussian):
         weighted = family.draws(natural)

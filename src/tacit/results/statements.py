@@ -32,7 +32,9 @@ NOT_BIASED = (
 
 
 def not_declared(columns: Sequence[str], *, user_program: bool) -> str:
-    """What a guarantee lacks where these columns came without public facts, and what to do."""
+    """Statement about columns without public facts: what the guarantee does not cover, and what
+    to do.
+    """
     named = ", ".join(columns[:5]) + (f" and {len(columns) - 5} more" if len(columns) > 5 else "")
     advice = "fit a formula with schema=tacit.Schema(bounds={…}, levels={…})"
     if user_program:
@@ -74,7 +76,7 @@ def _about_intervals(plan: Plan, method: PrivateMethod) -> str:
 
 
 def prior_statement(plan: Plan) -> str | None:
-    """The prior of a regression in words; None for models that state their own."""
+    """Description of the prior of a regression; None for models that describe their own."""
     model, method = plan.model, plan.method
     if plan.earlier is not None:
         return "the posterior of an earlier run on other records"
@@ -129,7 +131,7 @@ WITHOUT_CORRELATIONS = (
 
 
 def interval_note(plan: Plan) -> str | None:
-    """What the intervals of a run lack, or None."""
+    """What the intervals of a run do not include, or None."""
     if plan.guarantee is None:
         wide = isinstance(plan.rules.solver, WideSolver)
         return WITHOUT_CORRELATIONS if wide else plan.model.uncalibrated

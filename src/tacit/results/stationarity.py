@@ -1,13 +1,13 @@
-"""How far a Gaussian q is from a stationary point of the free energy, in nats.
+"""Distance of a Gaussian q from a stationary point of the free energy, in nats.
 
-With g = E_q[∇ log p(x, θ)] and H = E_q[∇² log p(x, θ)], a whole natural-gradient step leads from
-q = N(m, S) to precision −H (its diagonal for a mean-field q) and mean m + (−H)⁻¹g. Its size is
+With g = E_q[∇ log p(x, θ)] and H = E_q[∇² log p(x, θ)], a full natural-gradient step leads from q =
+N(m, S) to precision −H (its diagonal for a mean-field q) and mean m + (−H)⁻¹g. Its size is
 
     ½ gᵀ(−H)⁻¹g + KL of the variances,
 
-which no change of units changes, and 0 at an optimum whatever the optimiser's learning rate is.
-g and H are averages over pairs of opposite draws; with many coordinates q's own variances stand
-for (−H)⁻¹ and the second part is left out.
+which does not depend on units, and is 0 at an optimum for any learning rate of the optimiser. g and
+H are averages over pairs of opposite draws. With many coordinates, q's own variances replace (−H)⁻¹
+and the second part is omitted.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tacit.models import Model, Records
 PAIRS = 32
 HESSIAN_PAIRS = 4
 HESSIAN_UP_TO = 64
-"""Coordinates."""
+"""Largest number of coordinates for which the Hessian is computed."""
 
 
 def gradient_step(
     model: Model, family: Gaussian, q: Natural, parties: dict[str, Records], *, seed: int = 0
 ) -> float:
-    """The size of a whole step from q in nats; infinite where the free energy is not convex."""
+    """The size of a full step from q in nats; infinite if the free energy is not convex."""
     import jax
     import jax.numpy as jnp
 

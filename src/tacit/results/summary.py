@@ -1,4 +1,4 @@
-"""The schema of result.json: one set of structs that runs, servers and fits write and all read.
+"""The schema of result.json: structs that runs, servers and fits write and all commands read.
 
 `tacit run`, `tacit serve` and `Fit.save` write a `Result`; `tacit show`, `tacit compare`, `tacit
 report` and `tacit.load` read one. `Round` and `Refusal` are lines of events.jsonl. A key that is
@@ -34,18 +34,18 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelFacts(Part, frozen=True, kw_only=True):
-    """Which model was fitted, with the arguments that make it again where they have a JSON form."""
+    """The fitted model, with its constructor arguments if they have a JSON form."""
 
     kind: str
     dimension: int
     output: str
     settings: dict[str, Any] | None = None
     prior: str | None = None
-    """The prior of a regression, in words."""
+    """Description of the prior of a regression."""
 
 
 class PosteriorTable(Part, frozen=True, kw_only=True):
-    """Mean and sd of each coordinate of θ; no rows where there are too many to list."""
+    """Mean and sd of each coordinate of θ; no rows if there are too many to list."""
 
     family: str
     names: list[str]
@@ -61,40 +61,40 @@ class PosteriorTable(Part, frozen=True, kw_only=True):
 
 
 class Intervals(Part, frozen=True, kw_only=True):
-    """The level of the intervals, and what is known to be wrong with them."""
+    """The level of the intervals, and known errors in them."""
 
     level: float = 0.95
     warning: str | None = None
 
 
 class Site(Part, frozen=True, kw_only=True):
-    """One of the model's own quantities, in its own space."""
+    """One of the model's own quantities, in its original space."""
 
     mean: float
     sd: float
     low: float
     high: float
     real: bool = True
-    """Whether it can have either sign."""
+    """True if it can have either sign."""
 
 
 class Coefficient(Part, frozen=True, kw_only=True, omit_defaults=True):
     """A coefficient of a regression in the unit of its column (`tacit.results.coefficients`)."""
 
     term: str
-    """What it belongs to, in the user's words: "age", "smoking: current vs never"."""
+    """Description in the user's terms: "age", "smoking: current vs never"."""
     name: str
     """The coordinate of θ."""
     unit: str | None = None
-    """The difference of the column that it is for, where that has a name."""
+    """The difference of the column that the effect refers to, if it has a name."""
     mean: float
     sd: float
     low: float
     high: float
     learned: float | None = None
-    """1 − (posterior sd / prior sd)²; None where the prior has no sd."""
+    """1 − (posterior sd / prior sd)²; None if the prior has no sd."""
     true_value: float | None = None
-    """For generated records: the value that made them."""
+    """For generated records: the true value."""
 
 
 class Topic(Part, frozen=True, kw_only=True):
@@ -107,7 +107,7 @@ class Topic(Part, frozen=True, kw_only=True):
 
 
 class ModelTable(Part, frozen=True, kw_only=True):
-    """A table of a model's own, such as its clusters; cells are text."""
+    """A table of the model, such as its clusters; cells are text."""
 
     title: str
     columns: list[str]
@@ -115,14 +115,14 @@ class ModelTable(Part, frozen=True, kw_only=True):
 
 
 class CautionNote(Part, frozen=True, kw_only=True):
-    """A reason not to believe the numbers as they stand."""
+    """A reason why the numbers may be unreliable."""
 
     kind: str
     text: str
 
 
 class ClippedShare(Part, frozen=True, kw_only=True):
-    """The share of units whose contribution the clip shortened: in a simulation, or counted."""
+    """Share of units whose contribution was clipped: in a simulation, or as a noisy count."""
 
     biases: bool
     share: float
@@ -151,20 +151,21 @@ class PartyRow(Part, frozen=True, kw_only=True):
 
 
 class DataFacts(Part, frozen=True, kw_only=True):
-    """Where the records came from and how they were scaled; `notes` only for those who see them."""
+    """Source and scaling of the records; `notes` are only for people who may see the records."""
 
     source: str | None = None
     outcome: str | None = None
     scaling: str | None = None
     columns: list[dict[str, Any]] | None = None
-    """The public schema of the columns, as in the [columns] table of a study file, with what was
-    read from the records where that was allowed (levels, centres and scales)."""
+    """The public schema of the columns, as in the [columns] table of a study file, including
+    facts read from the records if that was allowed (levels, centres and scales).
+    """
     positive: str | None = None
     """The level of the outcome that is y = 1."""
     levels: list[str] = []
     """The levels of an outcome that is one of several."""
     keep: list[str] = []
-    """Columns that the model reads besides x."""
+    """Columns that the model uses besides x."""
     notes: list[str] = []
 
 
@@ -180,7 +181,7 @@ class GuaranteeFacts(Part, frozen=True, kw_only=True):
 
 
 class PartyTerms(Part, frozen=True, kw_only=True):
-    """What the answers of one party cost."""
+    """Privacy cost of one party's answers."""
 
     name: str
     epsilon: float
@@ -198,12 +199,12 @@ class Attacker(Part, frozen=True, kw_only=True, omit_defaults=True):
     attacker: str
     sees: str
     epsilon: float | None = None
-    """None where no useful bound can be shown."""
+    """None if no useful bound can be proved."""
     remark: str = ""
 
 
 class LedgerFacts(Part, frozen=True, kw_only=True):
-    """What the ledger of a private run says after it."""
+    """Totals in the ledger after a private run."""
 
     path: str
     run: str
@@ -212,16 +213,16 @@ class LedgerFacts(Part, frozen=True, kw_only=True):
     before: float = 0.0
     """ε that earlier fits on the same records had spent."""
     delta: float | None = None
-    """δ at which both are computed; None: that of the budgets."""
+    """δ at which both are computed; None for that of the budgets."""
     budget: float | None = None
-    """ε that may be spent in all, at a party of a live federation."""
+    """Total ε that may be spent, at a party of a live federation."""
 
 
 class PrivacyFacts(Part, frozen=True, kw_only=True, omit_defaults=True):
-    """What a run guarantees, and what its guarantee does not cover."""
+    """The guarantee of a run, and a list of what it does not cover."""
 
     private: bool
-    """Whether a guarantee holds: not without privacy, and not if the seed of the noise is known."""
+    """True if a guarantee holds: False without privacy, and if the seed of the noise is known."""
     statement: str
     guarantee: GuaranteeFacts | None = None
     accountant: str | None = None
@@ -233,13 +234,13 @@ class PrivacyFacts(Part, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class VerdictFacts(Part, frozen=True, kw_only=True, omit_defaults=True):
-    """Whether a run converged, and every reason not to believe its numbers."""
+    """Whether a run converged, and all reasons not to trust its numbers."""
 
     converged: bool | None
     """None at a party, which has not seen the rounds."""
     why: str
     learned: list[float] | None
-    """1 − (posterior sd / prior sd)² of each coefficient; None where the prior has no sd."""
+    """1 − (posterior sd / prior sd)² of each coefficient; None if the prior has no sd."""
     cautions: list[CautionNote]
     clipped: ClippedShare | None = None
 
@@ -265,13 +266,13 @@ class Result(
     schedule: str
     rounds: int
     finished: str | None
-    """What ended the run."""
+    """Reason why the run ended."""
     exchanges: int
     refused: int
     last_change: float | None = None
     """How far the last round moved q, in nats (KL)."""
     left_out: dict[str, Any] = {}
-    """Parties that a live server left out, with the bound that their update broke."""
+    """Parties excluded by a live server, with the bound that their update broke."""
     posterior: PosteriorTable
     intervals: Intervals
     coefficients: list[Coefficient] = []
@@ -284,10 +285,12 @@ class Result(
     metrics: dict[str, Metrics | None]
     """By "training" and "held_out"."""
     party_metrics: dict[str, Metrics] = {}
-    """By party: of its held-out records, or without held-out ones and privacy of all of them."""
+    """By party: metrics of its held-out records; without privacy and held-out records, of all
+    its records.
+    """
     calibration: dict[str, list[CalibrationBin]] = {}
     not_evaluated: dict[str, str] = {}
-    """What could not be computed after training, and why."""
+    """Computations that failed after training, with the reasons."""
     kl_to_exact: float | None = None
     kl_to_reference: float | None = None
     reference: dict[str, Any] | None = None
@@ -297,7 +300,7 @@ class Result(
     timing: dict[str, float] = {}
     compilations: int | None = None
     cluster: dict[str, Any] = {}
-    """What the engine measured of itself."""
+    """Measurements of the engine."""
 
 
 class PartyResult(
@@ -308,7 +311,7 @@ class PartyResult(
     tag_field="schema",
     tag=PARTY_SCHEMA,
 ):
-    """result.json of a party of a live federation; it does not say how the rounds went."""
+    """result.json of a party of a live federation; it has no information about the rounds."""
 
     name: str
     party: str
@@ -321,11 +324,11 @@ class PartyResult(
     model: ModelFacts | None = None
     data: DataFacts | None = None
     guarantee: PrivacyFacts | None = None
-    """What the federation guarantees, against whom, and what is not covered."""
+    """The guarantee of the federation by attacker, and a list of what is not covered."""
 
 
 class PartyEvaluation(Part, frozen=True, kw_only=True, omit_defaults=True):
-    """evaluation.json of a party: what was measured on its records, which stays there."""
+    """evaluation.json of a party: measurements on its records, which stay at the party."""
 
     answers: int
     stopped: dict[str, Any] | None
@@ -372,7 +375,7 @@ def write_result(path: Path, result: Part) -> None:
 
 
 def public_of(path: Path) -> Path:
-    """The folder with the public files: of a run directory its public part."""
+    """The folder with the public files; for a run directory its public part."""
     return path / "public" if (path / "public").is_dir() else path
 
 
@@ -423,7 +426,7 @@ def read_part(path: Path, kind: type[T]) -> T:
 
 
 def decode(text: str, kind: type[T], where: Path | str) -> T:
-    """JSON as that type, or a `DataError` that says where it is not."""
+    """Decode JSON as that type, or raise a `DataError` that names the position of the error."""
     try:
         return msgspec.json.decode(text, type=prepare(kind))
     except msgspec.DecodeError as error:

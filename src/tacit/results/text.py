@@ -1,4 +1,4 @@
-"""A result in words: the table and the lines that `print(fit)` and the terminal show alike."""
+"""Text of a result: the table and lines shown by `print(fit)` and in the terminal."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ TITLES = {
     "mixture": "Gaussian mixture",
 }
 UNDERSTOOD = ("1", "true", "yes")
-"""Levels that are y = 1 without being named in the title."""
+"""Levels for y = 1 that the title need not name."""
 COLUMNS = ("mean", "sd", "2.5 %", "97.5 %")
 
 
 def title(result: Result) -> str:
-    """Model, outcome, parties and, where it is public, the number of records."""
+    """Model, outcome, parties and, if public, the number of records."""
     kind = result.model.kind
     text = TITLES.get(kind, kind.replace("-", " ").capitalize())
     if result.data.outcome:
@@ -44,14 +44,14 @@ def title(result: Result) -> str:
 
 
 def table_rows(result: Result | PartyResult) -> list[Coefficient]:
-    """Coefficients in the columns' units; of other models their own quantities."""
+    """Coefficients in the columns' units; for other models their own quantities."""
     if result.coefficients:
         return result.coefficients
     return [as_coefficient(row) for row in result_rows(result)]
 
 
 def interaction_lines(result: Result | PartyResult) -> list[str]:
-    """Where other effects of columns that interact are: at the columns' public centres."""
+    """Lines that name the public centres at which main effects of interacting columns hold."""
     columns = () if result.data is None else declared_columns(result.data) or ()
     known = {one.name: one for one in columns}
     factors = dict.fromkeys(name for one in columns for name in one.product)
@@ -66,7 +66,7 @@ def interaction_lines(result: Result | PartyResult) -> list[str]:
 
 
 def as_coefficient(row: Shown) -> Coefficient:
-    """A quantity of a model as a row without a unit."""
+    """Convert a quantity of a model to a row without a unit."""
     return Coefficient(
         term=row.name, name=row.name, mean=row.mean, sd=row.sd, low=row.low, high=row.high
     )

@@ -1,19 +1,20 @@
-"""Whether a fit can be trusted: its verdict and warnings, shown wherever its numbers are.
+"""Whether a fit can be trusted: verdict and warnings, shown wherever its numbers are shown.
 
-`judge` decides from what the server has seen, which in a private run is public. A run without
-privacy has converged when a whole, undamped step from the last q would move it by no more than
-`SETTLED_KL` nats. For methods whose answers are natural-gradient steps that is the size of the last
+`judge` decides from the information at the server, which is public in a private run. A run without
+privacy has converged when a full, undamped step from the last q would move it by at most
+`SETTLED_KL` nats. For methods whose answers are natural-gradient steps this is the size of the last
 round's step divided by the square of its damping (KL is quadratic in a short step). Other methods
-can stand still without being at an optimum, so `tacit.results.gradient_step` measures it where the
-records are at hand; where they are not, as in a live federation, `judge` says so.
+can stop moving without being at an optimum, so `tacit.results.gradient_step` measures it if the
+records are available; if not, as in a live federation, `judge` says so.
 
-A round shows the steps of the parties that it asked. Every party that has not left must have
-contributed, and the rounds since must not have moved q by more than that together.
+A round contains only the steps of its own parties. Every party that has not left must have
+contributed, and the rounds since its last contribution must not have moved q by more than that in
+total.
 
 In a private run every q contains the noise of its round, and the number of rounds is fixed before
-it starts. It counts as converged when it has run all of them and the last one moved q by at most
-`NOISY_KL` nats per coordinate, one posterior standard deviation: more than that is no noise that
-its intervals could contain.
+it starts. It counts as converged if all rounds were run and the last one moved q by at most
+`NOISY_KL` nats per coordinate, one posterior standard deviation. A larger move is more than the
+noise that its intervals include.
 """
 
 from __future__ import annotations
@@ -39,22 +40,22 @@ if TYPE_CHECKING:
     from tacit.methods import Clipped
 
 SETTLED_KL = 1e-3
-"""Nats: 0.045 posterior standard deviations in one direction."""
+"""Nats; equals 0.045 posterior standard deviations in one direction."""
 SAMPLED_KL = 0.05
-"""The same where the step is estimated from draws: 0.3 posterior standard deviations."""
+"""The same if the step is estimated from draws: 0.3 posterior standard deviations."""
 NOISY_KL = 0.5
 LARGE_STEP = 1.0
 LEARNED_LITTLE = 0.05
-"""Of the prior variance: an interval that is less than 2.6 % shorter than the prior's."""
+"""Share of the prior variance: the interval is then less than 2.6 % shorter than the prior's."""
 UNRESOLVED = 0.2
-"""Relative residual: standard deviations are then too narrow by an unknown amount."""
+"""Relative residual above which standard deviations are too small by an unknown amount."""
 MOSTLY_CLIPPED = 0.5
 """Share of clipped units above which the median contribution is longer than the clip."""
 ROUNDED_EIGENVALUE = 4 * float(np.finfo(np.float64).eps)
 
 
 class NotConvergedWarning(UserWarning):
-    """The posterior of a fit is not the one that its model and records have."""
+    """The posterior of a fit is not the one implied by its model and records."""
 
 
 class LittleLearnedWarning(UserWarning):
@@ -66,7 +67,7 @@ class ClippingWarning(UserWarning):
 
 
 class OnePartyWarning(UserWarning):
-    """The posterior would be elsewhere without one of the parties."""
+    """The posterior would be very different without one of the parties."""
 
 
 class TooNarrowWarning(UserWarning):
@@ -74,7 +75,7 @@ class TooNarrowWarning(UserWarning):
 
 
 class MisfitWarning(UserWarning):
-    """The records do not look like records of the model."""
+    """The records do not look as if they came from the model."""
 
 
 class NotCheckedWarning(UserWarning):
@@ -86,24 +87,24 @@ class WideIntervalsWarning(UserWarning):
 
 
 class MissingIndicatorWarning(UserWarning):
-    """Missing values were filled with a constant beside an indicator."""
+    """Missing values were replaced by a constant and an indicator."""
 
 
 class Verdict(NamedTuple):
-    """Whether a fit converged, and why one may think so, in one sentence."""
+    """Whether a fit converged, and the reason in one sentence."""
 
     converged: bool
     why: str
     effective_share: float | None = None
     """Effective share of the draws that compare a mean-field q with the exact posterior."""
     misfit: str | None = None
-    """How the records differ from what the model says, where that is known."""
+    """How the records differ from the model, if that is known."""
     dispersion: Dispersion | None = None
-    """Comparison of the outcomes' variance with the one that the model implies."""
+    """Comparison of the outcomes' variance with the variance implied by the model."""
 
 
 class Caution(NamedTuple):
-    """One reason not to believe the numbers of a fit as they stand."""
+    """One reason why the numbers of a fit may be unreliable."""
 
     kind: str
     text: str
@@ -111,6 +112,7 @@ class Caution(NamedTuple):
 
 CATEGORIES: dict[str, type[UserWarning]] = {
     "not-converged": NotConvergedWarning,
+    "may-not-converge": NotConvergedWarning,
     "little-learned": LittleLearnedWarning,
     "clipping": ClippingWarning,
     "misfit": MisfitWarning,
@@ -132,12 +134,12 @@ def judge(
     gradient_step: float | None = None,
     exact_loss: bool = True,
 ) -> Verdict:
-    """The verdict on a run that has ended.
+    """The verdict on a finished run.
 
-    `step_share` is `LocalMethod.step_share`, None for a method whose answers are no natural
-    gradients; `gradient_step` is then that of `tacit.results.gradient_step`, if it was measured.
-    `exact_loss` says that the losses of a round are all at one q, as in a synchronous one of all
-    parties: others may rise by a little in a round that settles.
+    `step_share` is `LocalMethod.step_share`, None for a method whose answers are not natural
+    gradients; `gradient_step` is then the result of `tacit.results.gradient_step`, if it was
+    measured. `exact_loss` means that the losses of a round are all at one q, as in a synchronous
+    round of all parties; otherwise they may increase slightly in a round that converges.
     """
     rounds = [line for line in log if line["event"] == "round"]
     number = f"{state.round} round{'' if state.round == 1 else 's'}"
@@ -209,9 +211,9 @@ def judge_solved(
 ) -> Verdict:
     """The verdict on a run whose steps the server controlled (`tacit.methods.natural.solver`).
 
-    q is believed when it is at the optimum and when importance weights of draws from it against
-    the exact posterior are even enough. A mean-field q (`full` = False) has converged at its
-    optimum; that it leaves correlations out is said by `narrow_caution`.
+    q is trusted if it is at the optimum and if the importance weights of its draws against the
+    exact posterior are even enough. A mean-field q (`full` = False) has converged at its optimum;
+    `narrow_caution` states that it ignores correlations.
     """
     memory = state.memory or {}
     number = f"{state.round} round{'' if state.round == 1 else 's'}"
@@ -262,8 +264,8 @@ def judge_solved(
 def judge_wide(state: ServerState, log: Sequence[dict[str, Any]]) -> Verdict:
     """The verdict on a run of `tacit.methods.natural.wide`.
 
-    Importance weights say nothing about so many parameters. q is believed as the best one with
-    independent parameters; `unresolved_caution` says where its standard deviations lack the
+    Importance weights are not informative for so many parameters. q is trusted as the best one with
+    independent parameters; `unresolved_caution` states if its standard deviations ignore
     correlations.
     """
     memory = state.memory or {}
@@ -293,14 +295,14 @@ def judge_wide(state: ServerState, log: Sequence[dict[str, Any]]) -> Verdict:
 
 
 def _expected(state: ServerState) -> list[str]:
-    """Parties whose records belong to the result: all that have not left or been left out."""
+    """Parties whose records belong to the result: all that have not left or been excluded."""
     return [name for name in state.factors if name not in state.not_asked]
 
 
 def _stale(state: ServerState, moved: float, most: float) -> list[str]:
     """Parties since whose last contribution q has moved by more than `most` nats.
 
-    Short steps add up as their lengths do, √KL. What the last round moved is judged on its own.
+    Lengths of short steps, √KL, add up. The move of the last round is judged separately.
     """
     limit = max(most, moved)
     return [
@@ -328,7 +330,7 @@ def _judge_private(family: Family, moved: float, number: str) -> Verdict:
 
 
 def _dimension(family: Family) -> int:
-    """The number of coordinates of θ, whatever else travels beside q."""
+    """The number of coordinates of θ, without other arrays."""
     return int(np.prod(next(iter(family.shapes.values()))))
 
 
@@ -342,7 +344,7 @@ def _risen(rounds: Sequence[dict[str, Any]]) -> float | None:
 
 
 def rounding_trouble(family: Family, q: Natural) -> str | None:
-    """Why the variances of q are rounding errors, if they are.
+    """Why the variances of q are dominated by rounding errors, if they are.
 
     If the smallest eigenvalue of the precision matrix, scaled to a unit diagonal, is not above
     rounding error, the variance in its direction is unknown.
@@ -361,7 +363,7 @@ def rounding_trouble(family: Family, q: Natural) -> str | None:
 
 
 def learned(family: Family, q: Natural, prior: Natural) -> np.ndarray:
-    """1 − (posterior sd / prior sd)² of each coordinate: public in a private run, too."""
+    """1 − (posterior sd / prior sd)² of each coordinate; public in a private run."""
     after, before = family.location_scale(q)[1], family.location_scale(prior)[1]
     return 1.0 - np.square(np.asarray(after) / np.asarray(before))
 
@@ -374,7 +376,7 @@ def convergence_caution(verdict: Verdict) -> list[Caution]:
 
 
 def narrow_caution(share: float | None) -> list[Caution]:
-    """A caution where a mean-field q is far from the exact posterior."""
+    """A caution if a mean-field q is far from the exact posterior."""
     if share is None or share >= BELIEVED_SHARE:
         return []
     return [
@@ -388,7 +390,7 @@ def narrow_caution(share: float | None) -> list[Caution]:
 
 
 def unresolved_caution(residual: float) -> list[Caution]:
-    """A caution where standard deviations of many parameters were not found by linear response."""
+    """A caution if linear response did not determine the standard deviations of many parameters."""
     if residual <= UNRESOLVED:
         return []
     return [
@@ -403,7 +405,7 @@ def unresolved_caution(residual: float) -> list[Caution]:
 
 
 def misfit_caution(verdict: Verdict) -> list[Caution]:
-    """A caution where the records show that the model does not fit."""
+    """A caution if the records show that the model does not fit."""
     if verdict.misfit is None:
         return []
     return [
@@ -432,7 +434,7 @@ def learning_caution(learned: np.ndarray | None, names: Sequence[str] = ()) -> l
 
 
 def clipping_caution(clipped: Clipped | None) -> list[Caution]:
-    """A caution where more than half of the contributions are known to be shortened."""
+    """A caution if more than half of the contributions are known to be clipped."""
     if clipped is None or not clipped.biases or clipped.share <= MOSTLY_CLIPPED:
         return []
     return [
@@ -447,7 +449,9 @@ def clipping_caution(clipped: Clipped | None) -> list[Caution]:
 
 
 def unknown_clipping_caution(clip: float) -> list[Caution]:
-    """For a run with secret noise, where the share of shortened contributions is not shown."""
+    """A caution for a run with secret noise, where the share of clipped contributions is not
+    shown.
+    """
     return [
         Caution(
             "clipping",
@@ -461,7 +465,7 @@ def unknown_clipping_caution(clip: float) -> list[Caution]:
 
 
 def _unlearned(learned: np.ndarray, names: Sequence[str]) -> list[Caution]:
-    """A caution that names single coordinates of which little was learned."""
+    """A caution that names coordinates about which little was learned."""
     few = [name for name, share in zip(names, learned, strict=False) if share < LEARNED_LITTLE]
     if not few:
         return []
@@ -471,10 +475,10 @@ def _unlearned(learned: np.ndarray, names: Sequence[str]) -> list[Caution]:
 
 
 def missing_caution(columns: Sequence[str]) -> list[Caution]:
-    """A caution where missing values are a constant beside an indicator (`missing = "indicator"`).
+    """A caution if missing values are a constant and an indicator (`missing = "indicator"`).
 
-    Even where values are missing at random given the other columns, the constant distorts their
-    coefficients, whatever the number of records.
+    Even if values are missing at random given the other columns, the constant biases their
+    coefficients, for any number of records.
     """
     if not columns:
         return []
@@ -490,7 +494,7 @@ def missing_caution(columns: Sequence[str]) -> list[Caution]:
 
 
 def warn(cautions: Sequence[Caution], stacklevel: int = 3) -> None:
-    """As Python warnings, for a notebook."""
+    """Issue the cautions as Python warnings."""
     for one in cautions:
         if one.kind not in CATEGORIES:  # shown with the result, no warning of its own
             continue

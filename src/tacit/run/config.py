@@ -2,8 +2,8 @@
 
 Each table is declared next to what it configures: `tacit.methods.settings`,
 `tacit.models.settings`, `tacit.server.settings`, `tacit.engines.settings`, `tacit.data.config`,
-`tacit.privacy.settings`. Nothing here needs an array library, so that `tacit check` refuses a bad
-file at once.
+`tacit.privacy.settings`. Nothing here needs an array library, so that `tacit check` refuses an
+invalid file quickly.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ class EvaluateConfig(Table, frozen=True, kw_only=True):
     draws: Count = 100
     """Draws of the posterior for predictions."""
     reference: Literal["auto", "none", "nuts"] = "auto"
-    """"auto": the exact posterior where there is one; "nuts": NumPyro's NUTS on the pooled data."""
+    """"auto": the exact posterior if there is one; "nuts": NumPyro's NUTS on the pooled data."""
     publish: bool = False
-    """True puts metrics on held-out records, which are exact, into the public part of a private
-    run; the result then lists them as not covered by the guarantee."""
+    """True copies metrics on held-out records, which are exact, into the public part of a
+    private run; the result then lists them as not covered by the guarantee.
+    """
 
 
 class Continues(Table, frozen=True, kw_only=True):
@@ -62,7 +63,8 @@ class Continues(Table, frozen=True, kw_only=True):
     """Directory of the earlier run."""
     equal_rows: Literal["refuse", "allow"] = "refuse"
     """"refuse": a row that the earlier run has used is an error, because it would count twice;
-    "allow": equal rows are different records."""
+    "allow": equal rows are treated as different records.
+    """
 
 
 class TuneConfig(Table, frozen=True, kw_only=True):
@@ -81,7 +83,7 @@ class TuneConfig(Table, frozen=True, kw_only=True):
 
 
 class Config(Table, frozen=True, kw_only=True):
-    """A study: data, model, privacy and how to fit."""
+    """A study: data, model, privacy and method."""
 
     advice: ClassVar[Mapping[str, str]] = {"privacy": PRIVACY_MISSING}
     placeholders: ClassVar[Mapping[str, Any]] = {"privacy": "none"}
@@ -105,7 +107,7 @@ class Config(Table, frozen=True, kw_only=True):
     evaluate: EvaluateConfig = EvaluateConfig()
     tune: TuneConfig = TuneConfig()
     continues: Continues | None = None
-    """An earlier run on other records, whose posterior is updated by this one (`tacit update`)."""
+    """An earlier run on other records, whose posterior this run updates (`tacit update`)."""
     baseline: Literal["none", "committee-same-prior", "committee-split-prior", "central"] = "none"
     """A baseline instead of a federation: parties that fit alone and combine once, each with the
     whole prior or a share of it, or all records in one place.
@@ -128,7 +130,7 @@ class Config(Table, frozen=True, kw_only=True):
 
 
 def model_faults(model: ModelSettings, data: DataConfig) -> Iterator[str]:
-    """Keys of [model] without effect on the model that follows from the data."""
+    """Keys of [model] without effect on the model chosen for the data."""
     if isinstance(model, AutoModel) and data.source in CORPORA:
         for key, value in given(model).items():
             yield (
@@ -138,7 +140,9 @@ def model_faults(model: ModelSettings, data: DataConfig) -> Iterator[str]:
 
 
 def ledger_faults(private: Privacy | None, data: DataConfig) -> Iterator[str]:
-    """A ledger in the run directory would be deleted with the run, budget and all."""
+    """Refuse a ledger in the run directory for real records: it would be deleted with the run,
+    including its budget.
+    """
     own = private is not None and private.ledger == RUN_DIRECTORY
     if own and data.source not in GENERATED:
         yield (
@@ -163,7 +167,7 @@ def read_config(path: Path, overrides: tuple[str, ...] = (), seed: int | None = 
 
 
 def read_toml(path: Path, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A TOML file as it is, with `--set key=value` applied."""
+    """A TOML file as a dictionary, with `--set key=value` applied."""
     raw = read_toml_file(path)
     for asked in overrides:
         override(raw, asked)
@@ -187,7 +191,7 @@ def parse_config(raw: Mapping[str, Any]) -> Config:
 def parse_study(raw: Mapping[str, Any], kind: type[C]) -> C:
     """Parse a file with data keys at its top as a table of that kind.
 
-    Raises the first fault; the others are in its `also`.
+    Raises the first error; the others are in its attribute `also`.
     """
     low, wrong = lowered(raw)
     made, faults = find_faults(low, kind)
@@ -197,7 +201,7 @@ def parse_study(raw: Mapping[str, Any], kind: type[C]) -> C:
 
 
 def _missing_file(raw: Mapping[str, Any]) -> list[TacitError]:
-    """Fault of a missing data file, reported together with other faults."""
+    """Error for a missing data file, reported together with other errors."""
     data = raw.get("data")
     if not isinstance(data, dict) or "source" in data:
         return []

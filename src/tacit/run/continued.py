@@ -1,11 +1,11 @@
-"""Data that arrive later: a run whose prior is the posterior of an earlier run.
+"""Records that arrive later: a run whose prior is the posterior of an earlier run.
 
 If the records of two batches are independent given θ, the posterior of both is that of the second
 batch with the posterior of the first as prior (MEng §5.1, TMLR §2). Only the new records are read,
 released and charged. With conjugate factors the result is the posterior of all records; released
-statistics of both batches count with the noise that each of them has.
+statistics of each batch have their own noise.
 
-A record in both batches would count twice. So a run keeps keyed hashes of its records in its
+A record in both batches would count twice. So a run stores keyed hashes of its records in its
 private part, and a run that continues it refuses records with the same hashes.
 """
 
@@ -41,7 +41,7 @@ _CHECK_BYTES = 16
 
 @dataclass(frozen=True)
 class Earlier:
-    """The earlier run: its posterior, and what its model was made of."""
+    """The earlier run: its posterior, and the inputs of its model."""
 
     folder: Path
     natural: Natural
@@ -52,7 +52,7 @@ class Earlier:
     guarantee: GuaranteeFacts | None
 
     def digest(self, key: bytes) -> str:
-        """Keyed digest of the posterior, which a resumed run must find again."""
+        """Keyed digest of the posterior, which must be the same when a run is resumed."""
         state = hashlib.blake2b(digest_size=16, key=key)
         for name in sorted(self.natural):
             state.update(name.encode() + np.ascontiguousarray(self.natural[name]).tobytes())
@@ -60,7 +60,7 @@ class Earlier:
 
 
 def read_earlier(continues: Continues) -> Earlier:
-    """Read the earlier run; refuse one that did not finish well."""
+    """Read the earlier run; refused if it did not converge."""
     folder = Path(continues.run).expanduser()
     result, posterior, _ = read_saved(public_of(folder))
     if result.converged is False:
@@ -106,8 +106,8 @@ def check_same_model(earlier: Earlier, plan: Plan) -> None:
 def check_same_guarantee(earlier: Earlier, plan: Plan) -> None:
     """Refuse a private update whose ε would seem to cover more than it does.
 
-    The result also depends on the earlier records, which have the earlier run's guarantee only. A
-    person or a party may be in both batches, and neither run's ε is that of both releases.
+    The result also depends on the earlier records, which only have the earlier run's guarantee. A
+    person or a party may be in both batches, and the ε of neither run covers both releases.
     """
     then, now = earlier.guarantee, plan.guarantee
     if now is None:
@@ -132,7 +132,7 @@ def check_same_guarantee(earlier: Earlier, plan: Plan) -> None:
 
 
 def check_same_columns(earlier: Earlier, data: DataFacts) -> None:
-    """Refuse records that are read or scaled otherwise: θ would have another meaning."""
+    """Refuse records that are read or scaled differently, because θ would have another meaning."""
     for name in ("outcome", "positive", "levels", "scaling", "keep"):
         then, now = getattr(earlier.data, name), getattr(data, name)
         if then != now:
@@ -176,7 +176,7 @@ class SeenRecords:
         return cls(key, rows, own_key=own_key)
 
     def joined(self, other: SeenRecords) -> SeenRecords:
-        """Both, under one key."""
+        """The union, under one key."""
         hashes = np.union1d(self.hashes, other.hashes)
         return SeenRecords(self.key, hashes, own_key=self.own_key)
 
@@ -187,8 +187,8 @@ class SeenRecords:
     def write(self, out: Path) -> None:
         """Write the hashes into the private part of a run directory.
 
-        The key is written with them unless it is a ledger's: without it a guess about a record
-        cannot be tested.
+        The key is written with them unless it is a ledger's. Without the key, guesses about a
+        record cannot be tested.
         """
         key = self.key if self.own_key else bytes(KEY_BYTES)
         body = key + _key_check(self.key) + self.hashes.astype("<u8").tobytes()
@@ -203,7 +203,7 @@ def new_key() -> bytes:
 
 
 def read_seen(folder: Path, ledger_key: bytes | None) -> SeenRecords:
-    """The hashes that a run left in its private part.
+    """The hashes in the private part of a run directory.
 
     Parameters
     ----------
@@ -243,8 +243,8 @@ def records_used(
 ) -> SeenRecords | None:
     """Hashes of the records of a run and of those that it continues.
 
-    None where the run cannot be continued. Refuses records that the earlier runs have used: they
-    would count twice.
+    None if the run cannot be continued. Records that the earlier runs have used are refused,
+    because they would count twice.
 
     Parameters
     ----------
@@ -253,7 +253,7 @@ def records_used(
     continues
         The earlier run, if there is one.
     ledger
-        The ledger whose key the hashes have; None for a key of the run directory.
+        The ledger whose key is used for the hashes; None for a key of the run directory.
     """
     if not plan.method.takes_batches or (ledger is not None and not ledger.exists()):
         return None  # without its ledger a run is refused later

@@ -4,8 +4,8 @@
     RUN/public/      config.toml, events.jsonl, posterior.npz, result.json, report.html
     RUN/private/     checkpoint/, evaluation.json, the ledger of a simulation; mode 0700
 
-In a run with a guarantee everything in public/ is a function of what was charged and of what is
-public anyway (configuration, schema, seed): `tacit.results.published` decides what that is.
+In a run with a guarantee everything in public/ is a function of the charged releases and of public
+inputs (configuration, schema, seed); `tacit.results.published` selects it.
 """
 
 from __future__ import annotations

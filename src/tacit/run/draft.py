@@ -1,8 +1,8 @@
-"""Drafts of study files: a public schema suggested by records, to be confirmed by a person.
+"""Drafts of study files: a public schema suggested from records, to be confirmed by the user.
 
 Bounds are rounded outwards, and a suggestion that equals the smallest or largest value of the
-records says so. Every suggestion is marked `draft = true`, which a private run refuses: bounds and
-levels of a private study must be known without looking at the records.
+records is marked as such. Every suggestion has `draft = true`, which a private run refuses: bounds
+and levels of a private study must be known without looking at the records.
 """
 
 from __future__ import annotations
@@ -27,25 +27,32 @@ from tacit.errors import ConfigError, DataError
 from tacit.support.validation import near_word
 
 MOST_LEVELS = 20
-"""Texts with more different values are left out of a draft."""
+"""Text columns with more distinct values are left out of a draft."""
 MOST_PARTIES = 1000
-"""Names of more parties than these are not listed."""
+"""If there are more parties than this, their names are not listed."""
 MARK = "CONFIRM"
 GAPS = "some values are missing, and their records are dropped"
 POSITIVE = ("yes", "y", "true", "1", "ja", "oui", "si", "sí", "positive", "case", "dead", "died")
 """Levels that are put last, as y = 1."""
+UNKNOWN = (
+    "?", ".", "-", "na", "n/a", "nan", "null", "missing", "unknown", "not known", "unbekannt",
+    "k.a.", "k. a.", "inconnu", "desconocido", "sconosciuto", "onbekend",
+)  # fmt: skip
+"""Texts that stand for a missing value."""
+MOST_TEXTS = 5
+"""Different texts among numbers that may be codes for missing."""
 Ask = Callable[[str, float, float], tuple[float, float]]
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A study file and what in it has to be confirmed."""
+    """A study file and the parts that must be confirmed."""
 
     text: str
     confirm: tuple[str, ...]
-    """Columns that were suggested by the records."""
+    """Columns whose facts were suggested from the records."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """Columns that are not in it, and why."""
+    """Columns that were left out, with the reasons."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +93,8 @@ def draft_study(
     epsilon
         ε of the study; None for a study without privacy.
     ask
-        Asks a person for the bounds of a number, given its name and a suggestion; such bounds are
-        not drafts.
+        Function that asks the user for the bounds of a number, given its name and a suggestion;
+        such bounds are not drafts.
     separator
         Separator of CSV files.
     """
@@ -124,7 +131,7 @@ def draft_study(
 
 
 def _stacked(frames: dict[str, RawFrame], name: str) -> pl.Series:
-    """One column of all tables, as text where their types differ; "" where it cannot be read."""
+    """One column of all tables, as text if their types differ; "" where it cannot be read."""
     parts = []
     for frame in frames.values():
         parts.append(frame.select([name])[name])
@@ -136,7 +143,6 @@ def _column(name: str, series: pl.Series, ask: Ask | None) -> _Row | str:
     """A line of [columns], or the reason why a column is left out."""
     if series.dtype.is_temporal():
         return "dates or times: convert them to a number, e.g. years since a public date"
-    present = series.drop_nulls()
     text = as_text(series)
     gaps = text.null_count()
     missing = {"missing": "drop"} if gaps else {}
@@ -146,10 +152,12 @@ def _column(name: str, series: pl.Series, ask: Ask | None) -> _Row | str:
     numbers = values.cast(pl.Float64, strict=False)
     if series.dtype == pl.Boolean:
         return _Row(name, {"levels": ["false", "true"], **missing}, draft=False)
-    code = _code(numbers)
-    if code is not None:
-        row = _column(name, text.set(numbers_of(text) == code, None), ask)
-        return row if isinstance(row, str) else _with_code(row, code)
+    if _are_dates(values):
+        return "dates or times: convert them to a number, e.g. years since a public date"
+    codes = _codes(values)
+    if codes:
+        row = _column(name, text.set(text.is_in(codes), None), ask)
+        return row if isinstance(row, str) else _with_codes(row, codes)
     different = values.n_unique()
     if numbers.null_count() or isinstance(series.dtype, pl.Enum | pl.Categorical):
         if different > MOST_LEVELS:
@@ -157,7 +165,6 @@ def _column(name: str, series: pl.Series, ask: Ask | None) -> _Row | str:
         levels = sorted(values.unique().to_list())
         remark = f"{MARK}: levels read from the records; list those of the code book"
         return _Row(name, {"levels": levels, **missing}, _with_gaps(remark, gaps))
-    del present
     whole = bool((numbers == numbers.round()).all())
     if whole and different == len(numbers) > MOST_LEVELS:
         return "another whole number in every record, as an identifier has"
@@ -168,23 +175,44 @@ def _column(name: str, series: pl.Series, ask: Ask | None) -> _Row | str:
     return _number(name, numbers, missing, gaps, ask)
 
 
-def numbers_of(text: pl.Series) -> pl.Series:
-    """Cells as numbers; null where they are not."""
-    return text.cast(pl.Float64, strict=False)
+def _are_dates(values: pl.Series) -> bool:
+    """True if all texts are ISO dates, possibly with a time."""
+    return bool(values.str.contains(r"^\d{4}-\d\d-\d\d([ T].*)?$").all())
 
 
-def _code(numbers: pl.Series) -> float | None:
-    """A number that looks like a code for missing; None for texts."""
-    if numbers.null_count():
-        return None
-    return missing_code(numbers.filter(numbers.is_finite()).unique().to_list())
+def _codes(values: pl.Series) -> list[str]:
+    """Values that look like codes for missing: words, texts among numbers, and numbers as 999."""
+    words = [one for one in values.unique().to_list() if one.lower() in UNKNOWN]
+    rest = values.filter(~values.is_in(words))
+    numbers = rest.cast(pl.Float64, strict=False)
+    texts = rest.filter(numbers.is_null())
+    few = texts.n_unique() <= MOST_TEXTS and len(texts) < 0.2 * len(rest)
+    if len(texts) and few and numbers.n_unique() > MOST_LEVELS:
+        words, texts = [*words, *texts.unique().to_list()], texts.clear()
+    finite = numbers.filter(numbers.is_finite().fill_null(False))
+    code = None if len(texts) else missing_code(finite.unique().to_list())
+    found = rest.filter(numbers == code).unique().to_list() if code is not None else []
+    return sorted([*words, *found])
 
 
-def _with_code(row: _Row, code: float) -> _Row:
-    """A line whose column has a code for missing values."""
+def _shortest(text: str) -> str:
+    try:
+        return f"{float(text):g}"
+    except ValueError:
+        return text
+
+
+def _with_codes(row: _Row, codes: list[str]) -> _Row:
+    """A line whose column has codes for missing values."""
+    if "low" in row.facts:  # numbers are compared as such: 999 is 999.0
+        codes = list(dict.fromkeys(map(_shortest, codes)))
     facts = {name: one for name, one in row.facts.items() if name != "missing"}
-    facts |= {"missing": "drop", "missing_values": [f"{code:g}"]}
-    words = f"{code:g} looks like a code for missing: if it is a value, remove missing_values"
+    facts |= {"missing": "drop", "missing_values": codes}
+    one = len(codes) == 1
+    words = (
+        f"{', '.join(codes)} look{'s' if one else ''} like {'a code' if one else 'codes'} for "
+        f"missing: if {'it is a value' if one else 'they are values'}, remove missing_values"
+    )
     remark = row.remark.removesuffix(GAPS).removesuffix("; ").removesuffix(": ") or MARK
     remark += ": " if remark == MARK else "; "
     return _Row(row.name, facts, f"{remark}{words}; {GAPS}")
@@ -219,7 +247,7 @@ def _with_gaps(remark: str, gaps: int) -> str:
 def rounded_outwards(least: float, most: float) -> tuple[float, float]:
     """Bounds around [least, most] with one or two digits, at least a tenth of the range away.
 
-    A bound of the right sign stays at 0, which is a natural limit.
+    A bound stays at 0, a natural limit, if all values have one sign.
 
     >>> rounded_outwards(18, 97), rounded_outwards(0.7, 13.2), rounded_outwards(-3.1, 2.0)
     ((10.0, 110.0), (0.0, 16.0), (-4.0, 3.0))
@@ -250,10 +278,10 @@ def _outcome(name: str, series: pl.Series, ask: Ask | None) -> tuple[_Row, list[
         raise DataError(f'outcome "{name}" has no values; name another column')
     missing = {"missing": "drop"} if text.null_count() else {}
     numbers = values.cast(pl.Float64, strict=False)
-    code = None if series.dtype == pl.Boolean else _code(numbers)
-    if code is not None:
-        row, model = _outcome(name, text.set(numbers_of(text) == code, None), ask)
-        return _with_code(row, code), model
+    codes = [] if series.dtype == pl.Boolean else _codes(values)
+    if codes:
+        row, model = _outcome(name, text.set(text.is_in(codes), None), ask)
+        return _with_codes(row, codes), model
     levels = values.unique().to_list()
     if numbers.null_count():
         levels = sorted(levels, key=lambda one: (one.lower() in POSITIVE, one))

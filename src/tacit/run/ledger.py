@@ -57,9 +57,9 @@ def operators_ledger(config: Config) -> Path:
 def own_ledger_of_run(config: Config, path: Path, out: Path) -> bool:
     """True if a run uses only a ledger in its own directory.
 
-    `tacit.run.config.ledger_faults` refuses it for real records: --overwrite would delete what was
-    spent. A simulation in a ledger that counts would be a finite ε in it for a release that has
-    none.
+    `tacit.run.config.ledger_faults` refuses it for real records, because --overwrite would delete
+    what was spent. A simulation charged to a permanent ledger would appear there as a finite ε,
+    although its release has no guarantee.
     """
     assert config.private is not None
     within = out.resolve() in path.resolve().parents
@@ -86,7 +86,7 @@ def check_room(
 ) -> BudgetCheck | None:
     """Refuse a run that would exceed a budget, before anything is created or charged.
 
-    Returns the check of the budget with the least left, if there is one.
+    Returns the check of the budget with the least remaining, if there is one.
     """
     if inside:
         return None
@@ -119,7 +119,7 @@ def check_room(
 
 
 def _before_and_with(charging: Charging) -> tuple[float, float]:
-    """Largest ε of the parties' earlier charges, and of these and the run together."""
+    """Largest ε of the parties' earlier charges, and of these together with the run."""
     try:
         return max(charging.prices(before=True).values()), max(charging.prices().values())
     except PrivacyBudgetError:  # earlier charges in terms that do not cover this run's
@@ -138,7 +138,7 @@ def _budget_command(plan: Plan, path: Path, needed: float) -> str:
 
 
 def refuse_simulated(ledger: Ledger, path: Path) -> None:
-    """Refuse the ledger of a run directory, whose budgets no operator has set."""
+    """Refuse the ledger of a run directory, whose budgets were not set by an operator."""
     own = (SIMULATION, GENERATED_RECORDS)
     if any(row.kind == "budget" and row.purpose in own for row in ledger.entries()):
         raise ConfigError(
@@ -198,7 +198,7 @@ def run_name(out: Path) -> str:
 
 
 def spent(charging: Charging, path: Path) -> LedgerFacts:
-    """What the ledger says after the run."""
+    """Totals in the ledger after the run."""
     left = [charging.ledger.spent(dataset) for dataset in charging.datasets.values()]
     return LedgerFacts(
         path=str(path),

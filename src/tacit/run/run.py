@@ -280,7 +280,7 @@ def _timed(result: Result, started: float, cpu: float) -> Result:
 
 
 def simulate(config: Config, method: LocalMethod | None = None) -> Result:
-    """What `run` answers, with nothing written: for studies of many runs that count nowhere."""
+    """As `run`, without writing anything: for studies of many simulated runs."""
     if config.private is not None and config.private.insecure_noise_seed is None:
         raise ConfigError(
             "a simulation of a private run without privacy.insecure_noise_seed; its noise "
@@ -353,7 +353,7 @@ def _result(prepared: Prepared, outcome: Outcome) -> Result:
 
 
 def _tables(prepared: Prepared, posterior: Posterior) -> dict[str, Any]:
-    """A posterior in the terms its user thinks in: topics, a NumPyro model's sites."""
+    """A posterior in the user's terms: topics, or a NumPyro model's sites."""
     names = prepared.federation.names
     tables = prepared.plan.model.result_tables(posterior.natural, names)
     topics = msgspec.convert(tables.get("topics", []), prepare_type(list[Topic]))
@@ -361,7 +361,9 @@ def _tables(prepared: Prepared, posterior: Posterior) -> dict[str, Any]:
 
 
 def _references(config: Config, plan: Plan, posterior: Posterior, train: Records) -> dict[str, Any]:
-    """KL from q to the exact posterior, or to NUTS on the pooled records, where requested."""
+    """KL divergence from q to the exact posterior, or to NUTS on the pooled records, if
+    requested.
+    """
     found: dict[str, Any] = {}
     how = config.evaluate.reference
     secret = plan.privacy is not None and plan.privacy.insecure_noise_seed is None
@@ -406,8 +408,8 @@ def own_key(out: Path) -> bytes:
 def fingerprint(federation: Federation, key: bytes) -> str:
     """Keyed digest of the prepared records, to check that a resumed run has the same.
 
-    Without a key it would confirm a guess of a record. If the run has a ledger, the key is derived
-    from the ledger's, which is not in the run directory.
+    Without a key, a guess about a record could be tested. If the run has a ledger, the key is
+    derived from the ledger's, which is not in the run directory.
     """
     digest = hashlib.blake2b(digest_size=16, key=key)
     for name, records in federation.parties.items():

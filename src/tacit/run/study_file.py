@@ -35,7 +35,7 @@ NO_SOURCE = (
 
 
 def lowered(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Move these keys of a file's dictionary into its data table; returns faults too.
+    """Move these keys of a file's dictionary into its data table; also returns errors.
 
     >>> file = {"outcome": "ill", "columns": {"ill": {}}, "data": {"path": "a.csv"}}
     >>> lowered(file)[0]["data"]["source"], lowered(file)[0]["data"]["columns"]
@@ -80,7 +80,7 @@ def _without_outcome(model: Any) -> bool:
 
 
 def _formula_keys(result: dict[str, Any]) -> list[str]:
-    """Move `formula` into the data table; faults of keys beside it."""
+    """Move `formula` into the data table; returns errors for keys that conflict with it."""
     data = dict(result.get("data", {}))
     if "formula" in data:
         return [f"data.formula = {short(data['formula'])}; write it at the top of the file"]
@@ -96,7 +96,7 @@ def _formula_keys(result: dict[str, Any]) -> list[str]:
 
 
 def _resolve_formula(data: dict[str, Any]) -> list[str]:
-    """Replace a formula by its outcome and the columns that it names; returns faults.
+    """Replace a formula by its outcome and the columns that it names; returns errors.
 
     The first level of a category is its reference, as in R, unless another one is declared.
     """
@@ -150,7 +150,7 @@ def _resolve_formula(data: dict[str, Any]) -> list[str]:
 
 
 def _derived_rows(terms: Sequence[Term], declared: Mapping[str, Any], used: list[Any]) -> list[str]:
-    """Add rows of transformations and interactions to `used`; returns faults."""
+    """Add rows of transformations and interactions to `used`; returns errors."""
     if not any(term.factors or term.expression for term in terms):
         return []
     from tacit.data.derived import columns_of

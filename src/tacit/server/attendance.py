@@ -15,7 +15,7 @@ from tacit.server.step import go_on, open_round
 
 
 def may_skip(rules: Rules, state: ServerState, late: Sequence[str]) -> bool:
-    """True if a round can go on without these parties, because a quorum is left."""
+    """True if a round can continue without these parties, because a quorum remains."""
     if rules.quorum is None or not late:
         return False
     others = set(_others(rules))
@@ -29,7 +29,7 @@ def may_skip(rules: Rules, state: ServerState, late: Sequence[str]) -> bool:
 def skip(
     rules: Rules, state: ServerState, late: Sequence[str], now: float = 0.0
 ) -> tuple[ServerState, Log]:
-    """Go on without late parties.
+    """Continue without late parties.
 
     Their requests are closed, so late replies are ignored. They get no requests until `welcome`.
     """
@@ -44,7 +44,7 @@ def skip(
 
 
 def welcome(rules: Rules, state: ServerState, party: str, now: float = 0.0) -> ServerState:
-    """Take a party back: from the next round, or at once in an asynchronous run."""
+    """Include a party again: from the next round, or at once in an asynchronous run."""
     if party in state.absent:
         state = replace(state, absent=state.absent - {party})
     asked = any(request.party == party for request in state.open.values())
@@ -59,7 +59,9 @@ def welcome(rules: Rules, state: ServerState, party: str, now: float = 0.0) -> S
 def leave(
     rules: Rules, state: ServerState, party: str, now: float = 0.0
 ) -> tuple[ServerState, Log]:
-    """Remove a party permanently: its factor stays in q or, by the rules, is divided out."""
+    """Remove a party permanently: its factor stays in q or, depending on the rules, is divided
+    out.
+    """
     if party in state.left or state.finished:
         return state, ()
     state = replace(_without_requests(state, [party]), left=state.left | {party})
@@ -75,7 +77,7 @@ def leave(
 def leave_out(
     rules: Rules, state: ServerState, party: str, reason: str, now: float = 0.0
 ) -> tuple[ServerState, Log]:
-    """Go on without a party whose update breaks a bound, until `readmit`.
+    """Continue without a party whose update breaks a bound, until `readmit`.
 
     Its factor is divided out of q, because it cannot be trusted. If only the sum of the parties'
     noisy updates is known, its earlier contributions stay, and the log says so.
@@ -90,7 +92,7 @@ def leave_out(
 def readmit(
     rules: Rules, state: ServerState, party: str, now: float = 0.0
 ) -> tuple[ServerState, Log]:
-    """Send requests again to a party that was left out: next round, or at once if asynchronous."""
+    """Send requests again to an excluded party: from the next round, or at once if asynchronous."""
     if party not in state.left_out or state.finished:
         return state, ()
     rest = {name: found for name, found in state.left_out.items() if name != party}
@@ -130,9 +132,10 @@ def admit(
 def widen(
     rules: Rules, state: ServerState, arrived: Sequence[str], now: float = 0.0
 ) -> tuple[ServerState, Log]:
-    """Ask more parties if those asked and those whose replies have `arrived` are no quorum.
+    """Open requests to more parties if the present ones and those that have `arrived` are no
+    quorum.
 
-    For rounds of which only the sum is known. If there are no more, the run ends.
+    For rounds of which only the sum is known. If there are no more parties, the run ends.
     """
     asked = {request.party for request in state.open.values()} | set(arrived)
     others = set(_others(rules))

@@ -44,9 +44,9 @@ _BULKY = (
 )  # fmt: skip
 _SCALARS = tuple(f.name for f in fields(ServerState) if f.name not in _BULKY)
 _NAMED = {-1: "q", -2: "previous", -3: "total", -4: "memory", -6: "public"}
-"""Row numbers of the posteriors and arrays that a state holds by name."""
+"""Row numbers of the posteriors and arrays that are attributes of a state."""
 Kept = tuple[Natural, int | None, Natural | None]
-"""A party's memory, the visit that made it, and the memory before that visit."""
+"""A party's memory, the visit that produced it, and the memory before that visit."""
 _MALFORMED = (KeyError, ValueError, TypeError, AttributeError)
 
 

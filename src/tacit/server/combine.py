@@ -1,7 +1,7 @@
 """The server's half of a private method: how released updates become the next q.
 
-A `Combine` is a pure function of what was released, in NumPy: (shared, sum of the round) -> shared.
-It receives the sum of the replies and never its terms, so that secure aggregation can replace the
+A `Combine` is a pure NumPy function of the releases: (shared, sum of the round) -> shared. It
+receives the sum of the replies and never its terms, so that secure aggregation can replace the
 summation. The returned values are stored with the server's state, so that a resumed run reaches the
 same posterior. All of it is post-processing and costs no budget. The server refuses an improper q:
 q, factors, public arrays and memory then stay unchanged.
@@ -30,13 +30,13 @@ class Shared(NamedTuple):
     memory: Arrays | None = None
     """Kept at the server between rounds."""
     stage: str | None = None
-    """The stage of the next round, where a solver chooses it."""
+    """The stage of the next round, if a solver chooses it."""
     finished: str | None = None
-    """Why a solver ended the run."""
+    """Reason why a solver ended the run."""
     energy: float | None = None
     """Evidence lower bound at the last accepted q, up to a constant."""
     moved: float | None = None
-    """Nats by which a whole step would move that q."""
+    """Nats by which a full step would move that q."""
     note: str = ""
     """Text for the log."""
 
@@ -61,11 +61,13 @@ class Solver(Protocol):
         ...
 
     def site(self, stage: str, public: Arrays, released: Arrays) -> Natural | None:
-        """One party's factor by its reply; None where a reply of that stage does not say."""
+        """One party's factor computed from its reply; None if a reply of that stage does not
+        determine it.
+        """
         ...
 
     def concluded(self, shared: Shared) -> Shared:
-        """q and public arrays in the form of a result, for a run that ends on the way."""
+        """q and public arrays in the form of a result, for a run that ends early."""
         ...
 
 
@@ -82,11 +84,11 @@ class Run(NamedTuple):
     noise_sd: Callable[[int], float]
     """Standard deviation of the noise in the sum of round 1, 2, …, before damping."""
     earlier: Natural | None = None
-    """Posterior of earlier records, which takes the place of the model's prior."""
+    """Posterior of earlier records, which replaces the model's prior."""
 
     @property
     def prior(self) -> Natural:
-        """What the factors of this run multiply."""
+        """The distribution that the factors of this run multiply."""
         return self.model.prior(self.family) if self.earlier is None else self.earlier
 
 

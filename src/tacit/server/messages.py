@@ -1,8 +1,8 @@
 """Requests and replies between the server and a party, independent of the engine.
 
-A message contains what its stage needs. A request carries q and the party's factor only if the
-method reads them, and `public`: what the server publishes for this stage. A reply carries
-`released`, which is all that leaves the party.
+A message contains what its stage needs. A request has q and the party's factor only if the method
+uses them, and `public`: the arrays that the server publishes for this stage. A reply has
+`released`, which contains everything that leaves the party.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Stage(NamedTuple):
 class Request(NamedTuple):
     """One request to one party, answered once.
 
-    `version` is that of the party's factor: an update made against another one is refused. `visit`
-    counts the requests to this party. Its random numbers depend only on the visit, the seed and the
-    party's name. q and factor are None if the stage does not read them.
+    `version` is that of the party's factor: an update computed for another version is refused.
+    `visit` counts the requests to this party. Its random numbers depend only on the visit, the seed
+    and the party's name. q and factor are None if the stage does not use them.
     """
 
     id: str
@@ -60,12 +60,12 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What a party releases, and its loss at the received q.
+    """Values that a party releases, and its loss at the received q.
 
-    Where the method has a local posterior qₘ, `released` is the damped change of natural
-    parameters Δₘ = ρ (λ_{qₘ} − λ_q). A private release is int64: multiples of a public step that
-    the receiver derives from the agreed plan (`LocalMethod.from_integers`). A private reply has no
-    loss, which would be another release.
+    If the method has a local posterior qₘ, `released` is the damped change of natural parameters Δₘ
+    = ρ (λ_{qₘ} − λ_q). A private release is int64: multiples of a public step that the receiver
+    derives from the agreed plan (`LocalMethod.from_integers`). A private reply has no loss, which
+    would be another release.
     """
 
     id: str
@@ -76,7 +76,7 @@ class Reply(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What a release answers: all that its receiver needs to read integers."""
+    """The request of a release, with everything needed to convert its integers."""
 
     party: str
     visit: int

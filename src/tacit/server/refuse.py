@@ -1,4 +1,4 @@
-"""Updates that would make q unusable: refused, and parties that cause them left out. NumPy only."""
+"""Refuse updates that would make q unusable, and exclude parties that cause them. NumPy only."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ FARTHEST = 1e12
 
 
 def is_plausible(family: Family, q: Natural) -> bool:
-    """True if location and scale of q are numbers that records can lead to.
+    """True if location and scale of q are values that records could produce.
 
-    Larger ones would come from a faulty or hostile party and could overflow later.
+    Larger ones would come from a faulty or malicious party and could overflow later.
     """
     with np.errstate(all="ignore"):
         location, scale = family.location_scale(q)
@@ -45,7 +45,7 @@ def usable(rules: Rules, state: ServerState, q: Natural) -> bool:
 
 
 def refuse(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[ServerState, Log]:
-    """Keep q and the factors; the next requests ask for smaller steps."""
+    """Keep q and the factors; the next requests use a smaller damping."""
     in_a_row = state.refused_in_a_row + 1
     culprits: list[str] = []
     if rules.combine is None:  # of noisy updates only the sum is public
@@ -82,14 +82,15 @@ def refuse(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[Serv
 
 
 def _is_absurd(family: Family, q: Natural) -> bool:
-    """Proper, but further away or wider than records and damping could explain."""
+    """True if q is proper, but further away or wider than records and damping could explain."""
     return family.is_proper(q) and not is_plausible(family, q)
 
 
 def _culprits(rules: Rules, state: ServerState, replies: list[Reply]) -> list[str]:
     """Parties whose updates make q unusable.
 
-    Those whose update alone does; if there are none, those without whose update q is usable.
+    Parties whose update alone makes q unusable; if there are none, parties without whose update q
+    is usable.
     """
 
     def usable_with(kept: Sequence[Reply]) -> bool:
@@ -124,7 +125,7 @@ def _cannot_go_on(
 def _without_culprits(
     rules: Rules, state: ServerState, culprits: Sequence[str], in_a_row: int
 ) -> tuple[ServerState, Log]:
-    """Leave out parties whose updates made q improper however much they were damped."""
+    """Exclude parties whose updates made q improper even with strong damping."""
     log: Log = ()
     for party in culprits:
         reason = f"{in_a_row} updates in a row would have made q improper or absurd, because of it"
@@ -138,7 +139,7 @@ def _without_culprits(
 def exclude(
     rules: Rules, state: ServerState, party: str, reason: str
 ) -> tuple[ServerState, dict[str, Any]]:
-    """Leave a party out from now on, and its factor out of q if the server knows it."""
+    """Exclude a party from now on, and divide its factor out of q if the server knows it."""
     keys = [key for key, request in state.open.items() if request.party == party]
     state = close_requests(state, {}, unanswered=keys)
     state, fate = divide_out(rules, state, party)

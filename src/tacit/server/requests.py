@@ -52,7 +52,9 @@ def ask(rules: Rules, state: ServerState, parties: Sequence[str], now: float) ->
 
 
 def check_reply(request: Open, reply: Reply) -> Reply:
-    """The reply, if it answers this request and factor version; else an error that says why not."""
+    """The reply, if it answers this request and factor version; otherwise an error with the
+    reason.
+    """
     if request.party != reply.party or request.version != reply.version:
         raise PeerError(
             f"request {reply.id} was for party {request.party!r}, factor version "
@@ -68,7 +70,7 @@ def check_reply(request: Open, reply: Reply) -> Reply:
 
 
 def read_released(rules: Rules, state: ServerState, request: Open, reply: Reply) -> Arrays:
-    """What a reply released, as floats: integers times the public step of the agreed plan."""
+    """Released values of a reply as floats: integers times the public step of the agreed plan."""
     lattice = rules.lattice
     if lattice is None or not is_integer(reply.released):
         return reply.released
@@ -82,7 +84,7 @@ def read_released(rules: Rules, state: ServerState, request: Open, reply: Reply)
 
 
 def is_integer(released: Arrays) -> bool:
-    """Whether these are integers of a lattice."""
+    """True for integers on a lattice."""
     return bool(released) and all(value.dtype == np.int64 for value in released.values())
 
 
@@ -99,7 +101,7 @@ def check_released(rules: Rules, request: Open, reply: Reply) -> Arrays:
 
 
 def integer_shapes(rules: Rules, stage: str) -> dict[str, tuple[int, ...]] | None:
-    """Names and shapes of the integers of a reply to that stage; None: floats are sent."""
+    """Names and shapes of the integers of a reply to that stage; None if floats are sent."""
     return None if rules.lattice is None else rules.lattice.shapes(stage)
 
 

@@ -1,7 +1,7 @@
-"""The server's state with its durable copy: what every engine and the live server change.
+"""The server's state with its durable copy, for every engine and the live server.
 
-Every change is in the checkpoint before anything that follows from it is sent: a server that is
-killed at any moment finds there what it had asked and applied, and asks again what is still open.
+Every change is in the checkpoint before any message that depends on it is sent. A server that is
+killed at any moment finds its requests and applied updates there, and repeats the open requests.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tacit.server.state import Log, Rules, ServerState
 
 
 class ServerRun:
-    """One run of the server: `step` and `attendance` applied, kept and logged.
+    """One run of the server: applies `step` and `attendance`, and stores and logs the results.
 
     Parameters
     ----------
     rules
         The server's side of a plan.
     checkpoint
-        Where the state is kept, and where it is taken from; None: it is not kept.
+        Storage of the state, from which a run continues; None to keep it in memory only.
     """
 
     def __init__(self, rules: Rules, checkpoint: Checkpoint | None = None) -> None:
@@ -40,18 +40,20 @@ class ServerRun:
 
     @property
     def finished(self) -> str | None:
-        """Why it ended, or None."""
+        """The reason why it ended, or None."""
         return None if self.state is None else self.state.finished
 
     def begin(self, state: ServerState, now: float = 0.0, log: Log = ()) -> None:
-        """Open the first round of a new state; one with open requests or an end is only kept."""
+        """Open the first round of a new state; a state with open requests or an end is only
+        stored.
+        """
         if not state.open and not state.finished:
             state = server_step.begin(self.rules, state, now)
             self.commit(state, log)
         self.state = state
 
     def requests(self) -> dict[str, Request]:
-        """What is asked of each party now and not answered yet."""
+        """Open requests by party."""
         if self.state is None or self.state.finished:
             return {}
         if self._asked[0] is not self.state:
@@ -61,15 +63,15 @@ class ServerRun:
         return {party: one for party, one in asked.items() if one.id not in self._held}
 
     def is_open(self, key: str, party: str) -> bool:
-        """Whether that request of that party still waits for its answer."""
+        """True if that request to that party has not been answered yet."""
         request = None if self.state is None else self.state.open.get(key)
         return request is not None and request.party == party and key not in self._held
 
     def take(self, replies: Sequence[Reply], now: float) -> Log:
         """Apply checked replies in one durable write.
 
-        Those of an unfinished synchronous round are held until it is complete: a server that is
-        killed meanwhile asks again, and receives the same.
+        Replies of an unfinished synchronous round are held in memory until it is complete: a server
+        that is killed meanwhile repeats the requests and receives the same replies.
         """
         assert self.state is not None
         for reply in replies:
@@ -96,7 +98,7 @@ class ServerRun:
         return log
 
     def skip(self, late: Sequence[str], now: float) -> Log:
-        """Go on without late parties, if a quorum is left."""
+        """Continue without late parties, if a quorum remains."""
         if self.state is None or self.rules.quorum is None:
             return ()
         log = self.apply_held(now)
@@ -105,21 +107,21 @@ class ServerRun:
         return (*log, *self._attend(attendance.skip, late, now))
 
     def leave(self, party: str, now: float) -> Log:
-        """Go on without a party that has left for good."""
+        """Continue without a party that has left permanently."""
         return (*self.apply_held(now), *self._attend(attendance.leave, party, now))
 
     def leave_out(self, party: str, reason: str, now: float) -> Log:
-        """Go on without a party whose update breaks a bound."""
+        """Continue without a party whose update breaks a bound."""
         return (*self.apply_held(now), *self._attend(attendance.leave_out, party, reason, now))
 
     def readmit(self, party: str, now: float) -> Log:
-        """Ask a party again that was left out."""
+        """Send requests again to an excluded party."""
         if self.state is None:
             return ()
         return (*self.apply_held(now), *self._attend(attendance.readmit, party, now))
 
     def welcome(self, party: str, now: float) -> None:
-        """Ask a party again that was passed over and is back."""
+        """Send requests again to a party that was skipped and has returned."""
         if self.state is not None and not self.state.finished:
             self.commit(attendance.welcome(self.rules, self.state, party, now), ())
 
@@ -129,7 +131,7 @@ class ServerRun:
             self.checkpoint.close()
 
     def commit(self, state: ServerState, log: Log) -> None:
-        """Keep a new state and what was logged on the way to it."""
+        """Store a new state with its log."""
         if state is self.state:
             return
         if self.checkpoint is not None:

@@ -44,7 +44,7 @@ class Damping:
             raise ConfigError(f"schedule.damping.rounds = {self.rounds}; it must be at least 1")
 
     def at(self, round_number: int) -> float:
-        """ρ in the round of that number (the first is 1)."""
+        """ρ in round `round_number`, counted from 1."""
         share = min(1.0, (round_number - 1) / max(1, self.rounds - 1))
         return self.start + share * (self.end - self.start)
 
@@ -80,7 +80,7 @@ class PowerDamping:
             )
 
     def at(self, round_number: int) -> float:
-        """ρ in the round of that number (the first is 1)."""
+        """ρ in round `round_number`, counted from 1."""
         return (self.offset + round_number - 1) ** -self.decay
 
 
@@ -181,7 +181,7 @@ class Sequential(Schedule):
     Parameters
     ----------
     rounds
-        Largest number of rounds; left out, what the method usually needs.
+        Largest number of rounds; by default what the method usually needs.
     damping
         Share of each update that is applied: a number, a `Damping` or a `PowerDamping`; chosen by
         the plan if left out.
@@ -202,7 +202,7 @@ class Synchronous(Schedule):
     Parameters
     ----------
     rounds
-        Largest number of rounds; left out, what the method usually needs.
+        Largest number of rounds; by default what the method usually needs.
     damping
         Share of each update that is applied: a number, a `Damping` or a `PowerDamping`; chosen by
         the plan if left out.
@@ -223,7 +223,7 @@ class Asynchronous(Schedule):
     Parameters
     ----------
     rounds
-        Largest number of rounds; left out, what the method usually needs.
+        Largest number of rounds; by default what the method usually needs.
     damping
         Share of each update that is applied: a number, a `Damping`, a `PowerDamping` or a
         `StalenessDamping`; chosen by the plan if left out.
@@ -255,11 +255,11 @@ def resolved_damping(
 ) -> float | Damping | PowerDamping | StalenessDamping:
     """Default damping.
 
-    ρ = 1 for sequential updates, which start from the latest posterior, and for simultaneous ones
-    with full covariance and exact curvature, which make a Newton step. Other simultaneous updates
-    repeat every party's correction of a shared direction, or add up the noise of unfinished
-    optimisations. There, ρ ∝ 1/M is always safe (thesis ch. 3) but slow, and 0.3 was stable on
-    every split we tried.
+    ρ = 1 for sequential updates, which start from the latest posterior, and for simultaneous
+    updates with full covariance and exact curvature, which form a Newton step. In other
+    simultaneous updates every party corrects a shared direction, or the errors of unfinished
+    optimisations add up. For these ρ ∝ 1/M is always safe (thesis ch. 3) but slow, and 0.3 was
+    stable on every split we tried.
     """
     if schedule.damping is not None:
         return schedule.damping

@@ -56,13 +56,15 @@ class DampingSettings(Table, frozen=True, kw_only=True):
 
 
 class ScheduleSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
-    """Which parties the server asks, when, and how far each update moves the posterior."""
+    """Order of requests to parties, and how far each update moves the posterior."""
 
     place: ClassVar[str] = "schedule"
     rounds: Count | None = None
     """Number of rounds; by default what the method usually needs."""
     damping: UpToOne | DampingSettings | None = None
-    """Share of each update that is applied: a number in (0, 1], or a table; chosen if left out."""
+    """Share of each update that is applied: a number in (0, 1], or a table; by default chosen by
+    the plan.
+    """
     tolerance: Annotated[float, Meta(ge=0)] | None = None
     """Stop once a round changes the posterior by less than this KL divergence, in nats."""
 
@@ -83,14 +85,14 @@ class SynchronousSettings(ScheduleSettings, frozen=True, kw_only=True, tag="sync
     """Update the posterior after all selected parties have replied."""
 
     parties_per_round: Count | None = None
-    """How many parties a round asks, drawn at random; left out: all."""
+    """Number of parties in a round, drawn at random; by default all."""
 
 
 class SequentialSettings(ScheduleSettings, frozen=True, kw_only=True, tag="sequential"):
     """Visit parties one after another; each starts from the latest posterior."""
 
     parties_per_round: Count | None = None
-    """How many parties a round asks, drawn at random; left out: all."""
+    """Number of parties in a round, drawn at random; by default all."""
 
 
 class AsynchronousSettings(ScheduleSettings, frozen=True, kw_only=True, tag="asynchronous"):

@@ -1,4 +1,6 @@
-"""Rounds whose steps the server controls: a solver sees the sum of the replies and asks on."""
+"""Rounds whose steps the server controls: a solver uses the sum of the replies to choose the
+next request.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from tacit.server.messages import Reply
 from tacit.server.state import Log, Rules, ServerState
 
 FEW_PARTIES = 20
-"""Up to this number factors are kept, to check whether the result depends on one party."""
+"""Up to this number of parties factors are kept, to check whether the result depends on one
+party.
+"""
 
 
 def solve_round(
@@ -69,7 +73,7 @@ def solve_round(
 
 
 def concluded(rules: Rules, state: ServerState) -> ServerState:
-    """A state that has ended between two rounds, with the public arrays of a result."""
+    """A state that ended between two rounds, with the public arrays of a result."""
     if rules.solver is None or not state.finished:
         return state
     shared = rules.solver.concluded(Shared(state.q, state.public, state.memory, stage=state.stage))

@@ -29,7 +29,7 @@ class Factor(NamedTuple):
 
 
 class Open(NamedTuple):
-    """A request that may be answered once. `posterior` is the number of the q that it carries."""
+    """A request that may be answered once. `posterior` is the number of the q that it contains."""
 
     id: str
     party: str
@@ -41,11 +41,11 @@ class Open(NamedTuple):
     issued_at: float
     stage: Stage = Stage()
     factor: Natural | None = None
-    """The factor that it carries, if its party's factor has changed since."""
+    """The factor that it contains, if the party's factor has changed since."""
 
 
 class Published(NamedTuple):
-    """q and public arrays that open requests carry."""
+    """q and public arrays of open requests."""
 
     q: Natural
     public: Arrays
@@ -58,16 +58,18 @@ def _only_stage(visit: int) -> Stage:
 
 @dataclass(frozen=True)
 class LatticeRules:
-    """How released integers are added up and read."""
+    """How released integers are summed and converted."""
 
     shapes: Callable[[str], dict[str, tuple[int, ...]] | None]
-    """Names and shapes of the integers of a reply to that stage; None: floats are sent."""
+    """Names and shapes of the integers of a reply to that stage; None if floats are sent."""
     read: Callable[[Asked, Arrays], Arrays]
-    """Integers, of one party or of a sum, as the arrays that the server's half takes."""
+    """Converts integers, of one party or of a sum, to the arrays that the server's half needs."""
     scale: Callable[[str, int], tuple[float, float]]
-    """Step and clip of a party's release at a visit: equal ones may be added up as integers."""
+    """Step and clip of a party's release at a visit; only releases with equal ones can be summed
+    as integers.
+    """
     sums: bool = False
-    """True if only the sum over the parties is read, as where they share their noise."""
+    """True if only the sum over the parties is converted, for example if they share their noise."""
     noise: Callable[[int, dict[str, tuple[int, ...]]], Arrays] | None = None
     """Integer noise of the server in a round, by name and shape, if the server adds it."""
 
@@ -88,44 +90,51 @@ class Rules:
     combine: Combine | None = None
     """How noisy updates are combined; None: exact updates, which are multiplied."""
     own_factors: bool = False
-    """True if updates are exact and each factor takes its party's, whatever `combine` adds."""
+    """True if updates are exact and each factor gets its own party's update, whatever `combine`
+    adds.
+    """
     keeps_factors: bool = True
-    """False when no stage reads factors; they are then neither updated nor stored."""
+    """False if no stage uses factors; they are then neither updated nor stored."""
     most_visits: int | None = None
     """Largest number of visits per party; None: no limit."""
     quorum: int | None = None
     """Number of replies that complete a round when others are late; None: all."""
     solver: Solver | None = None
-    """Chooses stage and contents of every round from the sums of the one before, where the server
-    controls the steps of a method (`tacit.server.solve`)."""
+    """Chooses stage and contents of every round from the sums of the previous one, if the server
+    controls the steps of a method (`tacit.server.solve`).
+    """
     first_public: Arrays = field(default_factory=dict)
     """Public arrays of the first requests, besides q."""
     reads_public: bool = False
     """True if the posterior depends on the public arrays."""
     stages: dict[str, Stage] = field(default_factory=dict)
-    """Every stage that a solver can ask for, by name."""
+    """Every stage that a solver can request, by name."""
     stage_at: Callable[[int], Stage] = _only_stage
     """The stage of a party's visit."""
     released: Callable[[str], dict[str, tuple[int, ...]]] | None = None
-    """Names and shapes of what a reply to that stage releases; None: natural parameters."""
+    """Names and shapes of the released values of a reply to that stage; None for natural
+    parameters.
+    """
     lattice: LatticeRules | None = None
-    """How integers are read, in a private run."""
+    """Conversion of integers in a private run."""
     in_step: bool = False
-    """True: the visit of every party is the number of rounds before, also if it missed some."""
+    """True: the visit number of every party is the number of earlier rounds, even if it missed
+    some.
+    """
     divide_out: bool = False
     """True: the factor of a party that leaves permanently is divided out of q; False: it stays."""
     leave_out: bool = False
-    """True: a party whose updates alone make q improper in consecutive rounds is left out."""
+    """True: a party whose updates alone make q improper in consecutive rounds is excluded."""
     report_steps: bool = True
     """True if the log reports how far a round moved q; if False, a run never ends early."""
 
     @property
     def order(self) -> str:
-        """How requests of a round follow each other, by the name of a schedule.
+        """Order of the requests in a round, as the name of a schedule.
 
         A solver needs the replies of all parties before it can choose the next stage. A sequential
-        schedule then asks one party after another for the same stage, and an asynchronous one all
-        of them at once, as a synchronous one does.
+        schedule then sends the same stage to one party after another; an asynchronous one sends it
+        to all at once, like a synchronous one.
         """
         together = self.solver is not None and self.schedule.kind == "asynchronous"
         return "synchronous" if together else self.schedule.kind
@@ -149,7 +158,7 @@ class ServerState:
     """Parties still to be visited in a sequential round."""
     losses: dict[str, float | None] = field(default_factory=dict)
     heard: frozenset[str] = frozenset()
-    """Parties with an update applied since a round last moved q by `tolerance` or more."""
+    """Parties with an applied update since the last round that moved q by `tolerance` or more."""
     moved_since: dict[str, float] = field(default_factory=dict)
     """For each contributing party: Σ √last_change of the rounds since its last update."""
     absent: frozenset[str] = frozenset()
@@ -157,7 +166,7 @@ class ServerState:
     left: frozenset[str] = frozenset()
     """Parties that left permanently."""
     left_out: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Parties whose update violated a bound, with the details; no requests until `readmit`."""
+    """Parties whose update broke a bound, with the details; no requests until `readmit`."""
     previous: Natural | None = None
     """q at the end of the last round."""
     total: Natural | None = None
@@ -166,7 +175,7 @@ class ServerState:
     memory: Arrays | None = None
     """Memory of `Rules.combine` or `Rules.solver` between rounds."""
     stage: str | None = None
-    """The stage of the open round, where a solver has chosen it."""
+    """The stage of the open round, if chosen by a solver."""
     round: int = 0
     exchanges: int = 0
     applied: int = 0
@@ -181,7 +190,7 @@ class ServerState:
 
     @property
     def not_asked(self) -> frozenset[str]:
-        """Parties that no round waits for: left permanently or left out."""
+        """Parties that no round waits for: left permanently or excluded."""
         return self.left | self.left_out.keys()
 
     @property

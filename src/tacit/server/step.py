@@ -89,7 +89,8 @@ def step_sum(
     """Apply a round of which only the sum of the replies of `terms` is known.
 
     `total` are integers of the round's stage. Open requests of other parties are closed, and these
-    are absent until they return. `others` are replies that are not in the sum, the prior's.
+    parties are absent until they return. `others` are replies outside the sum: those of the prior
+    pseudo-party.
     """
     assert rules.quorum is not None
     assert rules.lattice is not None
@@ -123,8 +124,8 @@ def negative_elbo(rules: Rules, state: ServerState) -> float | None:
     None if a party reports no loss, as in a private run.
 
     Exact for a synchronous round after the first (in the first, losses are at the model's starting
-    point); otherwise each loss is at the q its party last saw. With a site prior the prior's own
-    loss −E_q[log p] is among the losses and −H(q) takes KL's place.
+    point); otherwise each loss is at the q that its party last received. With a site prior the
+    prior's own loss −E_q[log p] is among the losses, and −H(q) replaces the KL divergence.
     """
     losses = [state.losses.get(party) for party in rules.parties if party not in state.left_out]
     known = [loss for loss in losses if loss is not None]
@@ -137,7 +138,9 @@ def negative_elbo(rules: Rules, state: ServerState) -> float | None:
 
 
 def open_round(rules: Rules, state: ServerState, now: float) -> ServerState:
-    """Open requests to the parties of the next round that are present, or to all if too few are."""
+    """Open requests to the parties of the next round that are present, or to all if they are too
+    few.
+    """
     prior = rules.parties[:1] if rules.site_prior else ()
     others = rules.parties[len(prior) :]
     while not state.finished:
@@ -200,7 +203,7 @@ def _combine_arrived(rules: Rules, state: ServerState, now: float) -> tuple[Serv
 def _below_quorum(
     rules: Rules, state: ServerState, others: Sequence[str], now: float
 ) -> tuple[ServerState, Log]:
-    """Ask parties that were passed over; a round below the quorum is never applied."""
+    """Send requests to skipped parties; a round below the quorum is never applied."""
     chosen = rules.schedule.chosen(tuple(others), rules.seed, state.round + 1)
     away = state.arrived.keys() | state.not_asked
     more = [party for party in chosen if party not in away]
@@ -309,7 +312,7 @@ def _apply(
 
 
 def noisy_sum(rules: Rules, state: ServerState, replies: list[Reply]) -> Arrays:
-    """The sum of a round's releases; integers are added up as such, whatever their order."""
+    """The sum of a round's releases; integers are added exactly, in any order."""
     if not is_integer(replies[0].released):
         return product(replies[0].released, (reply.released for reply in replies[1:]))
     lattice = rules.lattice
@@ -331,14 +334,14 @@ def noisy_sum(rules: Rules, state: ServerState, replies: list[Reply]) -> Arrays:
 
 
 def _own_change(rules: Rules, state: ServerState, reply: Reply) -> Arrays:
-    """What one party released, as a change of its factor."""
+    """One party's release as a change of its factor."""
     if is_integer(reply.released):
         return _read_sum(rules, state, [reply], reply.released)
     return reply.released
 
 
 def _read_sum(rules: Rules, state: ServerState, replies: list[Reply], total: Arrays) -> Arrays:
-    """A sum of integers of these parties as the arrays that the server's half takes."""
+    """Convert a sum of integers of these parties to the arrays that the server's half needs."""
     assert rules.lattice is not None
     stage = rules.stage_at(state.round)
     factor = None

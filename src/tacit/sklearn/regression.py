@@ -1,6 +1,6 @@
 """Regressions as scikit-learn estimators: logistic (or softmax), linear and Poisson.
 
-An estimator turns X into a `Federation` with one party per value of `groups`, calls `tacit.fit`,
+An estimator converts X to a `Federation` with one party per value of `groups`, calls `tacit.fit`,
 and converts coefficients and predictions back to the units of X and y.
 """
 
@@ -48,7 +48,7 @@ class InputError(DataError, ValueError):
 
 
 class _Regression(BaseEstimator):
-    """What the estimators share: columns, parties, the fit and the way back to natural units."""
+    """Base class of the estimators: columns, parties, the fit, and conversion to natural units."""
 
     classes_: np.ndarray
     coef_: np.ndarray
@@ -58,7 +58,7 @@ class _Regression(BaseEstimator):
     fit_: Fit
     """The fit: posterior, verdict, summary, report."""
     privacy_: FitPrivacy
-    """What the fit guarantees."""
+    """The guarantee of the fit."""
     n_features_in_: int
 
     def __init__(
@@ -193,8 +193,8 @@ class LogisticRegression(ClassifierMixin, _Regression):
         default columns are scaled by their mean and standard deviation.
     prior_sd
         Prior standard deviation of the intercept and of each coefficient of a scaled column (half
-        the width of its bounds, or its standard deviation). Left out: as in `tacit.fit`, scales are
-        learnt where the method can, and 1 otherwise; `fit_.summary()` states the prior.
+        the width of its bounds, or its standard deviation). By default scales are learned as in
+        `tacit.fit` if the method supports it, and 1 otherwise; `fit_.summary()` states the prior.
     classes
         All classes of y. With privacy they are public facts and required unless they are 0 and 1.
     random_state
@@ -358,8 +358,8 @@ class LinearRegression(_Numeric):
         Standard deviation of y given X, in the unit of y, if it is known; by default it is
         inferred with the coefficients.
     prior_sd
-        Prior standard deviation of the intercept and of each coefficient, with X and y scaled;
-        left out as for `LogisticRegression`.
+        Prior standard deviation of the intercept and of each coefficient, with X and y scaled; the
+        default is as for `LogisticRegression`.
     random_state
         Seed of everything random except privacy noise.
 
@@ -418,7 +418,7 @@ class LinearRegression(_Numeric):
 class PoissonRegression(_Numeric):
     """Bayesian Poisson regression of counts, of one or several parties; log link.
 
-    `score` is the share of explained deviance (D²), as of scikit-learn's `PoissonRegressor`.
+    `score` is the share of explained deviance (D²), as in scikit-learn's `PoissonRegressor`.
 
     Parameters
     ----------
@@ -430,8 +430,8 @@ class PoissonRegression(_Numeric):
         Public upper bound on the counts; larger ones are clipped. Required with privacy; by default
         the largest count.
     prior_sd
-        Prior standard deviation of the intercept and of each coefficient of a scaled column; left
-        out as for `LogisticRegression`.
+        Prior standard deviation of the intercept and of each coefficient of a scaled column; the
+        default is as for `LogisticRegression`.
     random_state
         Seed of everything random except privacy noise.
     """

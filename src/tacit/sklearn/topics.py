@@ -75,17 +75,17 @@ class LDA:
     batch_size
         Documents per batch.
     total_samples
-        Number of documents in all, for `partial_fit`.
+        Total number of documents, for `partial_fit`.
     mean_change_tol, max_doc_update_iter
-        When the iteration for a document stops.
+        Stopping criteria of the iteration for a document.
     sampling
-        How a batch of a private fit is drawn.
+        Sampling of the batches of a private fit.
     document_words
         Largest number of words of a document; longer ones are resampled.
     clip_share
         Norm that a document's statistics are clipped to, as a share of the largest possible one.
     denoise
-        What is done to the noisy sums.
+        Post-processing of the noisy sums.
     count_clipped
         Release the share of clipped documents with every noisy sum, charged with it: `clipped_`.
     n_jobs
@@ -400,7 +400,7 @@ class LDA:
         return -math.log(self.perplexity(X))
 
     def epsilons(self) -> dict[str, float | None]:
-        """ε of what was released, by each accountant at the guarantee's δ; None: no bound.
+        """ε of all releases, by each accountant at the guarantee's δ; None if it has no bound.
 
         The guarantee is that of `privacy.accountant`. Choosing the smallest afterwards is valid,
         because each is a bound.

@@ -1,4 +1,4 @@
-"""Error messages for Python callers: arguments in the place of keys of a study file.
+"""Error messages for Python callers: arguments instead of keys of a study file.
 
 The checks of configurations, records and plans are shared by the command line and Python, and name
 the keys of a study file. `python_names` rewrites those in errors that a Python function raises.
@@ -35,7 +35,7 @@ _NAMES: tuple[tuple[str, str], ...] = (
     (r"\bprivacy\.epsilon\b", "epsilon"),
     (r'keep persons together with partition\.kind = "balanced", ', ""),
 )
-"""Patterns of keys, with the words for the argument."""
+"""Patterns of keys, with the text for the argument."""
 
 
 def column_key(name: object) -> str:

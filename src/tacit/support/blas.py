@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from typing import Any
 
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 
 def one_blas_thread() -> Any:
@@ -13,4 +15,12 @@ def one_blas_thread() -> Any:
     A server's matrices are small, so more threads are not faster. They would change the order of
     summation, so that the last bits of a posterior depended on the number of cores.
     """
-    return threadpool_limits(limits=1, user_api="blas")
+    loaded = (len(sys.modules), next(reversed(sys.modules)))
+    return _libraries(loaded).limit(limits=1, user_api="blas")
+
+
+@functools.lru_cache(maxsize=1)
+def _libraries(loaded: tuple[int, str]) -> ThreadpoolController:
+    """The loaded libraries; finding them takes milliseconds and is repeated after an import."""
+    del loaded
+    return ThreadpoolController()

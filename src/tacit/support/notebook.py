@@ -26,7 +26,7 @@ def notebook_html(
     Parameters
     ----------
     title
-        What it is, in a few words.
+        Short description of the object.
     facts
         Names and values.
     head, rows

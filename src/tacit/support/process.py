@@ -6,7 +6,7 @@ import sys
 
 
 def peak_memory_bytes() -> int:
-    """Peak resident size, or 0 where the system does not tell it (Windows)."""
+    """Peak resident size, or 0 if the system does not provide it (Windows)."""
     try:
         import resource
     except ImportError:

@@ -1,4 +1,4 @@
-"""Reading tables (`tacit.support.tables`) from plain dictionaries, with all faults at once."""
+"""Read tables (`tacit.support.tables`) from plain dictionaries and report all errors at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T", bound=Table)
 
 
 def read_toml_file(path: Path) -> dict[str, Any]:
-    """A TOML file as a dictionary, or one line that says why not."""
+    """Read a TOML file as a dictionary, or raise a one-line error with the reason."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -34,7 +34,7 @@ def read_toml_file(path: Path) -> dict[str, Any]:
 
 
 def read_table(raw: Any, table: type[T], path: str = "") -> T:
-    """Read a dictionary as a table; raises the first fault with the others in its `also`.
+    """Read a dictionary as a table; raises the first error with the others in its attribute `also`.
 
     >>> class Point(Table, frozen=True, kw_only=True):
     ...     x: float
@@ -53,13 +53,13 @@ def read_table(raw: Any, table: type[T], path: str = "") -> T:
 
 
 def find_faults(raw: Any, table: type[T], path: str = "") -> tuple[T | None, list[TacitError]]:
-    """The table, or None, and all its faults."""
+    """The table, or None, and all its errors."""
     made, faults = _Reader(table.shown_as).table(raw, table, path)
     return made, faults
 
 
 class _Reader:
-    """Reads tables recursively. Every method returns (value or None, faults)."""
+    """Reads tables recursively. Every method returns (value or None, errors)."""
 
     def __init__(self, shown_as: Mapping[str, str]) -> None:
         self.shown_as = shown_as
@@ -121,9 +121,9 @@ class _Reader:
     def checked(
         self, table: type[Any], good: dict[str, Any], faults: list[TacitError], suspect: set[str]
     ) -> tuple[Any, list[TacitError]]:
-        """The object, and the faults of its own checks.
+        """The object, and the errors of its own checks.
 
-        Findings that name a key with another fault are left out.
+        Errors that name a key with another error are left out.
         """
         required = {name for name, field in fields_of(table).items() if field.required}
         stand_ins = {name: value for name, value in table.placeholders.items() if name not in good}

@@ -1,13 +1,13 @@
-"""Tables of a TOML file as structs, with all faults reported at once.
+"""Tables of a TOML file as structs, with all errors reported at once.
 
 A table is a subclass of `Table`: its fields are the keys, their annotations (with `msgspec.Meta`
-for bounds) the values that they may have, and `faults` what else must hold. Where the keys depend
-on a kind, the table is a family of such classes, one per kind, listed in a `Kinds` registry, or,
-where code reads all kinds alike, one class with a list of keys per kind (`keys_of`).
-`tacit.support.table_reader.read_table` makes the object, or raises one error that carries every
-fault of the table.
+for bounds) are the allowed values, and `faults` checks further conditions. If the keys depend on a
+kind, the table is a family of such classes, one per kind, listed in a `Kinds` registry; or, if code
+uses all kinds in the same way, one class with a list of keys per kind (`keys_of`).
+`tacit.support.table_reader.read_table` creates the object, or raises one error that contains all
+errors of the table.
 
-No array library is imported here, so that a bad file is refused at once.
+No array library is imported here, so that an invalid file is refused quickly.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     renamed_values: ClassVar[Mapping[str, Mapping[str, str]]] = {}
     """Values of earlier versions, with their replacements, by key."""
     placeholders: ClassVar[Mapping[str, Any]] = {}
-    """Replacement values of faulty required keys, so that other keys can be checked."""
+    """Replacement values of invalid required keys, so that other keys can be checked."""
     advice: ClassVar[Mapping[str, str]] = {}
     """Advice for a missing required key; by default "add it"."""
     unwritten: ClassVar[tuple[str, ...]] = ()
     """Fields that are not keys of the table in a file."""
     shown_as: ClassVar[Mapping[str, str]] = {}
-    """For a file: keys that are written in another place than where they are stored."""
+    """Keys that are written in another place of a file than where they are stored."""
 
     def faults(self) -> Iterator[str | TacitError]:
-        """Faults of the values together, one line each."""
+        """Errors that involve several values, one line each."""
         yield from ()
 
     def table_key(self) -> str:
@@ -66,8 +66,8 @@ class Kinds(Generic[T]):
     """Registry of the tables of one family by kind, imported on first use.
 
     `key` is the key of the TOML file that names the kind, `default` the kind of a table without it,
-    and `renamed` maps the kinds of earlier versions to today's. Installed packages add kinds by
-    entry points of `group`, each naming a table.
+    and `renamed` maps the kinds of earlier versions to their new names. Installed packages add
+    kinds by entry points of `group`, each naming a table.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ def family_of(table: type[Table]) -> Kinds[Any] | None:
 
 
 def raise_all(faults: Iterable[str | TacitError]) -> None:
-    """Raise the first fault, if there is one, with the others in its `also`."""
+    """Raise the first error, if there is one, with the others in its attribute `also`."""
     errors = [ConfigError(one) if isinstance(one, str) else one for one in faults]
     if errors:
         errors[0].also = (*errors[0].also, *errors[1:])
@@ -194,7 +194,7 @@ def fields_of(table: type[Table]) -> dict[str, msgspec.structs.FieldInfo]:
 
 
 def _foreign(table: Table) -> Iterator[str]:
-    """Faults of keys that an object's kind does not have."""
+    """Errors for keys that the kind of an object does not have."""
     if not table.keys_of:
         return
     kind, place = getattr(table, table.kind_key), table.place

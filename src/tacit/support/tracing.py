@@ -1,8 +1,8 @@
-"""Traces of requests across peers, by OpenTelemetry where the process uses it (extra `traces`).
+"""Traces of requests across peers, if the process uses OpenTelemetry (extra `traces`).
 
-A span says that something happened, when and for which request. It holds no number that was
-computed from records; its duration is seen by those to whom the process exports its traces. In a
-process that has not imported OpenTelemetry everything here does nothing.
+A span records an event, its time and its request. It contains no number computed from records; its
+duration is visible to the receivers of the traces. In a process that has not imported OpenTelemetry
+everything here does nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def span(name: str, parent: str | None = None, **attributes: str | int) -> Itera
 
 
 class OpenSpan:
-    """A span that one message begins and another ends."""
+    """A span that begins with one message and ends with another."""
 
     def __init__(self, name: str, **attributes: str | int) -> None:
         trace = _trace()

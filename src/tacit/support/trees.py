@@ -1,4 +1,4 @@
-"""Functions of nested tuples and dictionaries of arrays, without loading JAX for them."""
+"""Map functions over nested tuples and dictionaries of arrays, without loading JAX."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 
 def tree_map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """`jax.tree.map`, which is used if JAX is loaded: only then are other containers known to it.
+    """`jax.tree.map` if JAX is loaded, which supports other containers too; otherwise tuples and
+    dictionaries only.
 
     >>> tree_map(lambda a, b: a + b, {"x": (1, None)}, {"x": (2, None)})
     {'x': (3, None)}
@@ -28,3 +29,18 @@ def tree_map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
         parts = [tree_map(function, *each) for each in zip(tree, *rest, strict=True)]
         return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
     return function(tree, *rest)
+
+
+def unstacked(tree: Any, count: int) -> list[Any]:
+    """The trees whose arrays were stacked along the first axis.
+
+    >>> import numpy as np
+    >>> [float(one["x"]) for one in unstacked({"x": np.array([1.0, 2.0])}, 2)]
+    [1.0, 2.0]
+    """
+    if "jax" in sys.modules:
+        import jax
+
+        leaves, structure = jax.tree.flatten(tree)
+        return [structure.unflatten([leaf[i] for leaf in leaves]) for i in range(count)]
+    return [tree_map(lambda leaf, i=i: leaf[i], tree) for i in range(count)]

@@ -1,6 +1,6 @@
 """Validate settings against their annotations on construction.
 
-A fault names the key, the value and what is allowed. Bounds of a number are `msgspec.Meta` in its
+An error names the key, the value and what is allowed. Bounds of a number are `msgspec.Meta` in its
 annotation; a number must be finite unless `INFINITE` allows more.
 """
 
@@ -65,7 +65,7 @@ def check_sd(value: float, key: str) -> float:
 
 
 def choose_from(value: Any, allowed: Iterable[str]) -> str:
-    """Advice about a word that is not allowed."""
+    """Advice about a value that is not allowed."""
     words = list(allowed)
     near = near_word(value, words)
     advice = f"choose from {', '.join(map(repr, words))}"
@@ -101,12 +101,11 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def words_of(hint: Any, value: Any = None) -> str:
-    """Text of what an annotation allows, with a suggestion for a misspelt value.
+    """Description of the values that an annotation allows, with a suggestion for a misspelt value.
 
     >>> words_of(UpToOne | None), words_of(Count), words_of(tuple[str, ...])
-    ('it must be a number in (0, 1]', 'it must be a whole number of at least 1', \
-'it must be a list of texts')
-    """
+    ('it must be a number in (0, 1]', 'it must be a whole number of at least 1', 'it must be a list of texts')
+    """  # noqa: E501
     members = [one for one in options(hint) if one is not type(None)]
     literals = [
         word for one in members if typing.get_origin(one) is Literal

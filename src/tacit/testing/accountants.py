@@ -30,7 +30,7 @@ class Case(NamedTuple):
 
 
 class Wrong(NamedTuple):
-    """A deliberate error: the events as an accountant with this error would see them."""
+    """A deliberate error: converts events to those that an accountant with this error would use."""
 
     name: str
     changed: Callable[[Events], Events]
@@ -39,26 +39,27 @@ class Wrong(NamedTuple):
 def check_accountant(
     epsilon: EpsilonOf, delta: DeltaOf | None = None, *, power: bool = True
 ) -> float:
-    """Assert that an accountant never reports less than the privacy that was lost.
+    """Assert that an accountant never reports less than the actual privacy loss.
 
     An accountant is a function from Gaussian events to privacy. The suite compares it with the
     closed form for releases without sampling, and with a numerically integrated privacy loss for
-    sampled ones, alone and mixed, under both adjacencies. It also asserts that ε grows with the
-    number of releases, the sampling rate and 1/δ and falls with the noise, that order, grouping and
-    the unit of clip and noise change nothing, and that what has no guarantee is refused.
+    sampled ones, alone and mixed, under both adjacencies. It also asserts that ε increases with the
+    number of releases, the sampling rate and 1/δ and decreases with the noise, that it does not
+    depend on order, grouping and the unit of clip and noise, and that events without a guarantee
+    are refused.
 
     Parameters
     ----------
     epsilon
-        `epsilon(events, delta, adjacency)`, an upper bound of ε. A `ConfigError` says that the
+        `epsilon(events, delta, adjacency)`, an upper bound of ε. A `ConfigError` means that the
         accountant has no bound for these events; it must have one without sampling.
     delta
         `delta(events, epsilon, adjacency)`, an upper bound of δ; not checked if None.
     power
-        Also hand the suite four accountants with a known error, made of this one: half of the
-        sampling rate, a sensitivity too small by √2, one release too few, one event of several
-        ignored. Each must be rejected; an accountant that is so loose that an error of that size
-        stays above the true ε fails here. Set it to False if the looseness is intended.
+        Also test four variants of this accountant with a known error: half the sampling rate, a
+        sensitivity too small by √2, one release missing, one of several events ignored. Each must
+        be rejected. An accountant that is so loose that such an error stays above the true ε fails
+        here. Set it to False if the looseness is intended.
 
     Returns
     -------
@@ -230,7 +231,7 @@ def _check_refusals(epsilon: EpsilonOf, delta: DeltaOf | None) -> None:
 
 
 def _check_no_pure_epsilon(call: Callable[[], float]) -> None:
-    """Gaussian noise has no ε at δ = 0: a refusal or infinity."""
+    """Check that ε at δ = 0 is refused or infinite, because Gaussian noise has none."""
     try:
         answer = call()
     except ConfigError:

@@ -1,7 +1,7 @@
 """Conformance suite of clipped sums: compare them with their declared sensitivity.
 
 Closed-form norms are error-prone, because the sum and its norms are separate formulas. They are
-compared with explicit contributions, and then searched for a unit that moves the sum too far.
+compared with explicit contributions, and then tested with units that might move the sum too far.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ def check_clipping(
 
     `contributions(records)` returns the units' contributions, one row each; `norm_bound` gives the
     norms to clip by, if larger. Units are then left out, and replaced by records whose `extreme`
-    columns (all floating-point ones, if not given) hold anything from 0 to 3e38, NaN and infinity,
-    while the others hold what some record holds. No replacement may move the sum by more than it
-    declares for either adjacency, beyond the rounding of the sum, and some unit must use 0.99 of
-    the clip, or noise is added for nothing.
+    columns (by default all floating-point ones) contain anything from 0 to 3e38, NaN and infinity,
+    while the others contain values of some record. No replacement may move the sum by more than it
+    declares for either adjacency, beyond the rounding of the sum. Some unit must use 0.99 of the
+    clip; otherwise more noise is added than necessary.
 
     Parameters
     ----------
     clipped
         A function of (records, clip, mask) that returns the clipped sum.
     contributions
-        A function of the records that returns one row per unit: what it contributes.
+        A function of the records that returns the contribution of each unit, one row each.
     records
         Columns of the records.
     clip
@@ -113,7 +113,7 @@ def _check_agreement(
 
 
 def _check_left_out(clipped: ClippedSum, records: Columns, clip: float) -> float:
-    """Largest move of the sum when one unit is left out."""
+    """Largest change of the sum when one unit is left out."""
     count = len(next(iter(records.values())))
     sums = jax.jit(jax.vmap(lambda mask: clipped(records, jnp.asarray(clip), mask)))
     found = sums(np.concatenate([np.ones((1, count)), 1.0 - np.eye(count)]))
@@ -196,7 +196,7 @@ def _expect_within(
 
 
 def _distances(first: Tree, second: Tree | None = None) -> np.ndarray:
-    """Norms of differences over all leaves; the first may have one leading axis more."""
+    """Norms of differences over all leaves; the first may have an additional leading axis."""
     left = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(first)]
     if second is None:
         second = [np.zeros(leaf.shape) for leaf in left]

@@ -1,4 +1,4 @@
-"""Conformance suite of codecs: all messages, and hostile bytes."""
+"""Conformance suite of codecs: all messages, and malicious payloads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Decode = Callable[[bytes], Any]
 CUTS, FLIPS, RANDOM = 40, 60, 200
 LONGEST_ERROR = 500
 MEMORY = 4 * 2**20
-"""Bytes that decoding may take besides 64 for each byte of the payload."""
+"""Memory in bytes that decoding may use in addition to 64 per byte of the payload."""
 
 
 def check_codec(
@@ -36,14 +36,14 @@ def check_codec(
     largest: int | None = None,
     seed: int = 0,
 ) -> None:
-    """Assert that a codec carries every message to the last bit and refuses everything else.
+    """Assert that a codec preserves every message exactly and refuses everything else.
 
-    For each type in `kinds` the suite makes up messages that hold the ends of every field's range.
-    Each must come back equal, floats in all their bits, and be written as the same bytes again.
-    Values outside the declared ranges, messages cut short or followed by more bytes, flipped bits,
-    random bytes, deep nesting, announced lengths, compressed data and pickles must give either a
-    message or `error` with one line of text; never another exception, code that runs, or memory
-    out of proportion to the payload.
+    For each type in `kinds` the suite generates messages with extreme values of every field. Each
+    must be decoded to an equal message, with identical floats, and be encoded as the same bytes
+    again. Values outside the declared ranges, truncated messages, messages followed by more bytes,
+    flipped bits, random bytes, deep nesting, announced lengths, compressed data and pickles must
+    give either a message or `error` with one line of text; never another exception, code execution,
+    or memory out of proportion to the payload.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def check_codec(
     largest
         The length in bytes above which a payload must be refused; None if another layer limits it.
     seed
-        Of the random payloads.
+        Seed of the random payloads.
     """
     codec = _Codec(encode, decode, error)
     messages = [*samples, *(each for kind in kinds for each in message_samples(kind))]
@@ -112,7 +112,7 @@ class _Codec:
         )
 
     def either(self, payload: bytes, check: str, what: str) -> None:
-        """Assert that a payload is refused, or is a message that can be written again."""
+        """Assert that a payload is refused, or is a message that can be encoded again."""
         read, message = self.read(payload, check, what)
         if read:
             try:
@@ -124,7 +124,7 @@ class _Codec:
                 ) from other
 
     def cheap(self, payload: bytes, what: str) -> None:
-        """Assert that a payload takes no memory out of proportion to its length."""
+        """Assert that decoding a payload takes no memory out of proportion to its length."""
         allowed = 64 * len(payload) + MEMORY
         running = tracemalloc.is_tracing()
         if not running:
@@ -173,7 +173,9 @@ def _check_limits(codec: _Codec, kind: type[msgspec.Struct]) -> None:
 
 
 def _check_size(codec: _Codec, messages: Sequence[Any], payload: bytes, largest: int) -> None:
-    """More than `largest` bytes are refused: zeros, a message with spaces, a message that long."""
+    """Check that more than `largest` bytes are refused: zeros, a message with spaces, a long
+    message.
+    """
     padded = payload + b" " * max(0, largest + 1 - len(payload))
     grown = [
         codec.encode(changed)
@@ -208,7 +210,7 @@ ran: list[str] = []
 
 
 def detonate(how: str) -> str:
-    """Note that a payload was executed."""
+    """Record that a payload was executed."""
     ran.append(how)
     return how
 
@@ -254,7 +256,7 @@ def _replaced(
 
 
 def _greedy() -> Iterator[tuple[str, bytes]]:
-    """Short payloads that announce or unfold into something large."""
+    """Short payloads that announce or expand to something large."""
     yield "MessagePack that announces 4 GB of bytes", b"\x81\xa1a\xc6\xff\xff\xff\xff"
     yield "MessagePack that announces 4e9 items", b"\x81\xa1a\xdd\xff\xff\xff\xff"
     yield "MessagePack that announces 4e9 keys", b"\xdf\xff\xff\xff\xff\xa1a\x01"

@@ -42,8 +42,8 @@ def expect_average(
 ) -> None:
     """Assert that a mean agrees with an average over draws (first axis) to five standard errors.
 
-    `noisy`: the mean may itself be an average over as many draws. `slack` is for quadrature,
-    relative.
+    `noisy`: the mean may itself be an average over as many draws. `slack` is a relative tolerance
+    for quadrature.
     """
     average = draws.mean(axis=0)
     error = draws.std(axis=0) / np.sqrt(len(draws)) * (np.sqrt(2.0) if noisy else 1.0)

@@ -33,7 +33,7 @@ class DataSets:
     party
         Name of the party.
     sets
-        Alternative records of the party. One that occurs several times is arranged once.
+        Alternative records of the party. Repeated ones are arranged once.
     rows
         Rows to which every data set is padded at least: equal shapes are compiled once.
     """
@@ -59,7 +59,7 @@ class DataSets:
         insecure_noise_seed: int | None = None,
         settled: Settled | None = None,
     ) -> list[Update]:
-        """Send the same request to all; without a seed each draws separate noise.
+        """Send the same request to all; without a seed each draws its own noise.
 
         `settled` replaces the party's terms, e.g. by wrong ones.
         """
@@ -100,7 +100,7 @@ def first_question(plan: Plan, visit: int) -> Shared:
 
 
 def furthest_pair(sums: np.ndarray, adjacency: Adjacency) -> tuple[int, int]:
-    """Places of the two sums that are furthest apart, or whose distance is NaN.
+    """Indices of the two sums with the largest distance, or with distance NaN.
 
     One of them is the first, except under replace-one, where all data sets are neighbours.
     """

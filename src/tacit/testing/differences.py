@@ -40,7 +40,9 @@ def difference(sent: Any, back: Any, where: str) -> str | None:
 
 
 def _parts(sent: Any, back: Any) -> list[tuple[Any, Any, Any]] | None:
-    """The parts of two values of one type, by name; a name of None says that they do not pair."""
+    """Corresponding parts of two values of one type, by name; a name of None means that they do
+    not correspond.
+    """
     if isinstance(sent, dict):
         if list(sent) != list(back):
             return [(None, sent, back)]
@@ -60,6 +62,6 @@ def _parts(sent: Any, back: Any) -> list[tuple[Any, Any, Any]] | None:
 
 
 def shortened(value: Any) -> str:
-    """Text of a value in one line of at most 120 characters."""
+    """Text of a value on one line of at most 120 characters."""
     text = " ".join(str(value).split()) if isinstance(value, Exception) else repr(value)
     return text if len(text) <= 120 else f"{text[:117]}…"

@@ -93,8 +93,8 @@ class ProbeModel(NormalMean):
 class ProbeMethod(PrivateMethod):
     """Releases a clipped sum of y.
 
-    With `remembers` it keeps a count of its answers, which must come back each time.
-    While the file `<journal>.fault` exists, the second answer of one party fails.
+    With `remembers` it stores a count of its answers, which must be returned each time. While the
+    file `<journal>.fault` exists, the second answer of one party fails.
     """
 
     kind: ClassVar[str] = "engine-probe"

@@ -43,25 +43,25 @@ ROUNDING = 1e-10
 
 
 class Cancelled(Exception):  # noqa: N818 - it is not an error
-    """Raised by an observer that wants the run to stop."""
+    """Raised by an observer to stop the run."""
 
 
 def check_engine(engine: Engine) -> None:
     """Assert that an engine computes and charges like the in-process engine.
 
-    One seed gives one posterior: bit-equal to that of the in-process engine with each party
-    answered alone, and to rounding where parties are answered together or named in another order,
-    on every schedule. Every update is reported to the observer. An observer that raises ends the
-    run, and a new engine goes on from the checkpoint to the same bits. In a private run every
-    answer is charged before it is computed, once, computed with the noise key of its charge, and
-    stored before the server sees it. A party that fails ends the run with its own error, and all
-    charged replies stay intact: after resuming, it replies with the same noise and without a second
-    charge. A charge that is refused ends the run before anything is computed.
+    One seed gives one posterior on every schedule: bit for bit that of the in-process engine if
+    each party is computed alone, and equal up to rounding if parties are batched or named in
+    another order. Every update is reported to the observer. An observer that raises ends the run,
+    and a new engine continues from the checkpoint to the same bits. In a private run every answer
+    is charged once, before it is computed, computed with the noise key of its charge, and stored
+    before the server sees it. A party that fails ends the run with its own error, and all charged
+    replies stay intact: after resuming, it replies with the same noise and without a second charge.
+    A refused charge ends the run before anything is computed.
 
     Parameters
     ----------
     engine
-        Makes an engine when called with (agreement, rules, parties, batch_parties, settled,
+        Returns an engine when called with (agreement, rules, parties, batch_parties, settled,
         charging): a subclass of `tacit.engines.driver.Driver`, or a `functools.partial` of one. It
         is called about a dozen times. Asynchronous answers must be applied in the simulated order.
     """

@@ -25,10 +25,10 @@ def check_family(
 ) -> None:
     """Assert that a family implements `tacit.expfam.Family` correctly.
 
-    `sample_naturals` are two or more proper members, of moderate scale: numbers for which float64
-    has digits to spare. `log_density(theta, **usual)`, if given, is an independent normalised
-    log-density of θ (from SciPy, say) in the usual parameters; it also settles the log-partition,
-    base measure and entropy, which are otherwise only compared with each other.
+    `sample_naturals` are two or more proper members of moderate scale, for which float64 is precise
+    enough. `log_density(theta, **usual)`, if given, is an independent normalised log-density of θ
+    (for example from SciPy) in the usual parameters. It also checks the log-partition, base measure
+    and entropy, which are otherwise only compared with each other.
 
     Parameters
     ----------

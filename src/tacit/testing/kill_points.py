@@ -1,9 +1,9 @@
 """Copies of a folder as a killed process would leave it, at every file operation.
 
-While `kill_points` lasts, the folder is copied before and after every call of the operating
-system's, of a file's or of SQLite's functions from Python, whenever its files have changed. What
-a process killed there would leave is what the copy holds, with all that was written before and
-nothing after; one call of SQLite, such as a COMMIT, counts as one.
+Inside `kill_points`, the folder is copied before and after every call from Python to functions of
+the operating system, of files or of SQLite, whenever its files have changed. The copy is the state
+that a process killed at this point would leave, with everything written before and nothing after;
+one call of SQLite, such as a COMMIT, counts as one.
 """
 
 from __future__ import annotations

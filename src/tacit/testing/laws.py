@@ -1,8 +1,8 @@
-"""Tests whether a sample is N(0, sd² I), with known false-alarm rate.
+"""Tests whether a sample is N(0, sd² I), with a known false-alarm rate.
 
-Privacy depends only on the law of the noise, so each way in which it can be wrong has its own test:
-location, width, shape, tails (noise that is cut off somewhere has no guarantee), and independence
-of coordinates and draws.
+Privacy depends only on the distribution of the noise, so each way in which it can be wrong has its
+own test: location, width, shape, tails (truncated noise has no guarantee), and independence of
+coordinates and draws.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def gaussian_faults(noise: np.ndarray, sd: float) -> list[str]:
     noise
         Draws of the noise, shape (draws, coordinates).
     sd
-        Standard deviation that is claimed.
+        Claimed standard deviation.
     """
     if noise.size == 0:
         return ["law: there is no noise to look at"]
@@ -39,8 +39,8 @@ def gaussian_faults(noise: np.ndarray, sd: float) -> list[str]:
 def moment_faults(noise: np.ndarray, sd: float) -> list[str]:
     """Reason why a column does not have mean 0 and variance sd², or None; fast.
 
-    With 2 000 draws, a deviation wrong by a factor of 0.8 or 1.25 in one of a million coordinates
-    is missed with probability below 10⁻¹¹.
+    With 2 000 draws, a standard deviation that is wrong by a factor of 0.8 or 1.25 in one of a
+    million coordinates is missed with probability below 10⁻¹¹.
     """
     if noise.size == 0 or not np.all(np.isfinite(noise)):
         return ["law: the noise is empty or not finite"]

@@ -26,22 +26,22 @@ def check_local_method(
 ) -> None:
     """Assert that a local method implements `tacit.methods.LocalMethod` correctly.
 
-    `records` are made up for a model that takes x and y; give some for any other. A method with a
-    `batch_size` draws records by their position, so the order of its records may matter. `wander`
-    is how far, in posterior standard deviations, an answer may lie from a q that is already the
-    optimum (of a conjugate model): rounding only by default, more for a stochastic optimiser. A
-    private method has a suite of its own: `check_private_method`.
+    `records` are generated for a model that takes x and y; pass them for any other model. A method
+    with a `batch_size` draws records by their position, so the order of its records may matter.
+    `wander` is how far, in posterior standard deviations, an answer may be from a q that is already
+    the optimum (of a conjugate model): by default only rounding, more for a stochastic optimiser.
+    Private methods have their own suite, `check_private_method`.
 
     Parameters
     ----------
     method
         The method to check.
     model, family
-        A model and a posterior family that it serves.
+        A model and a posterior family that it supports.
     records
-        Records of one party; made up for a model with x and y.
+        Records of one party; generated for a model with x and y.
     wander
-        Standard deviations that an answer at the optimum may be away from it.
+        Allowed distance of an answer from the optimum, in standard deviations.
     seed
         Seed of everything random.
     """
@@ -208,7 +208,7 @@ def _check_same(family: Family, one: Answer, two: Answer, what: str, tolerance: 
 
 
 def _check_progress(model: Model, family: Family, task: Task, answer: Natural, key: Any) -> None:
-    """E_q[log p(x|θ)] + ⟨λ_cavity, E_q[T]⟩ + H(q) must be larger at the answer than at the
+    """Check that E_q[log p(x|θ)] + ⟨λ_cavity, E_q[T]⟩ + H(q) is larger at the answer than at the
     start.
     """
     import jax

@@ -60,24 +60,24 @@ def check_mechanism(
 ) -> None:
     """Assert that a mechanism adds exactly the noise that its event declares, on its lattice.
 
-    `oracle(bounded, drawn)` is the event that the caller expects; without one the noise's standard
-    deviation is taken from the mechanism's own event and everything else from what it was given.
-    `scale` is the clip of the sums that it is given. Integers must be the rounded sum plus the
-    noise, and values exactly the step times the integers. With `shares` = M a single release must
-    carry N(0, s²/M) and the sum of M of them N(0, s²).
+    `oracle(bounded, drawn)` is the expected event; without it the noise's standard deviation is
+    taken from the mechanism's own event and everything else from its inputs. `scale` is the clip of
+    the sums that it receives. Integers must be the rounded sum plus the noise, and values exactly
+    the step times the integers. With `shares` = M a single release must have noise N(0, s²/M) and
+    the sum of M of them N(0, s²).
 
-    A right mechanism fails a check once in a million seeds. The law's tests are also run on the
-    mechanism with 0.9 and 1.1 times its noise and must reject both: a run that passes has shown
-    that it could have failed.
+    A correct mechanism fails a check for one in a million seeds. The tests of the distribution are
+    also run on the mechanism with 0.9 and 1.1 times its noise and must reject both, so that passing
+    shows that the tests have power.
 
     Parameters
     ----------
     mechanism
         The mechanism to check.
     oracle
-        A function of (bounded, drawn) that returns the event that is expected.
+        A function of (bounded, drawn) that returns the expected event.
     scale
-        Clip of the sums that the mechanism is given.
+        Clip of the sums that the mechanism receives.
     shares
         Number of parties that share the noise.
     seed

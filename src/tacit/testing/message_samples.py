@@ -1,4 +1,6 @@
-"""Sample messages from the types of their fields, at and beyond the ends of every range."""
+"""Generate sample messages from the types of their fields, at and beyond the limits of every
+range.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ NESTED = 8
 
 
 def message_samples(kind: type[msgspec.Struct]) -> list[msgspec.Struct]:
-    """Messages of one type: required fields only, then each sample of every field."""
+    """Messages of one type: with required fields only, then with each sample of every field."""
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
     columns = {field.name: _values(field.type) for field in info.fields}

@@ -39,7 +39,7 @@ from tacit.testing.models import (
 
 DRAWS = 300
 FAR = 4.0
-"""Bounds are checked at points this many times further away than in other checks."""
+"""Factor by which points are further away when bounds are checked."""
 
 
 def check_expectations(subject: Subject) -> None:
@@ -103,7 +103,9 @@ def check_sites(subject: Subject) -> None:
 
 
 def check_whitened(subject: Subject) -> None:
-    """Value and derivatives in z at a point, and averages of the log-likelihood over a normal."""
+    """Check value and derivatives in z at a point, and averages of the log-likelihood over a
+    normal.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -134,7 +136,9 @@ def check_whitened(subject: Subject) -> None:
 
 
 def check_diagonal(subject: Subject) -> None:
-    """The value, gradient, diagonal and products of `whitened_derivatives` with a diagonal root."""
+    """Compare value, gradient, diagonal and products with `whitened_derivatives` for a diagonal
+    root.
+    """
     import jax
 
     model, rng = subject.model, subject.rng
@@ -155,7 +159,7 @@ def check_diagonal(subject: Subject) -> None:
 
 
 def check_in_numpy(subject: Subject) -> None:
-    """The same formulas with NumPy arrays: NumPy's types, and the values of the compiled ones."""
+    """Check that the formulas give NumPy types and the compiled values with NumPy arrays."""
     import jax
 
     model, rng = subject.model, subject.rng
@@ -219,8 +223,8 @@ def _as_jax(records: Any) -> Any:
 def check_gradient_norms(subject: Subject) -> None:
     """Check that norms are those of the summed gradients, or the largest over the labels.
 
-    A norm that is too small is the fault that matters: the clipped sum would then move by more than
-    is charged.
+    A norm that is too small is the dangerous error: the clipped sum would then move by more than is
+    charged.
     """
     import jax
     import jax.numpy as jnp

@@ -1,4 +1,6 @@
-"""The law of a model's outcomes, held against its log-likelihood: what private scores rest on."""
+"""Compare a model's distribution of outcomes, the basis of private scores, with its
+log-likelihood.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,16 @@ from tacit.testing.comparisons import CLOSE, EXACT, expect_average, expect_close
 from tacit.testing.models import Subject
 
 KEYS = 400
-"""Sets of simulated outcomes of each record."""
+"""Number of sets of simulated outcomes per record."""
 OUTCOMES = 8
 
 
 def check_outcomes(subject: Subject) -> None:
-    """Log-probabilities, scores, covariates, and weighted outcomes with E[w] = 1 and E[w u] = 0.
+    """Check log-probabilities, scores, covariates, and weighted outcomes with E[w] = 1 and E[w u] =
+    0.
 
-    The last holds for the score u = ∇log p of every law: it is what centres a clipped score.
+    The last condition holds for the score u = ∇log p of every distribution and is used to centre a
+    clipped score.
     """
     import jax
 

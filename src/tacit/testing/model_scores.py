@@ -1,7 +1,7 @@
 """Checks of a model's score likelihood against its log-likelihood, for private scoring.
 
-A score whose bound is too small would be clipped by its label, and so be biased; a wrong
-expectation, slope or variance would give a wrong posterior with no sign of it.
+A score whose bound is too small would be clipped depending on its label, and so be biased; a wrong
+expectation, slope or variance would give a wrong posterior without any warning.
 """
 
 from __future__ import annotations

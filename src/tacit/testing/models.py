@@ -1,8 +1,8 @@
 """Conformance suite of models: compare a model with its log-likelihood.
 
-The log-likelihood of one record is what a model is; everything else that it offers is a shortcut.
-Each shortcut is compared with what the log-likelihood alone gives: automatic derivatives against
-differences, closed forms against automatic derivatives, expectations against averages over draws.
+The log-likelihood of one record defines a model; everything else is a shortcut. Each shortcut is
+compared with the log-likelihood: automatic derivatives with differences, closed forms with
+automatic derivatives, expectations with averages over draws.
 """
 
 from __future__ import annotations
@@ -68,21 +68,20 @@ def check_model(model: Model, *, records: Records | None = None, seed: int = 0) 
     model
         An instance of the model.
     records
-        Records that it accepts, about 40; left out, they are made up for a model that takes x and
-        y.
+        About 40 records that it accepts; by default generated, for a model that takes x and y.
     seed
-        Of the points and of the made-up records.
+        Seed of the points and of the generated records.
 
     Returns
     -------
     tuple of str
-        What was checked: the abilities that the model has, and "statistics", "score_parts" and
-        "predictive" where it has those.
+        Names of the checks: the abilities that the model has, and "statistics", "score_parts" and
+        "predictive" if it has those.
 
     Raises
     ------
     AssertionError
-        With the name of the check, what was found and what was expected.
+        With the name of the check, the value found and the value expected.
     """
     from tacit.testing.model_abilities import ABILITY_CHECKS
 
@@ -353,7 +352,7 @@ def _check_score_parts(subject: Subject) -> bool:
 
 
 def check_conjugate(subject: Subject) -> None:
-    """log p(θ) − log p(0) = b·θ − ½θᵀPθ for all weights of the records."""
+    """Check that log p(θ) − log p(0) = b·θ − ½θᵀPθ for all weights of the records."""
     model = subject.model
     assert isinstance(model, ConjugateGaussian)
     weights = subject.rng.random(subject.count)
@@ -366,7 +365,7 @@ def check_conjugate(subject: Subject) -> None:
 
 
 def check_simulation(subject: Subject) -> None:
-    """Check that the model accepts simulated outcomes, and that they have its likelihood's law."""
+    """Check that the model accepts simulated outcomes, and that they follow its likelihood."""
     model = subject.model
     assert isinstance(model, Simulates)
     blank = subject.records | {"y": np.zeros(subject.count)}
@@ -386,7 +385,7 @@ def check_simulation(subject: Subject) -> None:
 def _check_simulated_law(subject: Subject) -> None:
     """Check that scores of simulated outcomes are 0 on average, at copies of single records.
 
-    Predictors of equal records have no spread, so that `simulate` has nothing to scale down.
+    Predictors of equal records have no variance, so `simulate` does not scale them down.
     """
     model, rng = subject.model, subject.rng
     assert isinstance(model, Simulates)

@@ -20,7 +20,7 @@ def neighbours_of(
 ) -> list[list[Records]]:
     """Groups of data sets that differ from their first in one unit.
 
-    The rest of the records are as they are given, and once all of them pull one way.
+    The other records are as given, and in one group all of them are extreme in the same direction.
     """
     groups = []
     for rest in (records, _pulled(records, -1.0)):

@@ -1,10 +1,10 @@
 """Lower bounds of δ and ε that share no code with `tacit.privacy.accounting`.
 
 Each release is a pair of mixtures of unit normals, in units of its noise: the densities of one
-coordinate of what is released from two neighbouring data sets. The privacy loss of the pair is
-integrated over a fine partition of the line and every cell puts its mass at the smaller loss of
-its two ends, rounded down to a grid; losses add over releases, by FFT. All roundings go down, so
-that an accountant that reports less than this is wrong.
+coordinate of the release from two neighbouring data sets. The privacy loss of the pair is
+integrated over a fine partition of the line. Every cell has the smaller loss of its two ends,
+rounded down to a grid. Losses of releases are added by FFT. All roundings go down, so an accountant
+that reports less than this is wrong.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def compose_below(
 ) -> LossBelow:
     """The loss of independent releases, each pair `count` times, for losses monotone in x.
 
-    The transform has `size` points of width `grid`, centred on the mean of the composed loss: their
-    range must hold all but a negligible part of its mass.
+    The transform has `size` points of width `grid`, centred on the mean of the composed loss; their
+    range must contain all but a negligible part of its mass.
     """
     spectrum, offset, mean = np.ones(size // 2 + 1, dtype=complex), 0, 0.0
     for (p, q), count in pairs:
@@ -123,11 +123,10 @@ def _composed(
 def worst_pair(event: GaussianEvent, adjacency: Adjacency) -> Pair:
     """Worst-case pair of neighbours, as one coordinate of their releases.
 
-    With s the noise and q the sampling rate. Poisson, add-or-remove-one: a unit that contributes
-    C, or
-    none. Poisson, replace-one: contributions C and −C (if nonnegative two orthogonal ones, seen
-    along their difference). Without replacement, replace-one: all other units contribute what the
-    replacement does, at the full sensitivity from the unit.
+    Here s is the noise and q the sampling rate. Poisson, add-or-remove-one: a unit contributes C,
+    or is absent. Poisson, replace-one: contributions C and −C (if nonnegative two orthogonal ones,
+    projected on their difference). Without replacement, replace-one: all other units contribute the
+    same as the replacement, at the full sensitivity from the unit.
     """
     assert event.sampling is not None, "an event without sampling has a closed form"
     rate, clip = event.sampling.rate, event.clip / event.noise_sd

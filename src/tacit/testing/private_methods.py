@@ -1,21 +1,21 @@
 """Conformance suite of private methods: compare releases with charged events.
 
-The party's own code answers for many neighbouring data sets at once, with the q that a server
-might send, while every mechanism is observed (`tacit.testing.releases`). Three things are checked:
+The party's code computes answers for many neighbouring data sets at once, for q that a server might
+send, while every mechanism is observed (`tacit.testing.releases`). Three properties are checked:
 
-* how far the sum that a mechanism is given moves between neighbours is within the sensitivity of
-  the charged event, given the same earlier releases;
-* what the mechanism adds to that sum is the noise that the event declares;
-* the reply is a function of what the mechanisms returned and of public numbers: with the same
-  released values it is the same, bit for bit, for all neighbours, and no more releases are used in
-  it than are charged. Memory, which stays at the party, may differ; what it does to later releases
-  and replies is checked at the visits that follow.
+* the sum that a mechanism receives moves between neighbours by at most the sensitivity of the
+  charged event, given the same earlier releases;
+* the mechanism adds the noise that the event declares;
+* the reply is a function of the released values and of public numbers: with the same released
+  values it is identical for all neighbours, and all releases used in it are charged. Memory, which
+  stays at the party, may differ; its effect on later releases and replies is checked at later
+  visits.
 
-The noise of every event of every visit is compared with N(0, noise_sd² I), N(0, noise_sd²/M I)
-where M parties share it: mean and variance of all coordinates, and all of `gaussian_faults` for at
+The noise of every event of every visit is compared with N(0, noise_sd² I), or N(0, noise_sd²/M I)
+if M parties share it: mean and variance of all coordinates, and all of `gaussian_faults` for at
 most 64, drawn at random. 2,000 draws are taken, and the tests must reject the sample with 0.8 and
-1.25 times the noise in one coordinate alone. With aggregation "server" a party adds none: its reply
-is exact in the clipped sum, and in nothing else, and the server adds the noise.
+1.25 times the noise in a single coordinate. With aggregation "server" a party adds no noise: its
+reply contains the exact clipped sum and nothing else, and the server adds the noise.
 """
 
 from __future__ import annotations
@@ -67,23 +67,24 @@ def check_private_method(
 ) -> float:
     """Assert that a method's replies have the charged sensitivity and noise.
 
-    `records` are a party's, made up for a model that takes x and y. Neighbours put records of all
-    sizes, signs and labels in the place of one unit, add it or leave it out, as `adjacency` says;
-    every visit of a run of that many `rounds` is asked with the first q and with q far from any
-    data. Returns the largest movement found, as a share of the charged sensitivity, which must be
-    at least `reach`: a check that cannot come near the bound proves little.
+    `records` are those of one party, by default generated for a model that takes x and y.
+    Neighbours have one unit replaced by records of all sizes, signs and labels, added or removed,
+    depending on `adjacency`. Every visit of a run of `rounds` rounds is tested with the first q and
+    with q far from any data. Returns the largest movement found, as a share of the charged
+    sensitivity, which must be at least `reach`: a check that does not come close to the bound has
+    little power.
 
-    These are tests, not a proof: a leak that needs other records, q or releases than the ones that
-    are tried is not found.
+    These are tests, not a proof: a leak that needs other records, q or releases than those tested
+    is not found.
 
     Parameters
     ----------
     method
         The method to check.
     model
-        A model that it serves.
+        A model that it supports.
     records
-        Records of one party; made up for a model with x and y.
+        Records of one party; generated for a model with x and y.
     unit, adjacency, aggregation
         Terms of the guarantee, as in `tacit.Privacy`.
     rounds
@@ -149,10 +150,11 @@ def reply_of(update: Update) -> dict[str, np.ndarray]:
 
 
 def _check_group(plan: Plan, sets: Sequence[Records], adjacency: Adjacency, seed: int) -> float:
-    """Check all visits for one group of neighbours; returns the largest move over the charge.
+    """Check all visits for one group of neighbours; returns the largest movement relative to the
+    charge.
 
-    Each data set is compared with the first one, computed in the same place of a batch: there the
-    same program performs the same arithmetic, whatever the other data sets are.
+    Each data set is compared with the first one, computed at the same position of a batch, where
+    the same program performs the same arithmetic for any other data sets.
     """
     reached = 0.0
     neighbours = DataSets(plan, PARTY, sets)
@@ -186,7 +188,7 @@ def _check_group(plan: Plan, sets: Sequence[Records], adjacency: Adjacency, seed
 def _check_movement(
     plan: Plan, updates: Sequence[Update], visit: int, adjacency: Adjacency, where: str
 ) -> float:
-    """Move of the released sums by one unit, relative to the charged sensitivity."""
+    """Movement of the released sums by one unit, relative to the charged sensitivity."""
     reached = 0.0
     for place, event in enumerate(_charged(plan, updates, visit, where)):
         sums = np.stack([update.cost.exact[place] for update in updates])

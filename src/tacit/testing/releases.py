@@ -1,11 +1,10 @@
 """Observe the inputs and outputs of a private method's mechanisms.
 
-While `noted` or `counted` lasts, every mechanism returns a fixed value in place of its release,
-made of the noise alone: two data sets that are answered with the same noise are given the
-same released values, so that any difference between their replies came by another way than through
-a mechanism. With `noted` the cost that it returns also carries the exact sum and its true release,
-for the checks of sensitivity and noise. With `counted` the releases whose value is used for
-anything are counted when the program runs.
+Inside `noted` or `counted`, every mechanism returns a fixed value instead of its release, computed
+from the noise alone. Two data sets with the same noise then have the same released values, so any
+difference between their replies did not come through a mechanism. With `noted` the returned cost
+also contains the exact sum and the true release, for the checks of sensitivity and noise. With
+`counted` the releases whose value is used are counted when the program runs.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Noted(NamedTuple):
 
 
 class Used(NamedTuple):
-    """Clip and noise of a used release, as declared by the mechanism."""
+    """Clip and noise, as declared by the mechanism, of a release whose value was used."""
 
     clip: float
     noise_sd: float
@@ -62,7 +61,7 @@ class Count:
 
 @contextlib.contextmanager
 def noted() -> Iterator[None]:
-    """Fixed values, and `Noted` in place of costs."""
+    """Fixed values, with `Noted` instead of costs."""
 
     def observe(noise: Array, bounded: Bounded, found: Release) -> Release:
         exact, noised = _flat(bounded.value), _flat(found.value)
@@ -102,7 +101,9 @@ def counted() -> Iterator[Count]:
 
 @contextlib.contextmanager
 def _observing(observe: Observe) -> Iterator[None]:
-    """Every mechanism returns what `observe` makes of its release; no compiled program is kept."""
+    """Context in which every mechanism returns `observe` of its release; compiled programs are
+    not reused.
+    """
     kinds = [kind for kind in _below(Mechanism) if "release" in vars(kind)]
     own = {kind: kind.release for kind in kinds}
     inside = [0]
@@ -133,7 +134,7 @@ def _observing(observe: Observe) -> Iterator[None]:
 
 
 def _fixed(noise: Array, found: Release, zero: Array | float = 0.0) -> Release:
-    """The noise alone, shaped as what was released."""
+    """The noise alone, in the shape of the release."""
     leaves, treedef = jax.tree.flatten(found.value)
     step = found.cost.noise_sd * jnp.ldexp(1.0, -found.cost.bits)
     start, values, integers = 0, [], []

@@ -1,7 +1,7 @@
-"""What is written to a store in the course of a run, step by step, and what must then be in it.
+"""The writes of a run to a store, step by step, and the contents expected after each.
 
-A step writes and returns everything that the store has to hold afterwards; `read` gets that from a
-store that was just opened. Values have all 64 bits of their floats in use.
+A step writes and returns everything that the store must contain afterwards; `read` reads it from a
+newly opened store. Floats use all 64 bits.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Script:
     read: Callable[[Any], Any]
     steps: list[tuple[str, Step]]
     empty: Any
-    """What a new store holds."""
+    """Contents of a new store."""
     drawn: list[bytes] = field(default_factory=list)
     """Random bytes that a ledger drew for charges whose replies are stored at the end."""
 
@@ -110,7 +110,7 @@ def _party_state(store: Any, requests: Sequence[Request]) -> dict[str, Any]:
 
 
 def checkpoint_script() -> Script:
-    """States of a sequential run, as its server saved them, and what its parties kept."""
+    """States of a sequential run, as saved by its server, and the memories of its parties."""
     states: list[Any] = []
     with tempfile.TemporaryDirectory(prefix="tacit-check-") as folder:
         plan = probe_plan(Path(folder) / "journal", Sequential(rounds=2), insecure_noise_seed=7)
@@ -201,7 +201,7 @@ def ledger_script() -> Script:
 
 @contextmanager
 def _recorded(drawn: list[bytes]) -> Iterator[None]:
-    """Note what is drawn from the operating system's randomness by way of `secrets`."""
+    """Record random bytes drawn through `secrets`."""
     draw = secrets.token_bytes
 
     def recording(count: int | None = None) -> bytes:

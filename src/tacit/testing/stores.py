@@ -1,4 +1,4 @@
-"""A store of run state, held against a process that is killed and against damaged files."""
+"""Conformance suite of stores of run state: killed processes and damaged files."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def check_store(
     error: type[Exception] = DataError,
     seed: int = 0,
 ) -> None:
-    """Assert that a store holds what was written, whole, whenever the process is killed.
+    """Assert that a store contains complete writes whenever the process is killed.
 
-    The suite writes what a run writes and reads it back from a copy of the store's folder that is
-    opened again: when a write has returned, all of it must be there, to the last bit. At every
-    point in between at which the store has touched a file, the copy must hold what was there
-    before the write or after it. Files that were cut short or in which a bit was changed must be
-    refused, or read as before; the store of another configuration must be refused or found empty.
-    Of a ledger, the noise key of a charge must be there until its reply is, and no longer.
+    The suite performs the writes of a run and reads them back from a newly opened copy of the
+    store's folder: when a write has returned, it must be there completely, to the last bit. At
+    every point in between at which the store has touched a file, the copy must contain the state
+    before or after the write. Truncated files and files with a flipped bit must be refused, or read
+    correctly; the store of another configuration must be refused or appear empty. A ledger must
+    contain the noise key of a charge until its reply is stored, and not after that.
 
     Parameters
     ----------
@@ -54,9 +54,9 @@ def check_store(
         `tacit.privacy.ledger.ledger.Ledger` that charge and keep replies (`identify`,
         `set_budgets`, `open_many`, `store_replies`, `recall_many`, `charges`).
     error
-        What the store raises if it cannot read its files.
+        The exception that the store raises if it cannot read its files.
     seed
-        Of the damaged places.
+        Seed of the damaged positions.
     """
     script = SCRIPTS[kind]()
     with tempfile.TemporaryDirectory(prefix="tacit-check-") as name:

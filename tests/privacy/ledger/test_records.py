@@ -4,11 +4,16 @@ import sqlite3
 
 import msgspec
 import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
 from ledger_worker import EVENT, TERMS, budget_of, zcdp
 
+import tacit
 from tacit.data.config import ColumnConfig, DataConfig, PartitionConfig
 from tacit.data.federation import load_federation, load_party
+from tacit.data.formula import parse_formula
+from tacit.data.study import federation_from
 from tacit.errors import DataError, PrivacyBudgetError
 from tacit.party.datasets import identify_arrays, identify_parties
 from tacit.privacy.ledger.ledger import Ledger, LineageWarning
@@ -106,6 +111,36 @@ def test_dropped_rows_belong_to_their_own_party(ledger, table):
         alone = table.with_name(f"{name}.csv")
         alone.write_text("\n".join([head, *(one for one in lines if f",{name}," in one)]) + "\n")
         assert ids(alone) == {name: dataset}
+
+
+def test_a_file_read_by_any_library_is_the_same_data_set(ledger, tmp_path):
+    """pandas and polars make booleans, times and gaps of texts that a study file keeps as text."""
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "flag,on,weight,name,y\n"
+        + "".join(
+            f"{row % 3 == 0},2024-02-{row % 28 + 1:02d},{'NA' if row % 7 == 0 else row + 0.5},"
+            f" n{row} ,{'yes' if row % 2 else 'no'}\n"
+            for row in range(40)
+        )
+    )
+    schema = tacit.Schema(
+        bounds={"weight": (0, 100)}, levels={"y": ["no", "yes"]}, missing={"weight": "drop"},
+        missing_values={"weight": ["NA"]},
+    )  # fmt: skip
+    frames = (
+        path,
+        pd.read_csv(path),
+        pd.read_csv(path, parse_dates=["on"]),
+        pl.read_csv(path, try_parse_dates=True, null_values="NA"),
+    )
+    found = set()
+    for frame in frames:
+        federation = federation_from(
+            frame, parse_formula("y ~ weight"), schema=schema, private=True
+        )
+        found |= set(identified(ledger, federation).values())
+    assert len(found) == 1
 
 
 def test_both_are_charged_and_both_budgets_bind(ledger):

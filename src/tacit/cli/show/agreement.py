@@ -81,7 +81,7 @@ def show_version(ready: ReadyParty, added: list[str]) -> None:
 
 
 def _limits(plan: Plan) -> list[str]:
-    """What a private result will not show."""
+    """Facts that a private result will not show."""
     if plan.privacy is None:
         return []
     return [f"limit: {one.text}" for one in unchecked_caution(plan)]
@@ -178,7 +178,7 @@ def _answers(ready: ReadyParty) -> str:
 
 
 def times_asked(schedule: Schedule, names: tuple[str, ...], seed: int, name: str) -> int:
-    """Number of requests to a party in the schedule."""
+    """Number of requests that a party gets in the schedule."""
     rounds = range(1, schedule.rounds + 1)
     return sum(name in schedule.chosen(names, seed, number) for number in rounds)
 

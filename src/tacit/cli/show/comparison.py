@@ -12,7 +12,7 @@ from tacit.results.text import table_rows
 
 
 def compared(results: Sequence[Result]) -> dict[str, list[Any]]:
-    """One row per fact, with one entry per run; a fact that no run has is left out."""
+    """One row per fact, with one entry per run; facts that no run has are left out."""
     rows: dict[str, list[Any]] = {
         "model": [one.model.kind for one in results],
         "posterior": [one.posterior.family for one in results],
@@ -32,9 +32,9 @@ def compared(results: Sequence[Result]) -> dict[str, list[Any]]:
 
 
 def coefficients(results: Sequence[Result]) -> dict[str, list[tuple[float, float] | None]]:
-    """(mean, sd) of every coefficient or site, one entry per run; None where a run lacks it.
+    """(mean, sd) of every coefficient or site, one entry per run; None if a run does not have it.
 
-    In the units of the columns: runs whose schemas have other bounds are comparable.
+    They are in the units of the columns, so runs with different bounds are comparable.
     """
     tables = [{_term(row): (row.mean, row.sd) for row in table_rows(one)} for one in results]
     names = dict.fromkeys(name for table in tables for name in table)
@@ -62,7 +62,7 @@ def show_comparison(paths: Sequence[Path], results: Sequence[Result]) -> None:
 
 
 def _privacy(result: Result) -> str:
-    """ε never without δ, unit and adjacency."""
+    """ε together with δ, unit and adjacency."""
     found = result.privacy.guarantee
     if found is None:
         return "none"

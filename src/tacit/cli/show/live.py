@@ -75,7 +75,7 @@ class ServerLines:
         self.return_in_s: float | None = None
 
     def __call__(self, line: Line) -> None:
-        """Say one event."""
+        """Print one event."""
         words = self._words(line)
         if words is not None:
             say(f"{_clock(line)}  {words}")
@@ -176,7 +176,7 @@ _SERVER_EVENTS: dict[str, Callable[[Line], str | None]] = {
 
 
 def show_server_end(setup: ServerSetup, result: Result) -> None:
-    """The posterior and where it lies."""
+    """Show the posterior and its location."""
     from tacit.cli.show.results import show_result
 
     show_result(result)
@@ -194,7 +194,7 @@ class PartyLines:
         self._tries = 0
 
     def __call__(self, line: Line) -> None:
-        """Say one event."""
+        """Print one event."""
         self._tries = self._tries + 1 if line["event"] == "no connection" else 0
         if self._tries > MOST_REFUSALS:
             return
@@ -267,7 +267,7 @@ def records_here(ready: ReadyParty) -> int:
 
 
 def show_party_end(ready: ReadyParty, end: PartyEnd, spent: Spent | None) -> None:
-    """The posterior, the party's own metrics and what it all cost."""
+    """Show the posterior, the party's own metrics and the privacy cost."""
     result, measured = end
     show_coefficients(result)
     show_verdict(result)

@@ -196,7 +196,7 @@ def show_result(result: Result) -> None:
 
 
 def show_verdict(result: VerdictFacts) -> None:
-    """Every reason not to believe the numbers of a run, then whether it converged."""
+    """Show all reasons not to trust the numbers of a run, then whether it converged."""
     for caution in result.cautions:
         console.print(f"WARNING: {printable(caution.text)}", style="bold red", highlight=False)
     if result.clipped is not None:
@@ -223,7 +223,7 @@ def show_metrics(measured: dict[str, Any], *, local: bool = False) -> None:
 
 
 def show_party_metrics(result: Result) -> None:
-    """Metrics of each party's own records, where there are several parties."""
+    """Show metrics of each party's own records, if there are several parties."""
     rows = result.party_metrics
     if not 1 < len(rows) <= MOST_ROWS:
         return
@@ -249,7 +249,9 @@ def show_check(check: Check) -> None:
 
 
 def show_coefficients(result: Result | PartyResult) -> None:
-    """Every coefficient in its column's unit; of many, those whose sign is surest."""
+    """Show all coefficients in the units of their columns; if there are many, those with the most
+    certain sign.
+    """
     rows = table_rows(result)
     hidden = 0
     if len(rows) > MOST_ROWS:

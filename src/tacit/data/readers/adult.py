@@ -1,4 +1,6 @@
-"""Adult: 48,842 people of the 1994 US census; does their income exceed 50,000 dollars a year?"""
+"""Adult: 48,842 people of the 1994 US census; the outcome is an income above 50,000 dollars per
+year.
+"""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ SCHEMA = SourceSchema(columns=COLUMNS, outcome="diagnosis", positive="malignant"
 
 
 def read() -> Table:
-    """Malignant is y = 1; scikit-learn codes it the other way round."""
+    """Read the data; malignant is y = 1, the opposite of scikit-learn's coding."""
     from sklearn.datasets import load_breast_cancer
 
     bunch: Any = load_breast_cancer()

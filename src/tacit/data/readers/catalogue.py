@@ -1,6 +1,7 @@
 """Catalogue of data sources and their readers.
 
-Readers are imported when their source is used: that of MIMIC-III alone declares 714 columns.
+Readers are imported when their source is used, because some are large: MIMIC-III alone declares 714
+columns.
 """
 
 from __future__ import annotations

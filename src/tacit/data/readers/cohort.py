@@ -107,8 +107,8 @@ def synthetic_cohort(
 ) -> Cohort:
     """Generate the cohort: by default ten sites with about 150 to 3,000 stays.
 
-    Without `records` there are 10,000, or 50 per site if that is more. Which site has which case
-    mix does not depend on the seed; the patients do.
+    Without `records` there are 10,000, or 50 per site if that is more. The case mix of the sites
+    does not depend on the seed; the patients do.
     """
     records = max(DEFAULT_RECORDS, RECORDS_PER_SITE * sites) if records is None else records
     if not 1 <= sites <= records:

@@ -157,7 +157,7 @@ def assembled(
 
 
 def _made_up(count: int, rng: np.random.Generator) -> np.ndarray:
-    """Documents of mostly one or two themes; a quarter of their words are common to all."""
+    """Documents with mostly one or two themes; a quarter of their words are common to all."""
     own, common = len(next(iter(THEMES.values())).split()), len(EVERYWHERE.split())
     themes = len(THEMES)
     falling = 1.0 / np.arange(2, own + 2)

@@ -29,7 +29,7 @@ COUNTS = {
         "5d79e456d3e9e9b4987c21e97c2b5d9e294099912aad63c3ca827363a08f1d9b",
     ),
 }
-"""Articles of late 2008, 145,647 and mostly short; the oldest articles, 25,886 and long."""
+"""145,647 mostly short articles of late 2008, and the 25,886 oldest articles, which are long."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

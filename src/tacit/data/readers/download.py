@@ -227,7 +227,7 @@ def _download(file: PublicFile, folder: Path, progress: Progress | None, *, sour
 
 
 def read_url(url: str, *, limit: int, source: str) -> bytes:
-    """The body at an address, at most `limit` bytes of it; the caller checks what it says."""
+    """Download at most `limit` bytes from a URL; the caller validates the content."""
     body = bytearray()
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:

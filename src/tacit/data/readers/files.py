@@ -39,7 +39,7 @@ def read(data: DataConfig) -> Table:
 
 
 def table_of_parties(frames: Mapping[str, pl.DataFrame], schema: SourceSchema) -> Table:
-    """One table of several parties' tables, with a column that names the party of each row."""
+    """Combine the tables of several parties, with a column that names the party of each row."""
     parts = _same_columns(frames, schema)
     labelled = [
         part.with_columns(pl.lit(name).alias(PARTY))
@@ -49,7 +49,9 @@ def table_of_parties(frames: Mapping[str, pl.DataFrame], schema: SourceSchema) -
 
 
 def _same_columns(frames: Mapping[str, pl.DataFrame], schema: SourceSchema) -> list[pl.DataFrame]:
-    """The columns that all tables have, as text where types differ; declared ones must be there."""
+    """The columns common to all tables, as text if their types differ; declared columns are
+    required.
+    """
     wanted = {*raw_names(schema.columns, (one.name for one in schema.features)), schema.outcome}
     wanted.discard("")  # no outcome
     for name, frame in frames.items():
@@ -65,7 +67,9 @@ def _same_columns(frames: Mapping[str, pl.DataFrame], schema: SourceSchema) -> l
 
 
 def _alike(columns: list[pl.Series]) -> list[pl.Series]:
-    """Columns of one type: numbers where all are numbers, otherwise text where they differ."""
+    """Convert columns to a common type: numbers if all are numbers, otherwise text if they
+    differ.
+    """
     kinds = {column.dtype for column in columns} - {pl.Null}
     if len(kinds) > 1 and all(kind.is_numeric() for kind in kinds):
         return [column.cast(pl.Float64) for column in columns]
@@ -81,7 +85,7 @@ def is_pattern(path: str) -> bool:
 
 
 def found_paths(path: str | Sequence[str]) -> list[Path]:
-    """The files that a path, a pattern or a list of either names."""
+    """The files named by a path, a pattern or a list of either."""
     given = [path] if isinstance(path, str) else list(path)
     files: list[Path] = []
     for one in given:
@@ -105,7 +109,7 @@ def found_paths(path: str | Sequence[str]) -> list[Path]:
 
 
 def party_names(paths: Sequence[Path]) -> list[str]:
-    """The name of each file's party: its file name without its ending."""
+    """The party name of each file: its file name without the extension."""
     names = [path.name.removesuffix(".gz").rpartition(".")[0] or path.name for path in paths]
     for name in names:
         if names.count(name) > 1:

@@ -1,13 +1,13 @@
-"""Posteriors of posteriordb with reference statistics: looked for, fetched and checked.
+"""Posteriors of posteriordb with reference statistics: locate, download and verify.
 
-The public database has one zip file of JSON per data set and one per posterior with the draws of
-ten long NUTS chains. `fetch` downloads them at one commit, keeps the data, and keeps of the draws
+The public database has one zip file of JSON per data set, and one per posterior with the draws of
+ten long NUTS chains. `fetch` downloads them at one commit and stores the data and, of the draws,
 their number, means, standard deviations, quantiles and correlations (reference.json). A folder
 posteriordb in TACIT_DATA has the same two parts: data/NAME.json and reference.json.
 
-What is checked. A data set is used only if its content has the recorded SHA-256: the digest is that
-of the numbers, not of their spelling, so a file that was packed or written again is the same
-data. Reference statistics are used only if Σ mean/sd and Σ log sd are the recorded ones.
+A data set is used only if its content has the recorded SHA-256. The digest is that of the numbers,
+not of their text, so repacking or rewriting a file does not change it. Reference statistics are
+used only if Σ mean/sd and Σ log sd match the recorded values.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ PUBLIC = f"https://raw.githubusercontent.com/stan-dev/posteriordb/{COMMIT}/poste
 MOST_BYTES = 50_000_000
 """Size limit of one public file, packed or not; the largest unpacks to about 6 MB."""
 TOLERANCE = 1e-3
-"""Per coordinate, of the sums that identify reference statistics: n or n − 1 in sd moves less."""
+"""Tolerance per coordinate of the sums that identify reference statistics; using n or n − 1 in
+the sd changes less.
+"""
 
 DATA: dict[str, str] = {
     "GLMM_Poisson_data": "bea82ea00f6d4e38215e0874eac7ee76967e1aa943e40cb739015f075baedf32",
@@ -177,12 +179,12 @@ def load_reference(name: str) -> ReferenceStatistics:
 
 
 def fetch_posteriordb(progress: Progress | None = None, *, public: str | None = None) -> Path:
-    """Download what is not here yet, to the cache; the folder with everything.
+    """Download missing files to the cache; returns the folder with all files.
 
     Parameters
     ----------
     progress
-        A function of (file name, files done, files in all).
+        A function of (file name, files done, total number of files).
     public
         Address of the folder posterior_database; by default the pinned commit at GitHub.
     """
@@ -217,7 +219,7 @@ def fetch_posteriordb(progress: Progress | None = None, *, public: str | None = 
 
 
 def summarise_draws(chains: Any, origin: str) -> dict[str, Any]:
-    """The entry of reference.json for one file of draws: a list of chains, {name: [draws]} each."""
+    """Entry of reference.json for one file of draws: a list of chains {name: [draws]}."""
     try:
         names = list(chains[0])
         draws = np.asarray(
@@ -277,7 +279,7 @@ def _counted(progress: Progress | None, total: int) -> Callable[[str], None]:
 
 
 def _unpacked(url: str) -> Any:
-    """The JSON of the one file in a zip file."""
+    """The JSON content of the single file in a zip file."""
     body = read_url(url, limit=MOST_BYTES, source=SOURCE)
     try:
         with ZipFile(io.BytesIO(body)) as packed:
@@ -297,7 +299,9 @@ def _parsed(body: bytes, origin: str) -> Any:
 
 
 def _digest(content: Any) -> str:
-    """SHA-256 of the numbers of a JSON document, however they are spelled and ordered by key."""
+    """SHA-256 of the numbers of a JSON document, independent of their text and of the order of
+    keys.
+    """
     text = json.dumps(_as_floats(content), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -311,7 +315,7 @@ def _as_floats(content: Any) -> Any:
 
 
 def fingerprint(entry: Mapping[str, Any]) -> tuple[float, float]:
-    """Σ mean/sd and Σ log sd: what identifies reference statistics."""
+    """Σ mean/sd and Σ log sd, which identify reference statistics."""
     pairs = list(zip(entry["mean"], entry["sd"], strict=True))
     return (
         math.fsum(mean / sd for mean, sd in pairs),

@@ -1,13 +1,14 @@
-"""Tables of an SQL query, through DuckDB."""
+"""Read tables from SQL queries, through DuckDB."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 
 from tacit.data.config import DataConfig
-from tacit.data.frames import raw_frame
+from tacit.data.frames import of_duckdb
 from tacit.data.readers.files import schema, table_of_parties
 from tacit.data.schema.table import Table
 from tacit.errors import ConfigError, DataError
@@ -59,20 +60,8 @@ def query_frame(database: str | None, query: str, where: str = "") -> pl.DataFra
     if rows is None:
         twice = next(name for name in names if names.count(name) > 1)
         raise DataError(f'{where}data.query has two columns "{twice}"; rename one with AS')
-    columns = {name: _unmasked(rows[name]) for name in names}
-    frame = raw_frame(columns, f"{where}the query")
+    frame = replace(of_duckdb(names, rows, f"{where}the query"), of_file=True)
     table = frame.select(names)
     if table.is_empty():
         raise DataError(f"{where}data.query gives no rows; check its conditions")
     return table
-
-
-def _unmasked(column: object) -> object:
-    """A NumPy column of DuckDB, with None for NULL."""
-    import numpy as np
-
-    if isinstance(column, np.ma.MaskedArray):
-        return column.tolist() if column.mask.any() else np.asarray(column)
-    if isinstance(column, np.ndarray):
-        return column
-    return list(column)  # pyright: ignore[reportArgumentType] - a pandas Categorical for ENUM

@@ -61,8 +61,9 @@ class ColumnConfig(Table, frozen=True, kw_only=True):
     expression: str | None = None
     """A number that is computed from other columns of the same record, e.g. "log(age)"."""
     product: tuple[str, ...] = ()
-    """An interaction: the columns whose product it is, numbers less their centre, and levels as
-    "sex[m]"."""
+    """An interaction: the columns that are multiplied, with numbers centred and levels as
+    "sex[m]".
+    """
     draft: bool = False
     """True: its facts were suggested by records (`tacit init`) and not confirmed; a private run
     refuses it."""
@@ -144,7 +145,7 @@ class ColumnConfig(Table, frozen=True, kw_only=True):
 
 
 def undeclared(column: ColumnConfig) -> Iterator[str]:
-    """Faults that prevent preparation by the declared schema."""
+    """Errors that prevent preparation by the declared schema."""
     advice = 'or set data.scaling = "pooled", which is noted in the result'
     if column.kind == "categorical" and not column.levels:
         yield f"{column_key(column.name)}.levels is missing; declare all levels, {advice}"

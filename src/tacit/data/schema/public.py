@@ -1,7 +1,7 @@
 """Federation without records, made from the public configuration.
 
-A server has the public configuration and no record. The columns of the parties' records follow from
-it; a few synthetic rows show their types and shapes.
+A server has the public configuration but no records. The columns of the parties' records follow
+from the configuration; a few synthetic rows show their types and shapes.
 """
 
 from __future__ import annotations

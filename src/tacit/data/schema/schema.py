@@ -16,7 +16,7 @@ EXAMPLE = "age = { low = 18, high = 105 }"
 
 
 class Schema:
-    """Public facts about columns: what every party may know before any record is read.
+    """Public facts about columns that every party may know before any record is read.
 
     With privacy they must come from knowledge of the field or a code book, never from the records.
 
@@ -28,9 +28,9 @@ class Schema:
         All values of each category, by column.
     scale
         (center, scale) of numbers: the value that becomes 0, and the difference that becomes 1.
-        Left out: the midpoint and half-width of the bounds.
+        By default the midpoint and half-width of the bounds.
     missing
-        What an empty cell becomes, by column: "refuse" (the default), "drop", "indicator" (numbers)
+        Handling of empty cells, by column: "refuse" (the default), "drop", "indicator" (numbers)
         or "level" (categories).
     missing_values
         Texts and numbers that stand for an empty cell, by column: ["NA", 999].
@@ -126,7 +126,7 @@ class Schema:
 
     @property
     def scale(self) -> dict[str, tuple[float, float]]:
-        """(center, scale) of each number, as declared or as its bounds imply."""
+        """(center, scale) of each number, as declared or as implied by its bounds."""
         return {one.name: one.affine for one in self.columns if one.affine is not None}
 
     @property
@@ -136,12 +136,12 @@ class Schema:
 
     @property
     def missing(self) -> dict[str, Missing]:
-        """What an empty cell of each column becomes."""
+        """Handling of empty cells, by column."""
         return {one.name: one.missing for one in self.columns}
 
     @property
     def missing_values(self) -> dict[str, tuple[str, ...]]:
-        """Texts that are treated as empty cells, of each column that has some."""
+        """Texts that are treated as empty cells, for the columns that have some."""
         return {one.name: one.missing_values for one in self.columns if one.missing_values}
 
     def __eq__(self, other: object) -> bool:
@@ -178,7 +178,7 @@ def _pairs(argument: str, given: Any) -> Iterable[tuple[str, tuple[Any, Any]]]:
 
 
 def read_columns(columns: Any) -> tuple[ColumnConfig, ...]:
-    """The columns of a [columns] table; raises the first fault with the others in its `also`."""
+    """Read a [columns] table; raises the first error with the others in its attribute `also`."""
     rows, faults = column_rows(columns)
     found = []
     for row in rows:
@@ -190,7 +190,7 @@ def read_columns(columns: Any) -> tuple[ColumnConfig, ...]:
 
 
 def column_rows(columns: Any) -> tuple[list[dict[str, Any]], list[Any]]:
-    """A [columns] table as a list of tables with names, and what is wrong with it."""
+    """Convert a [columns] table to a list of tables with names, and a list of its errors."""
     if not isinstance(columns, dict):
         return [], [f"columns = {short(columns)}; it must be a table of columns, e.g. {EXAMPLE}"]
     rows, faults = [], []

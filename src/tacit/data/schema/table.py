@@ -1,4 +1,4 @@
-"""What every reader hands over: raw cells and the public schema that will prepare them."""
+"""Output of every reader: raw cells and the public schema used to prepare them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ class SourceSchema:
     outcome: str
     """The outcome column; "" if there is none."""
     positive: str | None = None
-    """The level of the outcome that is y = 1; None: the outcome is a number, or, where levels of it
-    are declared, one of these."""
+    """The level of the outcome that is y = 1. None: the outcome is a number or, if its levels
+    are declared, one of these.
+    """
     site: str | None = None
-    """The column that says which party a row belongs to by nature, where there is one."""
+    """The column with the natural party of a row, if there is one."""
     design: bool = True
     """False: the records are y alone, with no x."""
 
@@ -48,19 +49,21 @@ class SourceSchema:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows as they were read. Columns of `frame` that the schema does not name are not used."""
+    """Rows as read from the source. Columns of `frame` that the schema does not name are not
+    used.
+    """
 
     frame: pl.DataFrame
     schema: SourceSchema
     true_values: dict[str, float] | None = None
-    """For generated data: the weights, by name of the prepared column, that made y."""
+    """For generated data: the true weights by name of the prepared column."""
     parties: tuple[str, ...] = ()
-    """For a table made of several parties' tables: their names, which the column `PARTY` has."""
+    """For a table combined from several parties' tables: the names in the column `PARTY`."""
     notes: tuple[str, ...] = ()
-    """What the reader itself did to the data: values clipped, records left out."""
+    """Changes made by the reader: values clipped, records dropped."""
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names for an error, the first of them if there are many."""
+    """Names for an error message, only the first ones if there are many."""
     more = f", … ({len(names)} in all)" if len(names) > NAMES_SHOWN else ""
     return ", ".join(names[:NAMES_SHOWN]) + more

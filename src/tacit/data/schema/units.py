@@ -1,4 +1,6 @@
-"""Units of numbers: "year" is a label of 1; "10 years" is also the difference of an effect."""
+"""Units of numbers: "year" is a label; "10 years" also sets the difference that effects refer
+to.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ _HIDDEN = re.compile(rf"(?:[^\W\d_]+\.?\s+)?[^\w\s×·]?\s*(?:[\d½¼¾⅓]|(?:{
 
 
 def parse_unit(text: str) -> tuple[float, str] | None:
-    """The number and the words of a unit; None if it is empty or its number cannot be read.
+    """The number and the name of a unit; None if it is empty or its number cannot be read.
 
     >>> parse_unit("year"), parse_unit("10 mmHg"), parse_unit("10years"), parse_unit("per 10 years")
     ((1.0, 'year'), (10.0, 'mmHg'), (10.0, 'years'), None)

@@ -65,7 +65,7 @@ def import_ray(*, own: bool = False) -> Any:
 def connected(address: str | None = None) -> Iterator[Cluster]:
     """Context with a cluster.
 
-    An existing connection of this process is used and left open.
+    An existing connection of this process is reused and left open.
     """
     ray = import_ray(own=address is None)
     if address is not None and not re.fullmatch(r".+:\d+", address):

@@ -37,9 +37,10 @@ class RayEngine(Driver):
     """Runs a federation on the actors of a Ray cluster."""
 
     address: str | None = None
-    """A running cluster, HOST:PORT; None: start a private one on this machine's loopback."""
+    """A running cluster, HOST:PORT; with None a private one is started on this machine's loopback.
+    """
     actors: int | None = None
-    """Number of actors; None: one per core."""
+    """Number of actors; with None one per core."""
     wall_clock: bool = False
     """True: asynchronous replies are applied as they arrive, which is not repeatable."""
     _cluster: Cluster | None = field(default=None, init=False)

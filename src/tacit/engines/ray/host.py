@@ -24,8 +24,8 @@ from tacit.support.process import peak_memory_bytes
 class Host:
     """Computes updates for its parties; keeps only their records between calls.
 
-    Method memories travel with requests and updates, and charges were made before, so that a host
-    can be lost at any moment.
+    Method memories are sent with requests and updates, and charges were made before, so a host can
+    be lost at any moment.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Host:
         return pack_updates(found)
 
     def rehearse(self, carried: tuple[Natural | None, Arrays], asked: Asked) -> None:
-        """Compile and test what these requests need, before they are charged."""
+        """Compile and test the programs for these requests, before they are charged."""
         requests, memories, _ = unpack_requests(*carried, asked)
         self._batches.rehearse(requests, memories)
 

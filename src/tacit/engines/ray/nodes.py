@@ -13,7 +13,7 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def check_folder(folder: Path, *, one_machine: bool) -> None:
-    """Refuse a folder that some node of the cluster cannot reach.
+    """Refuse a folder that some node of the cluster cannot access.
 
     With `one_machine`, all nodes must be on this machine: SQLite's locks are not reliable across
     machines, and a ledger written by two of them could lose a charge.

@@ -1,9 +1,9 @@
 """Encoding of distributions in messages.
 
-Peers that announced the protocol exchange natural parameters, to the last bit. For a peer written
-from the thesis, a normal is {mean, variance}: two numbers, or two lists for independent normals.
-A factor or a ratio of factors may have negative variances. A flat factor has no finite variance and
-is written with one so large that it has no effect.
+Peers that announced the protocol exchange natural parameters, to the last bit. For a peer that
+implements only the thesis, a normal is {mean, variance}: two numbers, or two lists for independent
+normals. A factor or a ratio of factors may have negative variances. A constant factor has no finite
+variance and is written with one so large that it has no effect.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tacit.live.protocol.codec import Encoding
 from tacit.live.protocol.messages import Array, Distribution
 
 FLAT_VARIANCE = 1e300
-"""Variance of a flat factor; its precision of 1e-300 vanishes in any sum."""
+"""Variance of a constant factor; its precision of 1e-300 is negligible in any sum."""
 
 
 def is_independent_normal(natural: Natural) -> bool:
@@ -152,7 +152,7 @@ def _fits(number: Any) -> bool:
 def _normal(mean: Any, variance: Any, family: Family | None, what: str) -> Natural:
     """The inverse of `pack_normal`.
 
-    A null or infinite variance means a flat factor; its mean may be null too.
+    A null or infinite variance means a constant factor; its mean may be null too.
     """
     if variance is None and isinstance(mean, float | int | None):  # all coordinates are flat
         size = 1 if family is None else family.dimension

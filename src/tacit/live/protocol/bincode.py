@@ -1,8 +1,8 @@
-"""The thesis's messages in bincode, the binary format of its own peers.
+"""The messages of the thesis in bincode, the binary format of its peers.
 
-bincode does not describe itself: a value is its fields one after another, in the order of Code 3.1
-of the thesis, so that it carries the thesis's messages and no extensions. An enum starts with the
-number of its variant. Its crate has two layouts of integers, and a peer may use either:
+bincode is not self-describing: a value is its fields one after another, in the order of Code 3.1 of
+the thesis, so it contains the messages of the thesis and no extensions. An enum starts with the
+number of its variant. The crate has two layouts of integers, and a peer may use either:
 
 - `bincode`: variable length, the default of tokio-serde, with which the thesis's peers are built;
 - `bincode-fixint`: 4 or 8 bytes, as written by `bincode::serialize`.
@@ -114,7 +114,7 @@ def decode_bincode(payload: bytes, layout: Layout, known: Mapping[str, type[M]])
 
 
 def _fields(payload: bytes, layout: Layout, fields: Fields, normal: str) -> dict[str, Any] | None:
-    """The fields if they fill the payload exactly, with normals of one form; otherwise None."""
+    """The fields, if they fill the payload exactly with normals of one form; otherwise None."""
     reader = _Reader(payload, layout)
     try:
         reader.read("u32")
@@ -172,7 +172,7 @@ class _Writer:
 
 
 class _Reader:
-    """Reads values one after another; raises ValueError where the bytes do not fit."""
+    """Reads values one after another; raises ValueError if the bytes are invalid."""
 
     def __init__(self, payload: bytes, layout: Layout) -> None:
         self._payload, self._fixed, self.at = payload, layout == "bincode-fixint", 0

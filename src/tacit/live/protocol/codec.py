@@ -1,8 +1,8 @@
 """Encode messages as JSON, CBOR, MessagePack or bincode.
 
-A party chooses the encoding by its first frame, and the server replies in the same. A payload is a
-map with one entry, or a string, so its first byte identifies the encoding; bincode starts with a
-byte that begins none of them.
+A party chooses the encoding by its first frame, and the server uses the same. A payload is a map
+with one entry, or a string, so its first byte identifies the encoding; no other encoding starts
+with the first byte of bincode.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from tacit.support.type_info import prepare
 Described = Literal["json", "cbor", "msgpack"]
 Encoding = Described | Layout
 ENCODINGS: tuple[Described, ...] = ("msgpack", "cbor", "json")
-"""Encodings that carry every field. The two layouts of bincode carry the thesis's fields only."""
+"""Encodings that support every field. The two layouts of bincode support only the fields of the
+thesis.
+"""
 
 M = TypeVar("M", bound=Message)
 _DEPTH = 16
@@ -75,7 +77,7 @@ def encode(message: Message, encoding: Encoding) -> bytes:
 def decode(payload: bytes, encoding: Encoding, known: Mapping[str, type[M]]) -> M:
     """Decode a payload to one of the `known` messages, or raise a PeerError.
 
-    The error never quotes what a peer sent.
+    The error never quotes the payload.
     """
     try:
         if is_bincode(encoding):
@@ -100,7 +102,7 @@ def decode(payload: bytes, encoding: Encoding, known: Mapping[str, type[M]]) -> 
 
 
 def is_bincode(encoding: Encoding) -> TypeGuard[Layout]:
-    """True for an encoding that carries the thesis's fields only."""
+    """True for an encoding that supports only the fields of the thesis."""
     return encoding in get_args(Layout)
 
 

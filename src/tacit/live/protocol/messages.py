@@ -1,9 +1,9 @@
 """The messages of the protocol (thesis §3.1.2, Code 3.1), with their names and fields.
 
-On the wire a message is externally tagged: {"JoinCluster": {"data_size": 1000}}, and one without
-fields is the bare string. Fields that are `UNSET` by default are extensions: they are not sent to a
-peer that has not announced `protocol`, and a peer that does not know them ignores them.
-docs/protocol.md is the specification.
+A message is externally tagged: {"JoinCluster": {"data_size": 1000}}; a message without fields is a
+bare string. Fields that are `UNSET` by default are extensions: they are not sent to a peer that has
+not announced `protocol`, and a peer that does not know them ignores them. docs/protocol.md is the
+specification.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Words = Annotated[str, Meta(max_length=2000)]
 
 
 class Array(msgspec.Struct, frozen=True):
-    """Numbers row by row: in a binary encoding little-endian float64, or int64 where the stage
+    """Numbers row by row: in a binary encoding little-endian float64, or int64 if the stage
     releases integers; a list in JSON.
     """
 
@@ -59,8 +59,8 @@ class Duration(msgspec.Struct, frozen=True):
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
     """A party's privacy guarantee, as reported to the server.
 
-    It depends on no record; with batches without replacement (replace-one, where it is public) it
-    depends on the party's number of units.
+    It does not depend on records, except that with batches without replacement (replace-one, where
+    this is public) it depends on the party's number of units.
     """
 
     epsilon: float
@@ -98,7 +98,7 @@ class JoinCluster(ClientMessage, frozen=True, kw_only=True):
     encodings: tuple[Short, ...] | UnsetType = UNSET
     guarantee: Promise | UnsetType = UNSET
     heartbeat: bool | UnsetType = UNSET
-    """Set: this party understands Heartbeat; True: it also replies to each while it waits."""
+    """If set, this party understands Heartbeat; if True, it also replies to each while it waits."""
 
 
 class ReJoinCluster(ClientMessage, frozen=True, kw_only=True):
@@ -111,7 +111,7 @@ class UpdatedLikelihood(ClientMessage, frozen=True, kw_only=True):
     """The answer to SelectedForTraining: new factor, its ratio to the old one, loss.
 
     Between peers that announced the protocol the server keeps the factors: `new_likelihood` is
-    None, and a loss that is withheld is None. `delta` is all that the party releases.
+    None, and a loss that is withheld is None. `delta` contains everything that the party releases.
     """
 
     new_likelihood: Distribution | None = None
@@ -241,8 +241,8 @@ class SelectedForTraining(ServerMessage, frozen=True, kw_only=True):
 
     `request` is answered once. `factor` is the party's factor at the server, `visit` counts the
     party's requests, and `initial` means that q is still the prior. `stage` names the kind of
-    update and `public` holds the arrays that the server publishes for it. If the stage does not
-    read them, `current_posterior` is None and `factor` is left out.
+    update, and `public` contains the arrays that the server publishes for it. If the stage does not
+    need them, `current_posterior` is None and `factor` is left out.
     """
 
     current_posterior: Distribution | None
@@ -257,7 +257,7 @@ class SelectedForTraining(ServerMessage, frozen=True, kw_only=True):
     stage: Short | UnsetType = UNSET
     public: Distribution | UnsetType = UNSET
     traceparent: Short | UnsetType = UNSET
-    """Where a trace of this request continues (W3C Trace Context)."""
+    """Trace context of this request (W3C Trace Context)."""
 
 
 class RequestKeys(ServerMessage, frozen=True, kw_only=True):
@@ -273,13 +273,13 @@ class KeyRoster(ServerMessage, frozen=True, kw_only=True):
 
 
 class PartyShares(ServerMessage, frozen=True, kw_only=True):
-    """What the other parties dealt to this one; the set-up is then complete."""
+    """Shares from the other parties for this one; they complete the set-up."""
 
     parcels: tuple[Parcel, ...]
 
 
 class SurvivorSet(ServerMessage, frozen=True, kw_only=True):
-    """The parties whose masked updates are added up in a slot, in order of their names."""
+    """The parties whose masked updates are summed in a slot, ordered by name."""
 
     slot: Count
     request: Short
@@ -287,7 +287,7 @@ class SurvivorSet(ServerMessage, frozen=True, kw_only=True):
 
 
 class UnmaskRequest(ServerMessage, frozen=True, kw_only=True):
-    """Request for shares, with the signatures that show one set of survivors."""
+    """Request for shares, with signatures that prove a single set of survivors."""
 
     slot: Count
     request: Short

@@ -1,7 +1,7 @@
 """The two state machines as tables: (state, message) -> action and next state.
 
-A pair that is not in a table is answered with Error, and the state stays as it is. The tables are
-printed into docs/protocol.md.
+A pair that is not in a table is answered with Error, and the state does not change. The tables are
+printed in docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ MEANING = {
 
 
 def after(side: ServerSide | PartySide, message: Message) -> Do | None:
-    """Action and next state for a message; None: reply with Error, no change."""
+    """Action and next state for a message; None means: reply with Error, no change."""
     if isinstance(side, ServerSide):
         return SERVER.get((side, message.name))
     return PARTY.get((side, message.name))

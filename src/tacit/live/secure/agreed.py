@@ -1,4 +1,6 @@
-"""What server and parties derive alike: terms of a run, ids of sums, and vectors of a release."""
+"""Values that server and parties derive in the same way: terms of a run, ids of sums, and
+vectors of a release.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 def terms_of(
     run: str, configuration: str, keys: Mapping[str, str], thresholds: Thresholds, rounds: int
 ) -> Terms:
-    """The terms of one run: one slot per round, and no spare ones."""
+    """The terms of one run, with one slot per round."""
     return Terms(
         run=run,
         configuration=configuration,
@@ -34,9 +36,9 @@ def terms_of(
 
 
 def sum_id(request: Request) -> str:
-    """Id of a sum: a digest of everything that all parties of the round must be asked alike.
+    """Id of a sum: a digest of everything that must be the same in the requests to all parties.
 
-    Masks are derived from it: parties that were asked differently have masks that do not cancel.
+    Masks are derived from it: if parties receive different requests, their masks do not cancel.
     """
     arrays = [
         None if one is None else sorted(pack_natural(one).items())
@@ -58,7 +60,7 @@ def length_of(shapes: Shapes) -> int:
 
 
 def to_vector(released: Arrays, shapes: Shapes) -> np.ndarray:
-    """Integers as one vector, array after array in order of their names."""
+    """Integers as one vector, with the arrays in the order of their names."""
     if released.keys() != shapes.keys():
         raise ValueError("a release with other arrays than its stage has")
     parts = []

@@ -1,4 +1,4 @@
-"""Checks that both ends make on what others sent, with the name of who is at fault."""
+"""Checks that both ends make on received messages; errors name the party at fault."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SecureSumError(PeerError):
 
 
 def check_offer(terms: Terms, offer: Offer) -> None:
-    """Refuse an offer that is not from an approved party, or not whole."""
+    """Refuse an offer that is incomplete or not from an approved party."""
     who = f"the keys of party {offer.party!r}"
     approved = terms.parties.get(offer.party)
     if approved is None:
@@ -68,7 +68,7 @@ def check_parcel(terms: Terms, roster: Roster, parcel: Parcel) -> None:
 
 
 def check_survivors(terms: Terms, roster: Roster, told: Survivors) -> None:
-    """Refuse a set of survivors that is too small or holds strangers."""
+    """Refuse a set of survivors that is too small or contains unknown parties."""
     names = told.names
     if list(names) != sorted(set(names)) or not set(names) <= set(roster.names):
         raise SecureSumError("a set of survivors names a party twice, or one off the roster")
@@ -80,6 +80,6 @@ def check_survivors(terms: Terms, roster: Roster, told: Survivors) -> None:
 
 
 def is_share(hashes: bytes, slot: int, kind: int, share: bytes) -> bool:
-    """True if a share is the one whose hash was signed; kind 0: of the seed, 1: of the key."""
+    """True if a share matches its signed hash; kind 0 is the seed, 1 the key."""
     at = KEY_BYTES * (2 * slot + kind)
     return hashlib.sha256(share).digest() == hashes[at : at + KEY_BYTES]

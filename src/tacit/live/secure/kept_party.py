@@ -1,7 +1,7 @@
-"""A party's secure sums with their durable state: what is sent was stored before.
+"""A party's secure sums with durable state: everything is stored before it is sent.
 
-The file holds secrets. A party that lost it makes no new keys for a run that it has answered:
-another set-up could bring one of its vectors into two sums.
+The file contains secrets. A party that has lost it creates no new keys for a run in which it has
+answered requests: after another set-up one of its vectors could be part of two sums.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class KeptParty:
     key
         Private key of its certificate.
     terms_of
-        Terms of a run, by the server's id of it.
+        Function from the server's id of a run to its terms.
     answered
         True if a request of that run was answered before.
     """
@@ -76,7 +76,7 @@ class KeptParty:
                 ) from None
 
     def enter(self, run: str) -> None:
-        """Use the terms of a run; the state of another one is set aside."""
+        """Use the terms of a run; the state of another run is renamed and not used."""
         self._terms = self._terms_of(run)
 
     @property
@@ -108,7 +108,7 @@ class KeptParty:
                 )
 
     def masked(self, request: Request, released: Arrays, shapes: Shapes) -> m.MaskedUpdate:
-        """The masked release; stored before it is returned. The slot is the visit."""
+        """The masked release, stored before it is returned. The slot is the visit."""
         with self._lock:
             state, masked = party.mask_vector(
                 self._state, request.visit, sum_id(request), to_vector(released, shapes)
@@ -117,7 +117,7 @@ class KeptParty:
             return m.MaskedUpdate(slot=masked.slot, request=masked.request, words=masked.words)
 
     def answer(self, message: m.ServerMessage) -> m.ClientMessage | None:
-        """The answer to a message of a secure sum, after what it commits to was stored."""
+        """The answer to a message of a secure sum, after the new state was stored."""
         with self._lock:
             if isinstance(message, m.RequestKeys):
                 return self._offered()

@@ -23,7 +23,7 @@ def mask(seed: bytes, length: int) -> Words:
 
 
 def agree(private: X25519PrivateKey, public: bytes) -> bytes:
-    """The X25519 secret; a key of small order is refused."""
+    """The shared X25519 secret; keys of small order are refused."""
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:

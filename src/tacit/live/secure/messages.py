@@ -1,4 +1,6 @@
-"""Messages of secure sums. Byte strings are raw; a signature covers everything named with it."""
+"""Messages of secure sums. Byte strings are raw; a signature covers all fields listed in
+`signed`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     signature: bytes = b""
 
     def signed(self, terms: bytes) -> bytes:
-        """What the signature covers."""
+        """Bytes covered by the signature."""
         keys = b"".join((self.sharing, *self.masking, *self.seeds))
         return bound(b"offer", terms, self.party, self.public_key, len(self.masking), keys)
 
@@ -36,7 +38,7 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names in order; a party's point for shares is its place, from 1."""
+        """Names in order; a party's evaluation point for shares is its position, from 1."""
         return tuple(offer.party for offer in self.offers)
 
     @property
@@ -57,7 +59,7 @@ class Parcel(msgspec.Struct, frozen=True, kw_only=True):
     signature: bytes = b""
 
     def signed(self, roster: bytes) -> bytes:
-        """What the signature covers."""
+        """Bytes covered by the signature."""
         return bound(b"parcel", roster, self.dealer, self.recipient, self.box, self.hashes)
 
 
@@ -71,14 +73,14 @@ class Masked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Survivors(msgspec.Struct, frozen=True, kw_only=True):
-    """The parties whose masked vectors the server adds up."""
+    """The parties whose masked vectors the server sums."""
 
     slot: int
     request: str
     names: tuple[str, ...]
 
     def signed(self, roster: bytes) -> bytes:
-        """What every survivor signs."""
+        """Bytes that every survivor signs."""
         return bound(b"survivors", roster, self.slot, self.request, *self.names)
 
 
@@ -91,7 +93,7 @@ class Consent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unmask(msgspec.Struct, frozen=True, kw_only=True):
-    """Request for shares, with the signatures that show one set of survivors."""
+    """Request for shares, with signatures that prove a single set of survivors."""
 
     slot: int
     request: str

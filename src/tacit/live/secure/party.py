@@ -1,7 +1,7 @@
 """A party's half of secure sums: state in, state and message out.
 
-The caller stores the new state durably before it sends the message. A state that was lost is not
-replaced: the party needs a new set-up.
+The caller stores the new state durably before it sends the message. If the state is lost, the party
+needs a new set-up.
 
 | function | needs | leaves |
 | --- | --- | --- |
@@ -12,10 +12,11 @@ replaced: the party needs a new set-up.
 | `sign_survivors` | slot masked | slot signed |
 | `reveal_shares` | slot signed | slot revealed |
 
-Whatever is repeated with the same contents gets the same answer; anything else is refused. A party
-that begins another set-up passes its earlier state on: a request that it answered once is never
-answered under other keys, where the difference of two sums would be its own vector. A sum that
-failed is tried again under a new request, whose vector has new noise and a new charge.
+A repeated message with the same contents gets the same answer; a repeated message with different
+contents is refused. A party that begins another set-up passes on its earlier state, so that a
+request is never answered under two sets of keys: the difference of the two sums would reveal the
+party's vector. A sum that failed is repeated under a new request, whose vector has new noise and a
+new charge.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ from tacit.live.secure.signing import is_signed, public_bytes, read_public, sign
 from tacit.live.secure.terms import Terms
 
 _NONCE = bytes(12)
-"""A key encrypts one parcel, so a constant nonce is never repeated under it."""
+"""Each key encrypts one parcel only, so a constant nonce is safe."""
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
-    """What a party has done in one slot."""
+    """Actions of a party in one slot."""
 
     request: str
     words: bytes
@@ -68,7 +69,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartyState(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a party must not lose. It holds secrets: keep it private."""
+    """Everything that a party must not lose. It contains secrets: keep it private."""
 
     offer: Offer
     sharing: bytes
@@ -95,7 +96,7 @@ def offer_keys(
     key: ec.EllipticCurvePrivateKey,
     earlier: PartyState | None = None,
 ) -> tuple[PartyState, Offer]:
-    """Make secrets for all slots, and the public keys that belong to them.
+    """Create secrets for all slots, and the corresponding public keys.
 
     `earlier` is this party's state of the last set-up of the same run, if there was one.
     """
@@ -169,7 +170,7 @@ def _parcel(
 
 
 def accept_shares(state: PartyState, terms: Terms, parcels: Sequence[Parcel]) -> PartyState:
-    """Check and keep the other parties' shares; each fault names its dealer."""
+    """Check and store the other parties' shares; an error names the dealer at fault."""
     roster = _roster(state)
     others = sorted(set(roster.names) - {state.name})
     if sorted(parcel.dealer for parcel in parcels) != others:
@@ -212,9 +213,9 @@ def _open(state: PartyState, roster: Roster, parcel: Parcel, slots: int) -> byte
 def mask_vector(
     state: PartyState, slot: int, request: str, vector: np.ndarray
 ) -> tuple[PartyState, Masked]:
-    """Mask integers for one request. A slot serves one request, and a request one slot.
+    """Mask integers for one request. A slot is used for one request, and a request for one slot.
 
-    Asked again for the same request, the stored words are sent again, whatever `vector` is.
+    A repeated request gets the stored words, whatever `vector` is.
     """
     roster = _roster(state)
     if not state.shares:
@@ -254,7 +255,7 @@ def _masked(state: PartyState, slot: int, done: Round) -> Masked:
 def sign_survivors(
     state: PartyState, terms: Terms, told: Survivors, key: ec.EllipticCurvePrivateKey
 ) -> tuple[PartyState, Consent]:
-    """Sign the set of parties whose vectors are added; one set per slot, for ever."""
+    """Sign the set of parties whose vectors are summed; only one set per slot is ever signed."""
     roster, done = _roster(state), _round(state, told.slot, told.request)
     check_survivors(terms, roster, told)
     if state.name not in told.names:

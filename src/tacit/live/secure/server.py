@@ -72,7 +72,7 @@ class ServerState:
 
 
 def take_offer(state: ServerState, offer: Offer) -> ServerState:
-    """Take a party's keys."""
+    """Accept a party's keys."""
     if state.roster is not None:
         raise SecureSumError("keys after the roster was made; wait for the next set-up")
     check_offer(state.terms, offer)
@@ -82,14 +82,14 @@ def take_offer(state: ServerState, offer: Offer) -> ServerState:
 
 
 def make_roster(state: ServerState) -> ServerState:
-    """Fix who takes part, from the offers that have arrived."""
+    """Fix the participants, from the offers that have arrived."""
     roster = Roster(offers=tuple(offer for _, offer in sorted(state.offers.items())))
     check_roster(state.terms, roster)
     return replace(state, roster=roster)
 
 
 def take_parcels(state: ServerState, dealer: str, parcels: Sequence[Parcel]) -> ServerState:
-    """Take one dealer's shares for all others."""
+    """Accept one dealer's shares for all others."""
     roster = _roster(state)
     if sorted(parcel.recipient for parcel in parcels) != sorted(set(roster.names) - {dealer}):
         raise SecureSumError(f"shares of {dealer!r} for some parties are missing", dealer)
@@ -104,7 +104,7 @@ def take_parcels(state: ServerState, dealer: str, parcels: Sequence[Parcel]) -> 
 
 
 def parcels_for(state: ServerState, recipient: str) -> tuple[Parcel, ...]:
-    """Everything that others dealt to a party, once all have dealt."""
+    """All shares from others for a party, once all have sent them."""
     missing = sorted(set(_roster(state).names) - set(state.parcels))
     if missing:
         raise SecureSumError(f"{', '.join(missing)} have not dealt their shares yet")
@@ -122,7 +122,7 @@ def open_slot(state: ServerState, slot: int, request: str, length: int) -> Serve
 
 
 def take_masked(state: ServerState, message: Masked) -> ServerState:
-    """Take one party's masked vector while the slot is open."""
+    """Accept one party's masked vector while the slot is open."""
     slot = _slot(state, message.slot)
     if message.party not in _roster(state).names or message.request != slot.request:
         raise SecureSumError(f"a vector of {message.party!r} that was not asked for")
@@ -150,7 +150,7 @@ def close_slot(state: ServerState, number: int) -> tuple[ServerState, Survivors]
 
 
 def take_consent(state: ServerState, consent: Consent) -> ServerState:
-    """Take a survivor's signature over the set of survivors."""
+    """Accept a survivor's signature over the set of survivors."""
     slot, told = _closed(state, consent.slot)
     offer = state.offers.get(consent.party)
     if offer is None or consent.party not in told.names:
@@ -174,7 +174,9 @@ def unmask_request(state: ServerState, number: int) -> Unmask:
 
 
 def take_shares(state: ServerState, shares: Shares) -> ServerState:
-    """Take one survivor's shares; a sender of shares that their dealer did not sign is named."""
+    """Accept one survivor's shares; if they were not signed by their dealer, the error names the
+    sender.
+    """
     slot, told = _closed(state, shares.slot)
     others = set(_roster(state).names) - set(told.names)
     if shares.party not in told.names:
@@ -222,7 +224,9 @@ def unmasked_sum(state: ServerState, number: int) -> np.ndarray:
 
 
 class _Secrets:
-    """Seeds and keys from shares; one that does not fit its public counterpart names its dealer."""
+    """Seeds and keys reconstructed from shares; if one does not match its public counterpart,
+    the error names its dealer.
+    """
 
     def __init__(self, state: ServerState, slot: Slot) -> None:
         self._shares, self._threshold = slot.shares, state.terms.threshold

@@ -19,7 +19,7 @@ def split(
     secret
         From 0 to PRIME − 1.
     points
-        Where the polynomial is evaluated, one per recipient.
+        Evaluation points of the polynomial, one per recipient.
     threshold
         Number of shares that are needed; fewer reveal nothing.
     below

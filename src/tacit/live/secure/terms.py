@@ -1,7 +1,8 @@
-"""What the operators agree on for secure sums: who takes part, and three thresholds.
+"""Terms of secure sums that the operators agree on: the participants, and three thresholds.
 
 n parties are approved. A sum has at least `quorum` (q) of them. `threshold` (t) of them can unmask
-together. Up to `colluding` (c) of them may work with the server without learning more than the sum.
+a sum together. Up to `colluding` (c) of them may collude with the server without learning more than
+the sum.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     threshold, quorum, colluding
         t, q and c: t > (n + c)/2, t ≤ q ≤ n and q − c ≥ 2.
     slots
-        Number of sums that the set-up allows: one per round, plus some for rounds that failed.
+        Number of sums that the set-up allows: one per round.
     """
 
     run: str

@@ -38,11 +38,11 @@ class Connection:
     sent: str | None = None
     """Id of the last request sent."""
     told: set[str] = field(default_factory=set)
-    """Messages of secure sums that were sent, by their keys."""
+    """Keys of the messages of secure sums that were sent."""
     barred: bool = False
     """True if the certificate is no longer valid; later messages are ignored."""
     replaced: bool = False
-    """True if a newer connection of the same party has taken over."""
+    """True if a newer connection of the same party has replaced this one."""
     unanswered: int = 0
     """Number of unanswered heartbeats."""
     errors: int = 0
@@ -52,14 +52,14 @@ class Connection:
     _span: OpenSpan | None = None
 
     def trace(self, span: OpenSpan | None) -> None:
-        """End the span of the last request and begin that of a new one (None: none)."""
+        """End the span of the last request and begin that of a new one, if any."""
         if self._span is not None:
             self._span.end()
         self._span = span
 
     @property
     def traceparent(self) -> str | None:
-        """Where the trace of the open request continues."""
+        """Trace context of the open request."""
         return None if self._span is None else self._span.traceparent
 
     @property

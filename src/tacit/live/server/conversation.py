@@ -186,8 +186,8 @@ class Conversations:
     async def _answer_failed(self, connection: Connection, error: AnswerError) -> None:
         """Handle an unusable reply, so that its party does not delay the others.
 
-        The request is sent again. At the third consecutive unusable message, over all its
-        connections, the party is left out.
+        The request is sent again. After three consecutive unusable messages, over all its
+        connections, the party is excluded.
         """
         party = connection.peer.name
         asked = None if connection.member is None else self.live.requests().get(party)
@@ -292,7 +292,7 @@ class Conversations:
         await older.drop()
 
     async def _add_up(self, connection: Connection, message: m.ClientMessage) -> None:
-        """Take a message of a secure sum."""
+        """Process a message of a secure sum."""
         party, sums = connection.peer.name, self.live.sums
         if sums is None:
             raise PeerError(f"{message.name} in a run without secure sums")
@@ -366,7 +366,9 @@ class Conversations:
             raise AnswerError(str(error)) from None
 
     async def _leave_out(self, connection: Connection, reason: str) -> None:
-        """Discard the reply and go on without its party, which stays to receive the result."""
+        """Discard the reply and continue without its party, which stays connected to receive the
+        result.
+        """
         party = connection.peer.name
         replies, self.inbox[:] = list(self.inbox), []
         try:
@@ -379,7 +381,9 @@ class Conversations:
         await connection.tell(m.ServerError(error=words, reason=words))
 
     async def send_back(self, connection: Connection, reason: str) -> None:
-        """Make a peer that keeps its own factor rejoin, so that it receives the valid one."""
+        """Request that a peer with its own copy of the factor rejoins, to receive the server's
+        copy.
+        """
         goodbye = m.EarlyCloseOfConnection(reason=reason, return_in=m.Duration(0))
         connection.moved_by(goodbye)
         await connection.tell(goodbye)

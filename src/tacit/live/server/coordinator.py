@@ -36,7 +36,7 @@ from tacit.support.tracing import OpenSpan
 
 TICK_S = 0.25
 GUARD_S = 1.0
-"""How often the certificates of connected parties are checked."""
+"""Interval at which the certificates of connected parties are checked."""
 FAREWELL_S = 5.0
 MAX_UNANSWERED = 10
 """Unanswered heartbeats after which a connection counts as lost."""
@@ -229,7 +229,7 @@ class WireServer:
             self._spawn(self._conversations.send_back(connection, reason))
 
     async def _advance_sums(self) -> None:
-        """Go on with secure sums as far as what has arrived allows."""
+        """Continue secure sums as far as the received messages allow."""
         sums, live = self.live.sums, self.live
         if sums is None:
             return
@@ -419,7 +419,7 @@ class WireServer:
                 self._spawn(self._expel(connection))
 
     async def _expel(self, connection: Connection) -> None:
-        """Send a party the reason, if it reads, and close the connection."""
+        """Send a party the reason, if possible, and close the connection."""
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):

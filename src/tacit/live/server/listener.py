@@ -1,6 +1,6 @@
 """Accept TLS connections within limits of time and number.
 
-An unknown peer costs a handshake and a line in the log and never delays a party: handshakes have a
+An unknown peer costs a handshake and a line in the log but never delays a party: handshakes have a
 deadline, their number is limited, and their errors are isolated. TLS buffers are allocated when a
 peer starts TLS; a silent peer costs only a socket.
 """
@@ -108,7 +108,7 @@ class Listener:
             self._slots.leave(connection)
 
     async def _identify(self, sock: socket.socket, where: str) -> Connection | None:
-        """The connection after its handshake, or None if it fails or is displaced."""
+        """The connection after its handshake, or None if it fails or is replaced by a newer one."""
         handshake = asyncio.ensure_future(self._handshake(sock, where))
         if self._handshakes.enter(handshake):
             self._journal.refusal(

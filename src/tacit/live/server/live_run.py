@@ -1,6 +1,6 @@
-"""A live run without its network: who may take part, and which replies are accepted.
+"""A live run without its network: admission of parties, and validation of replies.
 
-The state and its durable copy are `tacit.server.run`'s; members are kept beside it.
+`tacit.server.run` has the state and its durable copy; members are stored beside it.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class ReplyRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveRun(ServerRun):
-    """A server's run with its members: who may take part, and which replies are accepted."""
+    """A server's run with its members: admission of parties, and validation of replies."""
 
     def __init__(
         self,
@@ -262,7 +262,7 @@ class LiveRun(ServerRun):
     ) -> tuple[Member, Natural, int]:
         """Accept a party again; returns its membership, factor and factor version.
 
-        `plain` is true if this connection carries the thesis's fields only.
+        `plain` is true if this connection supports only the fields of the thesis.
 
         `void` is true for revoked serials: a new key is accepted only if the old certificate was
         revoked.
@@ -304,7 +304,7 @@ class LiveRun(ServerRun):
         return (line,)
 
     def requests(self) -> dict[str, Request]:
-        """What is asked of each party now and not answered yet."""
+        """Open requests by party."""
         asked = super().requests()
         if self.sums is None:
             return asked
@@ -313,7 +313,7 @@ class LiveRun(ServerRun):
         return {party: one for party, one in asked.items() if party not in over}
 
     def ask_for_sum(self, now: float) -> tuple[list[str], Log]:
-        """Open the slot of the round; the parties whose updates are waited for, and a log."""
+        """Open the slot of the round; returns the parties whose updates are needed, and a log."""
         assert self.sums is not None
         if self.state is None or self.finished:
             return [], ()
@@ -331,7 +331,7 @@ class LiveRun(ServerRun):
         return shapes
 
     def check_sum(self, terms: Sequence[str], total: Arrays) -> None:
-        """Refuse a sum that no records of these parties can give."""
+        """Refuse a sum that no records of these parties could produce."""
         assert self.state is not None
         if self._reply_rules is None or self._reply_rules.broken_sum is None:
             return
@@ -397,7 +397,7 @@ class LiveRun(ServerRun):
                 )
 
     def part(self, party: str, *, for_good: bool, now: float, listening: bool = False) -> Log:
-        """Handle a leaving party; one with an announced return is waited for.
+        """Handle a leaving party; the run waits for a party with an announced return.
 
         A `listening` party gets no more requests, but may connect to receive the result.
         """
@@ -485,7 +485,9 @@ class LiveRun(ServerRun):
             )
 
     def _check_plain(self, protocol: int) -> None:
-        """Refuse a peer without the protocol extensions unless the thesis's messages suffice."""
+        """Refuse a peer without the protocol extensions unless the messages of the thesis
+        suffice.
+        """
         if protocol >= m.PROTOCOL or (protocol and not self.private):
             return
         if self.private:

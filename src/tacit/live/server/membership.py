@@ -48,7 +48,9 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_roster(path: Path, digest: str) -> Roster:
-    """Load the roster of a state directory or make a new one; refuse another configuration's."""
+    """Load the roster of a state directory or create one; that of another configuration is
+    refused.
+    """
     if not path.exists():
         roster = Roster(run=f"run-{secrets.token_hex(12)}", digest=digest)
         save_roster(path, roster)

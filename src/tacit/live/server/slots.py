@@ -1,9 +1,9 @@
 """Limits on the number of connections, such that no peer can occupy all of them.
 
-Before the certificate is checked, a connection is one of `MAX_HANDSHAKES`; the oldest is closed for
-a new one, so that silent peers never block a party. After that it is one of
-`serve.most_connections` and one of `MAX_PER_PARTY` under its name. A listed party is always
-accepted: if all slots are in use, an unnecessary connection is closed for it.
+Before its certificate is checked, a connection is one of `MAX_HANDSHAKES`. The oldest is closed for
+a new one, so silent peers never block a party. After that it is one of `serve.most_connections` and
+one of `MAX_PER_PARTY` under its name. A listed party is always accepted: if all slots are in use,
+an unnecessary connection is closed for it.
 """
 
 from __future__ import annotations

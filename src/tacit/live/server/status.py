@@ -1,8 +1,8 @@
 """Status file, control commands and metrics of a running server.
 
-The server writes status.json into its state directory and reads command files in `control/` there;
-write access to that directory makes an operator. Metrics are Prometheus text over HTTP, off by
-default.
+The server writes status.json into its state directory and reads command files in `control/` there.
+Every user with write access to that directory can operate the server. Metrics are Prometheus text
+over HTTP, off by default.
 """
 
 from __future__ import annotations

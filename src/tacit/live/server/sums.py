@@ -1,7 +1,7 @@
-"""The server's side of secure sums in a live run: what each party is told next, and the sums.
+"""The server's side of secure sums in a live run: the next messages to each party, and the sums.
 
-The set-up is stored once it is complete, and a slot once its survivors are fixed. What a restarted
-server does not have it asks for again: parties send the same once more.
+The set-up is stored once it is complete, and a slot once its survivors are fixed. A restarted
+server requests everything else again, and the parties repeat their messages.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tacit.support.type_info import prepare
 
 SETUP, SLOT = "secure-setup", "secure-slot"
 KEYS, ROSTER, SHARES = "keys", "roster", "shares"
-"""What a connection was told in the set-up."""
+"""Keys of the messages that a connection receives in the set-up."""
 
 
 class LateError(SecureSumError):
-    """A masked update of a sum that goes on, or has gone on, without it."""
+    """A masked update that arrived after its sum continued without it."""
 
 
 class KeptSetup(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class KeptSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeptSlot(msgspec.Struct, frozen=True, kw_only=True):
-    """A slot whose survivors are fixed: all that the server has seen of their updates."""
+    """A slot with fixed survivors, and everything that the server has received of their updates."""
 
     terms: bytes
     number: int
@@ -56,7 +56,7 @@ class KeptSlot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Due(NamedTuple):
-    """A message that a party should have been sent, with a key that says which one it is."""
+    """A message that should be sent to a party, with a key that identifies it."""
 
     key: str
     message: m.ServerMessage
@@ -87,12 +87,12 @@ class ServerSums:
 
     @property
     def ready(self) -> bool:
-        """True once every party has offered keys and dealt shares."""
+        """True once every party has sent keys and shares."""
         roster = self.state.roster
         return roster is not None and set(self.state.parcels) == set(roster.names)
 
     def due(self, party: str, told: Container[str]) -> list[Due]:
-        """What a party should have been sent by now, besides its request and what it was `told`."""
+        """Messages that should be sent to a party now, besides its request and those in `told`."""
         state, found = self.state, []
         if state.roster is None:
             if party not in state.offers and KEYS not in told:
@@ -146,7 +146,7 @@ class ServerSums:
 
     @property
     def closed(self) -> bool:
-        """True if the survivors of the open slot are fixed: no further update is taken."""
+        """True if the survivors of the open slot are fixed: no further update is accepted."""
         slot = self._slot
         return slot is not None and slot.survivors is not None
 
@@ -157,7 +157,7 @@ class ServerSums:
         return () if slot is None else tuple(sorted(slot.masked))
 
     def take(self, party: str, message: m.ClientMessage) -> bool:
-        """Check a message and take it in; False if it came too late to matter.
+        """Check and process a message; False if it came too late to be used.
 
         SecureSumError if it is refused, LateError if it is an update that came too late.
         """
@@ -198,10 +198,11 @@ class ServerSums:
         self.state = pure.take_masked(self.state, masked)
 
     def advance(self, asked: Collection[str], deadline_s: float | None) -> str | None:
-        """Go on by one step if what has arrived allows it; returns what was done, or None.
+        """Continue by one step if the received messages allow it; returns a description of the
+        step, or None.
 
         A slot is closed when all `asked` parties have answered, or after the deadline with a
-        quorum. Later steps wait for a threshold of answers only.
+        quorum. Later steps only wait for a threshold of answers.
         """
         if self.state.roster is None:
             if set(self.state.offers) == set(self.terms.parties):
@@ -245,7 +246,7 @@ class ServerSums:
         return "survivors"
 
     def total(self, shapes: Shapes) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
-        """Survivors and sum of the open slot; a wrong share names its culprit."""
+        """Survivors and sum of the open slot; a wrong share is attributed to the party at fault."""
         slot = self._slot
         assert self.open is not None
         assert slot is not None
@@ -253,7 +254,7 @@ class ServerSums:
         return slot.survivors, from_vector(pure.unmasked_sum(self.state, self.open), shapes)
 
     def finish(self) -> None:
-        """Forget the slot whose sum was applied."""
+        """Remove the slot whose sum was applied."""
         assert self.open is not None
         done = self.state.slots[self.open]
         used = Slot(request=done.request, length=done.length, survivors=done.survivors)
@@ -290,7 +291,7 @@ class ServerSums:
 
 
 def read_kept(path: Path, kind: Any) -> Any:
-    """What was stored in a file of the server, or None."""
+    """Contents of a state file of the server, or None."""
     if not path.exists():
         return None
     try:

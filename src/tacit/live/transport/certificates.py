@@ -85,13 +85,13 @@ def init_authority(directory: Path, *, name: str = "tacit", days: int = 3650) ->
 
 
 class Holder(NamedTuple):
-    """Who holds a certificate, for people: shown by peers, never used to identify anyone."""
+    """Holder of a certificate, for display only: it is never used for identification."""
 
     organisation: str = ""
     country: str = ""
 
     def check(self) -> Holder:
-        """Refuse what X.509 cannot hold."""
+        """Refuse values that X.509 cannot represent."""
         if not (len(self.organisation) <= 64 and self.organisation.isprintable()):
             raise ConfigError(
                 f"organisation {self.organisation!r}; use at most 64 printable characters"
@@ -121,8 +121,8 @@ def issue_server(
 ) -> tuple[Path, Path]:
     """Issue certificate and key of a server with these host names and addresses.
 
-    The first host is its name. `renew` certifies the same key again, for the given hosts, and keeps
-    organisation and country unless others are given.
+    The first host is its name. `renew` issues a certificate for the same key and the given hosts,
+    and keeps organisation and country unless others are given.
     """
     alternatives = [_host(host) for host in hosts]
     names = tuple(str(each.value) for each in alternatives)
@@ -150,7 +150,7 @@ def issue_party(
 
 
 def revoke(directory: Path, name_or_serial: str, reason: str = "") -> list[Issued]:
-    """Revoke all certificates of a name, or one by its serial; returns what is revoked.
+    """Revoke all certificates of a name, or one by its serial; returns the revoked certificates.
 
     Includes expired ones, because they could be renewed. Repeating it rewrites the list.
     """
@@ -256,7 +256,7 @@ def _check_new(mine: list[Issued], who: str, key_path: Path) -> None:
 
 
 def _known_key(mine: list[Issued], who: str, key_path: Path) -> Any:
-    """Public key to certify again: the last one, unless it was revoked."""
+    """Public key for a renewal: the last one, unless it was revoked."""
     if not mine:
         raise ConfigError(f"{who} has no certificate to renew; issue one without --renew")
     last = mine[-1]

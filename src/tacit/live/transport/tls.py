@@ -40,7 +40,7 @@ class Peer:
     key_fingerprint: str  # unchanged when a certificate is renewed
     not_after: datetime
     holder: str = ""
-    """Organisation and country, for people; the name is the identity."""
+    """Organisation and country, for display; the name is the identity."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,8 @@ class Revoked:
     """Revoked serials, always from the current file.
 
     If the list is missing, incomplete, older than one read before or not signed by the authority,
-    every query raises a `DataError` until it is fixed: unknown never counts as not revoked.
+    every query raises a `DataError` until it is fixed: an unknown status never counts as not
+    revoked.
     """
 
     def __init__(self, path: Path, authority: Path) -> None:
@@ -182,7 +183,7 @@ def peer_of(ssl_object: ssl.SSLSocket | ssl.SSLObject) -> Peer:
 
 
 def _holder(subject: x509.Name) -> str:
-    """Organisation and country on one line, as far as the certificate has them."""
+    """Organisation and country on one line, if the certificate has them."""
     oids = (NameOID.ORGANIZATION_NAME, NameOID.COUNTRY_NAME)
     found = [str(each.value) for oid in oids for each in subject.get_attributes_for_oid(oid)]
     text = ", ".join(found)

@@ -1,17 +1,17 @@
 """Conjugate-exponential models in stages: exact sums, or clipped and noisy ones.
 
 A `ConjugateExponential` model gives a fixed list of stages. In each, a party answers with one sum
-of statistics over its records, at arrays that the server has published, and the server's half of
-the model turns the total over all parties into what it publishes next, and finally into q.
+of statistics over its records, at arrays published by the server. The server's half of the model
+converts the total over all parties to the next public arrays, and finally to q.
 
 * `ConjugateStages` sends exact sums. The server visits the stages in order and repeats the last one
-  until q settles. The result is that of all records in one place, however they are divided.
-* `PrivateConjugateStages` clips a record's statistics at norm 1, adds discrete Gaussian noise and
+  until q converges. The result equals that of the pooled records, however they are divided.
+* `PrivateConjugateStages` clips a record's statistics to norm 1, adds discrete Gaussian noise and
   charges every sum. Stages and their shares of the budget are fixed in advance.
 
 **Sensitivity.** A record contributes one vector of norm ≤ 1 to a sum. Adding or removing it moves
-the sum by 1; replacing it by 2, or by √2 in a stage whose contributions never have a negative inner
-product (`StatisticsStage.acute`).
+the sum by at most 1; replacing it by at most 2, or by √2 in a stage whose contributions never have
+a negative inner product (`StatisticsStage.acute`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -43,11 +43,11 @@ SETTLED_KL = 1e-6
 NOISY_CHANGE = 0.05
 """Nats per record that the last round of a private run may move the density of the records."""
 KEPT = "kept."
-"""Prefix of arrays that the server keeps and does not publish."""
+"""Prefix of arrays that the server keeps but does not publish."""
 
 
 class _Stages(NamedTuple):
-    """The stages of a model, as a method knows them."""
+    """The stages of a model, for use by a method."""
 
     each: tuple[StatisticsStage, ...] = ()
     repeats: bool = True
@@ -74,7 +74,7 @@ NO_STAGES = _Stages()
 def _advanced(
     model: ConjugateExponential, shared: Shared, answer: StageSum
 ) -> tuple[Natural, Arrays, Arrays]:
-    """q, what is published next, and what is kept, after a round."""
+    """q, the next public arrays, and the kept arrays, after a round."""
     kept = {name.removeprefix(KEPT): value for name, value in (shared.memory or {}).items()}
     known, q = model.advance({**kept, **shared.public}, answer)
     shapes = model.public_shapes(answer.following or answer.stage)
@@ -83,49 +83,27 @@ def _advanced(
     return shared.q if q is None else q, public, memory
 
 
-@dataclass(frozen=True)
-class ConjugateStages(LocalMethod):
-    """Exact sums of statistics in stages. Not private."""
+@dataclass(frozen=True, kw_only=True)
+class _Staged(LocalMethod):
+    """What both methods take from their model's stages."""
 
-    kind: ClassVar[str] = "conjugate"
-    second_order: ClassVar[bool] = True
     eager: ClassVar[bool] = True
     uses_key: ClassVar[bool] = False
-    dtype: str = "float64"
     _stages: _Stages = NO_STAGES
 
-    def __post_init__(self) -> None:
-        check_fields(self, "method")
-
-    def suited(self, model: Model) -> ConjugateStages:
+    def suited(self, model: Model) -> Self:
         return replace(self, _stages=_stages_of(self.kind, model))
-
-    def rounds_for(self, model: Model) -> int:
-        assert isinstance(model, ConjugateExponential)
-        return model.exact_rounds if model.repeats else len(model.stages)
 
     def judged(
         self, model: Model, natural: Natural, finished: str | None, log: Sequence[Mapping[str, Any]]
     ) -> tuple[bool, str] | None:
-        return _judged(model, natural, finished, log, noisy=False)
+        return _judged(model, natural, finished, log, noisy=self.private)
 
     def check(self, model: Model, family: Family) -> None:
         _require(self.kind, model, family)
 
-    def check_run(self, facts: RunFacts) -> None:
-        if not facts.all_parties or facts.quorum:
-            raise ConfigError(
-                "method.kind = 'conjugate' adds up the sums of all parties in every round; leave "
-                "schedule.parties_per_round and the quorum out"
-            )
-
     def stage_at(self, visit: int) -> Stage:
         return Stage(self._stages.at(visit).name, needs_q=False, needs_factor=False)
-
-    def stage_table(self, rounds: int) -> dict[str, Stage]:
-        del rounds
-        names = (stage.name for stage in self._stages.each)
-        return {name: Stage(name, needs_q=False, needs_factor=False) for name in names}
 
     def released_shapes(
         self, model: Model, family: Family, stage: str
@@ -144,6 +122,34 @@ class ConjugateStages(LocalMethod):
         assert isinstance(model, ConjugateExponential)
         return model.first_public()
 
+
+@dataclass(frozen=True)
+class ConjugateStages(_Staged):
+    """Exact sums of statistics in stages. Not private."""
+
+    kind: ClassVar[str] = "conjugate"
+    second_order: ClassVar[bool] = True
+    dtype: str = "float64"
+
+    def __post_init__(self) -> None:
+        check_fields(self, "method")
+
+    def rounds_for(self, model: Model) -> int:
+        assert isinstance(model, ConjugateExponential)
+        return model.exact_rounds if model.repeats else len(model.stages)
+
+    def check_run(self, facts: RunFacts) -> None:
+        if not facts.all_parties or facts.quorum:
+            raise ConfigError(
+                "method.kind = 'conjugate' adds up the sums of all parties in every round; leave "
+                "schedule.parties_per_round and the quorum out"
+            )
+
+    def stage_table(self, rounds: int) -> dict[str, Stage]:
+        del rounds
+        names = (stage.name for stage in self._stages.each)
+        return {name: Stage(name, needs_q=False, needs_factor=False) for name in names}
+
     def solver(self, model: Model, family: Family) -> ConjugateSolver:
         assert isinstance(model, ConjugateExponential)
         return ConjugateSolver(model, family, self._stages)
@@ -157,7 +163,7 @@ class ConjugateStages(LocalMethod):
 
 @dataclass(frozen=True, eq=False)
 class ConjugateSolver:
-    """The server's half without noise: stages in order, the last one until q settles."""
+    """The server's half without noise: stages in order, the last one until q converges."""
 
     model: ConjugateExponential
     family: Family
@@ -188,49 +194,35 @@ class ConjugateSolver:
         )
 
     def site(self, stage: str, public: Arrays, released: Arrays) -> Natural | None:
-        """None: only the sum over parties is read."""
+        """Returns None, because only the sum over parties is used."""
         del stage, public, released
 
     def concluded(self, shared: Shared) -> Shared:
-        """A run that ends on the way has the q of its last round."""
+        """The q of the last round, for a run that ends early."""
         return shared
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivateConjugateStages(SummedMethod):
-    """Clipped, noisy sums of statistics in stages; see the module.
+class PrivateConjugateStages(_Staged, SummedMethod):
+    """Clipped, noisy sums of statistics in stages; see the module docstring.
 
     Parameters
     ----------
     clip, clip_end, noise_end
-        Not settings of this method, whose contributions are clipped at 1: leave them out.
+        Not used by this method, whose contributions are clipped to 1: leave them out.
     dtype
         Floating-point type of the records; only "float64".
     """
 
     kind: ClassVar[str] = "dp-conjugate"
-    eager: ClassVar[bool] = True
-    uses_key: ClassVar[bool] = False
-    _stages: _Stages = NO_STAGES
 
     @property
     def least_rounds(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return len(self._stages.each)
 
-    def suited(self, model: Model) -> PrivateConjugateStages:
-        return replace(self, _stages=_stages_of(self.kind, model))
-
     def rounds_for(self, model: Model) -> int:
         assert isinstance(model, ConjugateExponential)
         return model.private_rounds
-
-    def judged(
-        self, model: Model, natural: Natural, finished: str | None, log: Sequence[Mapping[str, Any]]
-    ) -> tuple[bool, str] | None:
-        return _judged(model, natural, finished, log, noisy=True)
-
-    def check(self, model: Model, family: Family) -> None:
-        _require(self.kind, model, family)
 
     def check_schedule(self, schedule: Schedule, parties: int) -> None:
         super().check_schedule(schedule, parties)
@@ -247,16 +239,13 @@ class PrivateConjugateStages(SummedMethod):
             )
 
     def knows_noise(self, family: Family) -> bool:
-        """False: q is that of the repaired sums."""
+        """Returns False, because q is computed from repaired sums."""
         del family
         return False
 
     def clipping_biases(self, model: Model, stage: str) -> bool:
         del model, stage
         return True
-
-    def stage_at(self, visit: int) -> Stage:
-        return Stage(self._stages.at(visit).name, needs_q=False, needs_factor=False)
 
     def budget_share(self, visit: int, visits: int, mu: float) -> float:
         del mu
@@ -266,29 +255,12 @@ class PrivateConjugateStages(SummedMethod):
         (acute,) = {one.acute for one in self._stages.each if one.name == stage}
         return acute
 
-    def released_shapes(
-        self, model: Model, family: Family, stage: str
-    ) -> dict[str, tuple[int, ...]]:
-        del family
-        assert isinstance(model, ConjugateExponential)
-        return {stage: (model.stage_size(stage),)}
-
     def from_integers(
         self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
     ) -> Arrays:
         """Sums in units of the largest contribution."""
         del model, family
         return {asked.stage: integers[asked.stage] * (event.step / event.clip)}
-
-    def public_shapes(self, model: Model, family: Family, stage: str) -> dict[str, tuple[int, ...]]:
-        del family
-        assert isinstance(model, ConjugateExponential)
-        return model.public_shapes(stage)
-
-    def first_public(self, model: Model, family: Family) -> Arrays:
-        del family
-        assert isinstance(model, ConjugateExponential)
-        return model.first_public()
 
     def bounded(self, model: Model, task: Task) -> Bounded:
         return self._clipped(model, task)
@@ -343,9 +315,9 @@ def _judged(
     *,
     noisy: bool,
 ) -> tuple[bool, str]:
-    """The last round's movement of q, per record: nats by which it changed the density of x.
+    """Verdict from the last round's movement of q, in nats of density per record.
 
-    q does not contain the noise, so that its own sds are no measure of what a round may move.
+    q does not include the noise, so its own sds are no measure of how far a round may move it.
     """
     assert isinstance(model, ConjugateExponential)
     rounds = [line for line in log if line["event"] == "round"]

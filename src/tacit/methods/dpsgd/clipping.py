@@ -1,7 +1,7 @@
 """Clipped gradients of E_q[log p(unit | θ)] in the free parameters of a mean-field Gaussian.
 
 A unit's contribution is c = (α∘∂/∂location, κ∘∂/∂log-scale) with public weights α and κ per
-coordinate, which divide the clip among them. Where ‖c‖ has a closed form no contribution is formed:
+coordinate, which divide the clip among them. If ‖c‖ has a closed form, no contribution is formed:
 
 * generalised linear model, one record per unit: with g = E[ℓ'], h = −E[ℓ''] and v = s², the
   expectation exact to quadrature,  c = (g α∘x, −h κ∘v∘x²)  and
@@ -9,9 +9,9 @@ coordinate, which divide the clip among them. Where ‖c‖ has a closed form no
 * a network whose layers have gradients a_j δ_k (`Model.score_parts`) at a draw θ = m + sε shared by
   the batch:  ‖c‖² = Σ a_j² δ_k² (α_jk² + κ_jk² s_jk² ε_jk²).
 
-With "information" a unit's contribution has an extra coordinate, ω·k: the mean diagonal of the
-information that it carries, k = h‖x‖²/d for a generalised linear model and ‖∇ log p‖²/d (the
-empirical Fisher information) otherwise; ω is public. It costs one noisy number instead of d.
+With "information" a unit's contribution has an extra coordinate, ω·k: the mean diagonal of its
+information, k = h‖x‖²/d for a generalised linear model and ‖∇ log p‖²/d (the empirical Fisher
+information) otherwise; ω is public. It costs one noisy number instead of d.
 
 Other models use one gradient per unit. `fast=False` forces this for all models, to compare the two
 in tests.
@@ -51,11 +51,11 @@ def clipped_gradient(
     tally: Tally | None = None,
     fast: bool = True,
 ) -> Bounded:
-    """Σ over units of clipped contributions, weighted by `maps`: α, and κ or ω where given.
+    """Σ over units of clipped contributions, weighted by `maps`: α, and κ or ω if given.
 
     `maps` has "location" and optionally "scale" (κ) and "information" (ω); missing parts are
     neither computed nor released. `weights` is (units,) or (units, records per unit); `noise` is
-    the standard normal draw for models without quadrature. `tally` is that of
+    the standard normal draw for models without quadrature. `tally` is as in
     `tacit.privacy.bounded.clip_units`.
     """
     agnostic = label_agnostic and model.output in ("bernoulli", "categorical")

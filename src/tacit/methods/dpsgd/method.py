@@ -54,7 +54,7 @@ from tacit.privacy.guarantee import Unit
 from tacit.privacy.mechanisms import Cost, Gaussian, Release
 from tacit.privacy.settings import check_clip
 from tacit.pvi import cavity, damped_update, divide, multiply, power
-from tacit.server.combine import Combine, Run
+from tacit.server.combine import Combine, RoundSum, Run
 from tacit.server.messages import Asked
 from tacit.support.compiler import jax, jnp
 
@@ -74,7 +74,7 @@ class Local(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a step's gradient is taken: q's mean, precision and free parameters."""
+    """Point at which a step's gradient is taken: mean, precision and free parameters of q."""
 
     mean: Array
     precision: Array
@@ -84,7 +84,7 @@ class Place(NamedTuple):
 
 
 class Path(NamedTuple):
-    """What stays the same over the steps of an answer."""
+    """Quantities that are constant over the steps of an answer."""
 
     others: Natural
     rest: Natural
@@ -102,8 +102,8 @@ class DPSGD(PrivateMethod):
     """Private gradient steps, each from one clipped and noisy gradient.
 
     `sampling_rate` < 1 draws a batch for each step, Poisson or without replacement; using all
-    records is as good for the same budget and takes fewer steps. `precision` says what is released
-    besides the gradient: one number, the mean information of a coordinate; one number per
+    records is as good for the same budget and takes fewer steps. `precision` determines what is
+    released besides the gradient: one number, the mean information of a coordinate; one number per
     coordinate; the gradient in the log-sds, as in the published DP-SGD on mean and log-variance; or
     nothing, which leaves Λ at the model's start. `precision_weight` is that part's share in the
     clip (ω or κ of `dpsgd.clipping`), by default max(1, d/11) or 1. `max_noise` bounds
@@ -121,8 +121,9 @@ class DPSGD(PrivateMethod):
 
     "adam" and "sgd" move mean and log-sd of q instead. `step_size` is Adam's learning rate, and of
     SGD that of a gradient over C n: n units of norm C each move m by at most `step_size`. By
-    default it is D/√T for T releases, the step of T noisy unit gradients over a distance D, which
-    is the prior's sd or 1 if that is wider. SGD learns far more slowly; it is there to compare.
+    default it is D/√T for T steps of all parties, those of T noisy unit gradients over a distance
+    D, which is the prior's sd or 1 if that is wider. SGD learns far more slowly; it is there to
+    compare.
 
     Parameters
     ----------
@@ -145,15 +146,16 @@ class DPSGD(PrivateMethod):
     momentum
         Momentum of the steps, in [0, 1): 0.5 left out, Adam's β₁ = 0.9, and 0 of "sgd".
     precision
-        What is released about the curvature: "isotropic", "per-coordinate", "log-sd" or "fixed".
+        Released information about the curvature: "isotropic", "per-coordinate", "log-sd" or
+        "fixed".
     precision_weight
         Share of the curvature in the clip.
     adaptive
-        Adapt the clip to this quantile of the contributions' norms; left out, the clip is fixed.
+        Adapt the clip to this quantile of the contributions' norms; by default the clip is fixed.
     max_noise
         Bound on how far the noise of the whole run may move the mean by natural-gradient steps.
     label_agnostic
-        Clip each record without regard to its label, which keeps the score unbiased.
+        Clip each record independently of its label, which keeps the score unbiased.
     average_last
         Share of the rounds, the last ones, over which the server averages the posterior.
     dtype
@@ -271,7 +273,7 @@ class DPSGD(PrivateMethod):
         return 2 * dimension if self.precision in ("per-coordinate", "log-sd") else dimension
 
     def release_size(self, model: Model, family: Family, stage: str) -> int:
-        """Numbers of one step's release."""
+        """Number of values in one step's release."""
         del family, stage
         d = model.dimension
         size = {"isotropic": 1, "per-coordinate": d, "log-sd": d, "fixed": 0}
@@ -311,8 +313,8 @@ class DPSGD(PrivateMethod):
         """True with several steps per visit.
 
         At the posterior a party's likelihood differs from an equal share of all if its records
-        differ from the others'. From a share its steps would lead away from the posterior, the
-        further the more of them there are.
+        differ from the others'. Starting from an equal share, its steps would lead away from the
+        posterior, further with more steps.
         """
         return self.steps > 1
 
@@ -346,17 +348,18 @@ class DPSGD(PrivateMethod):
         """One step of Adam or SGD per round."""
         prior = -2.0 * np.asarray(run.model.prior(run.family)["quadratic"])
 
-        def rates(number: int) -> Free:
-            progress = np.asarray((number - 1) / max(1, run.rounds - 1))
-            return self._rates(run.model, prior, np.asarray(float(run.rounds)), progress)
+        def rates(answers: RoundSum) -> Free:
+            progress = np.asarray((answers.number - 1) / max(1, run.rounds - 1))
+            steps = run.rounds * run.asked / max(1, answers.contributors)
+            return self._rates(run.model, prior, np.asarray(steps), progress)
 
         return server_step(self.optimiser, self.beta, run, rates)
 
-    def _rates(self, model: Model, prior: Array, releases: Array, progress: Array) -> Free:
-        """Learning rates of mean and log-sd of a run with so many releases of a party."""
-        xp = namespace(releases)
+    def _rates(self, model: Model, prior: Array, steps: Array, progress: Array) -> Free:
+        """Learning rates of mean and log-sd of a run with so many steps of all parties."""
+        xp = namespace(steps)
         reach = xp.minimum(1.0, 1.0 / xp.sqrt(prior))
-        size = 1.0 / xp.sqrt(xp.maximum(releases, 1.0))
+        size = 1.0 / xp.sqrt(xp.maximum(steps, 1.0))
         rates = {"location": reach * size, "scale": size}
         if self.step_size is not None:
             rates = {"location": xp.full_like(prior, self.step_size), "scale": self.step_size}
@@ -383,7 +386,7 @@ class DPSGD(PrivateMethod):
     def from_integers(
         self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
     ) -> Arrays:
-        """The damped change that the released steps make, computed once more from them."""
+        """The damped change that results from the released steps, recomputed from them."""
         assert isinstance(family, MeanFieldGaussian)
         assert asked.q is not None
         assert asked.factor is not None
@@ -459,7 +462,7 @@ class DPSGD(PrivateMethod):
         return costs, integers, jnp.all(sound)
 
     def _path(self, model: Model, family: MeanFieldGaussian, task: Task) -> Path:
-        """What stays the same over the steps of an answer."""
+        """Quantities that are constant over the steps of an answer."""
         others = cavity(task.q, task.factor)
         noise_sd = self._clip_scale(task) * task.terms.noise_sds[0]
         precision = -2.0 * task.factor["quadratic"]
@@ -475,7 +478,7 @@ class DPSGD(PrivateMethod):
         )
 
     def _place(self, model: Model, path: Path, local: Local, number: Array) -> Place:
-        """Where a step's gradient is taken: q with the party's factor as it is."""
+        """Point at which a step's gradient is taken: q with the party's current factor."""
         xp = namespace(local.linear)
         q = multiply(path.rest, _natural(local))
         doubt = self.precision_noise(model, 1.0) * path.terms.noise_sd
@@ -525,7 +528,8 @@ class DPSGD(PrivateMethod):
         gradient = {
             "location": value["location"] + path.rest["linear"] - rest * mean, "scale": slope,
         }  # fmt: skip
-        rates = self._rates(model, path.least, path.terms.releases, path.terms.progress)
+        steps = path.terms.releases * self.parties
+        rates = self._rates(model, path.least, steps, path.terms.progress)
         moves, state = stepped(
             self.optimiser, self.beta, gradient, local.state, number - path.first, rates
         )

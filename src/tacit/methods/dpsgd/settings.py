@@ -29,7 +29,7 @@ class DPSGDSettings(WhitenedSettings, frozen=True, kw_only=True, tag="dp-sgd"):
     momentum: Annotated[float, Meta(ge=0, lt=1)] | None = None
     """Momentum of the steps; beta1 of Adam."""
     precision: Literal["isotropic", "per-coordinate", "log-sd", "fixed"] | None = None
-    """What is released about the curvature besides the gradient."""
+    """Released information about the curvature besides the gradient."""
     precision_weight: Positive | None = None
     """Share of the curvature in the clip."""
     adaptive: Fraction | None = None

@@ -1,4 +1,4 @@
-"""Symmetric matrices that should be positive definite, made so by their absolute eigenvalues."""
+"""Repair symmetric matrices that should be positive definite, by absolute eigenvalues."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class AbsoluteEigen(NamedTuple):
     values: Array
     """Eigenvalues, at least `LEAST_EIGENVALUE`."""
     definite: Array
-    """Whether nothing had to be repaired."""
+    """True if no repair was necessary."""
 
     def solve(self, right: Array, damping: Array | float = 0.0) -> Array:
         """The inverse times a vector; damping is added to the eigenvalues."""

@@ -1,9 +1,9 @@
-"""Local optimisation of `NaturalVI`: what a party does where it answers alone.
+"""Local optimisation of `NaturalVI`, for parties that answer alone.
 
-The party minimises its free energy −E_q[log p(xₘ|θ)] + KL(q ‖ cavity) by natural-gradient steps.
-A step is halved until the free energy falls. The reply is the change of the party's factor. A party
-that has not answered before starts at predictors taken from its records' own outcomes where the
-model has them (`GaussianSites.data_site`), otherwise at the mode of cavity × likelihood.
+The party minimises its free energy −E_q[log p(xₘ|θ)] + KL(q ‖ cavity) by natural-gradient steps. A
+step is halved until the free energy decreases. The reply is the change of the party's factor. A
+party that has not answered before starts at predictors computed from the outcomes of its records if
+the model supports it (`GaussianSites.data_site`), otherwise at the mode of cavity × likelihood.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from tacit.methods.natural.method import NaturalVI
 
 MAX_EVALUATIONS = 200
-"""Most evaluations of the local free energy in one answer."""
+"""Largest number of evaluations of the local free energy in one answer."""
 SHORTEST_STEP = 1e-5
 SETTLED = 1e-9
-"""Nats: a whole step that gains less ends a local optimisation."""
+"""Nats: the optimisation ends when a full step gains less."""
 ENERGY_SLACK = 1e-7
 """Nats by which a step may raise the free energy: the error of quadrature."""
 ROUNDED_PRECISION = 1e-13
@@ -78,7 +78,7 @@ class _Walk(NamedTuple):
 
     natural: Natural
     target: Natural
-    """Natural parameters after a whole step."""
+    """Natural parameters after a full step."""
     energy: Array
     length: Array
     evaluations: Array
@@ -88,8 +88,8 @@ class _Walk(NamedTuple):
 def _optimise(model: Model, family: Family, rest: Natural, task: Task, longest: float) -> Answer:
     """Safeguarded steps to the minimum of −E_q[log p(xₘ|θ)] + KL(q ‖ cavity).
 
-    A party that has not answered before starts at its data's own predictors: q may be so wide in
-    their units that no quadrature node is where the likelihood bends.
+    A party that has not answered before starts at predictors from its own data: q may be so wide in
+    their units that no quadrature node is in the region where the likelihood is curved.
     """
     at_q = task.begun or moments(family, task.start)
     centre = at_q["mean"]
@@ -99,7 +99,7 @@ def _optimise(model: Model, family: Family, rest: Natural, task: Task, longest: 
     start = {name: jnp.where(first, new[name], task.start[name]) for name in rest}
 
     def look(natural: Natural) -> tuple[Natural, Array]:
-        """Result of a whole step, and the free energy."""
+        """Result of a full step, and the free energy."""
         usual = moments(family, natural)
         site, loss = likelihood_site(model, family, usual, task)
         target = whole_step(model, family, usual, rest, site)
@@ -137,7 +137,7 @@ def _optimise(model: Model, family: Family, rest: Natural, task: Task, longest: 
 def moments(family: Family, natural: Natural) -> dict[str, Array]:
     """Mean and sd, or mean, covariance S, a root R with S = RᵀR, and R⁻¹, the precision's factor.
 
-    With R, a variance |Rx|² is not negative, whatever rounding does.
+    With R, a variance |Rx|² is never negative, despite rounding.
     """
     if not isinstance(family, FullGaussian):
         return family.usual(natural)
@@ -155,8 +155,8 @@ def moments(family: Family, natural: Natural) -> dict[str, Array]:
 def _divergence(family: Family, usual: dict[str, Array], rest: Natural, centre: Array) -> Array:
     """−⟨λ_rest, E_q[T]⟩ − H(q) up to a constant, for any rest, proper or not.
 
-    Written around `centre`: a mean that is many standard deviations from 0 leaves few digits in
-    the square of itself.
+    Written around `centre`: squaring a mean that is many standard deviations from 0 would lose
+    digits.
     """
     moved = usual["mean"] - centre
     quadratic = rest["quadratic"]
@@ -193,7 +193,7 @@ def likelihood_site(
 def whole_step(
     model: Model, family: Family, usual: dict[str, Array], rest: Natural, site: Natural
 ) -> Natural:
-    """Result of a whole step: rest × site, with a precision kept positive relative to q's."""
+    """Result of a full step: rest × site, with a precision kept positive relative to q's."""
     target = multiply(rest, site)
     if isinstance(model, GaussianSites):
         return target
@@ -214,11 +214,11 @@ def whole_step(
 
 
 def first_start(model: Model, family: Family, rest: Natural, task: Task, centre: Array) -> Natural:
-    """Where a party starts that has not answered before; it does not depend on the width of q.
+    """Starting point of a party that has not answered before; it does not depend on the width of q.
 
-    At the site of predictors that each record's own outcome suggests, or else at the mode of
-    cavity × likelihood. Mean-field: the cavity's mean with the precision of that site, because a
-    step for each coordinate alone would add up to far too much.
+    This is the site at predictors based on the outcome of each record, or else the mode of cavity ×
+    likelihood. Mean-field: the cavity's mean with the precision of that site, because separate
+    steps for each coordinate would add up to far too much.
     """
     if isinstance(model, GaussianSites):
         site = model.data_site(family, task.records, task.weights)

@@ -1,16 +1,17 @@
 """`NaturalVI`: natural-gradient variational inference for any differentiable model. Not private.
 
-From q, the likelihood of a party looks like the Gaussian site with precision −E_q[∇² log p] and
-linear term E_q[∇ log p] − E_q[∇² log p]·mean. The prior times all sites is a whole natural-gradient
-step (Khan and Lin 2017). Steps commute with linear maps of θ, so the units of the columns do not
-matter, and there is no learning rate. Generalised linear models have the expectations by quadrature
-(`WhitenedExpectations`, `GaussianSites`), other models by fixed cubature points.
+At q, the likelihood of a party is approximated by the Gaussian site with precision −E_q[∇² log p]
+and linear term E_q[∇ log p] − E_q[∇² log p]·mean. The prior times all sites is a full
+natural-gradient step (Khan and Lin 2017). Steps commute with linear maps of θ, so the result does
+not depend on the units of the columns, and there is no learning rate. Expectations of generalised
+linear models are computed by quadrature (`WhitenedExpectations`, `GaussianSites`), those of other
+models by fixed cubature points.
 
 **All parties in every round** (no quorum, at most `SOLVED_UP_TO` parameters): the server controls
-the steps (`tacit.methods.natural.solver`), and a round asks for value, gradient and Hessian at the
+the steps (`tacit.methods.natural.solver`), and a round requests value, gradient and Hessian at
 points that it chooses (`tacit.methods.natural.party`). The result is that of central variational
-inference, however the records are divided, and the same to the last bit for every schedule: a
-schedule only orders the requests of a round.
+inference, however the records are divided, and identical for every schedule: a schedule only orders
+the requests of a round.
 
 **More parameters**, all parties in every round and a mean-field q: the server controls the steps
 too, with products of the Hessian and chosen directions instead of the Hessian
@@ -19,8 +20,8 @@ too, with products of the Hessian and chosen directions instead of the Hessian
 **Otherwise** (some parties per round, a quorum): a party optimises its local free energy by
 safeguarded steps and replies with the change of its factor (`tacit.methods.natural.local`).
 
-Given `steps` or `step_size`, a party takes exactly such steps without a safeguard.
-Records are float64, because a column may vary little in comparison with its mean.
+If `steps` or `step_size` is given, a party takes exactly these steps without a safeguard. Records
+are float64, because a column may vary little compared with its mean.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ from tacit.support.validation import check_fields
 
 LEAST_SETTLED_KL = 1e-9
 SOLVED_UP_TO = 1024
-"""Parameters up to which a reply has the whole Hessian; q has a full covariance by default."""
+"""Largest number of parameters for which a reply contains the full Hessian; q has a full
+covariance by default.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +69,8 @@ class NaturalVI(LocalMethod):
     Parameters
     ----------
     steps
-        Steps per round without a safeguard, for generalised linear models; left out together with
-        `step_size`: safeguarded steps.
+        Steps per round without a safeguard, for generalised linear models; by default, and without
+        `step_size`, steps are safeguarded.
     step_size
         Length of each such step, in (0, 1].
     dtype
@@ -82,15 +85,15 @@ class NaturalVI(LocalMethod):
     step_size: float | None = None
     dtype: str = "float64"
     _together: bool = False
-    """Whether every party answers every round; set by the plan."""
+    """True if every party answers every round; set by the plan."""
     _wide: bool = False
-    """Whether there are more than `SOLVED_UP_TO` parameters; set by the plan."""
+    """True if there are more than `SOLVED_UP_TO` parameters; set by the plan."""
     _parties: int = 1
-    """How many parties there are; set by the plan."""
+    """Number of parties; set by the plan."""
     _tolerance: float = 1e-5
-    """That of the schedule; set by the plan."""
+    """Tolerance of the schedule; set by the plan."""
     _dispersion: bool = False
-    """Whether draws are weighed together with `DISPERSION`; set by the plan."""
+    """True if replies with weights of draws include `DISPERSION`; set by the plan."""
 
     def __post_init__(self) -> None:
         check_fields(self, "method")
@@ -128,7 +131,7 @@ class NaturalVI(LocalMethod):
 
     @property
     def safeguarded(self) -> bool:
-        """Whether step lengths are found, not given."""
+        """True if step lengths are chosen automatically."""
         return self.steps is None and self.step_size is None
 
     @property
@@ -146,7 +149,7 @@ class NaturalVI(LocalMethod):
         return SOLVED_UP_TO if solved else super().most_full(everyone=everyone)
 
     def _in_step(self, facts: RunFacts) -> bool:
-        """Whether the server can control the steps."""
+        """True if the server can control the steps."""
         return facts.all_parties and not facts.quorum and self.safeguarded
 
     def for_run(self, facts: RunFacts) -> LocalMethod:
@@ -166,12 +169,14 @@ class NaturalVI(LocalMethod):
 
     @property
     def reads_public(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Mean and root of q are read as published: natural parameters would lose digits."""
+        """True if mean and root of q are published, because natural parameters would lose
+        digits.
+        """
         return self._together and not self._wide
 
     @property
     def holds_prior(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The parties add shares of a prior that is not in the family to their replies."""
+        """True if the parties add shares of a prior outside the family to their replies."""
         return self._together
 
     def in_numpy(self, model: Model) -> bool:
@@ -285,7 +290,7 @@ class NaturalVI(LocalMethod):
         return local.moments(family, start)
 
     def steps_of(self, model: GaussianSites, family: Family) -> int:
-        """How many steps an answer takes, where their number is given."""
+        """Number of steps of an answer, if it is given."""
         del model
         return self.steps or (1 if isinstance(family, FullGaussian) else 40)
 

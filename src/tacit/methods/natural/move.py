@@ -13,7 +13,7 @@ from tacit.methods.natural.stages import FAILED
 EIGENVALUES = (0.25, 1e6)
 """Bounds on the precision after one step, relative to that before it."""
 MOST_EXTRAPOLATED = 1.0
-"""Nats: larger steps do not shrink by a constant factor."""
+"""Steps larger than this, in nats, are not extrapolated."""
 LEAST_RATIO, STEADY, LONGEST_STEP = 0.4, 0.2, 4.0
 """Smallest ratio of successive steps and largest change of it at which the next step is
 extrapolated, and the longest such step.
@@ -21,12 +21,14 @@ extrapolated, and the longest such step.
 
 
 class Place(NamedTuple):
-    """A Gaussian, or a point with a scale, and the log-joint seen from there in z."""
+    """A Gaussian, or a point with a scale, with the value and derivatives of the log-joint there
+    in z.
+    """
 
     mean: np.ndarray
     root: np.ndarray
     energy: float
-    """Evidence lower bound up to a constant; of a point its log-joint."""
+    """Evidence lower bound up to a constant; for a point its log-joint."""
     gradient: np.ndarray
     hessian: np.ndarray
 
@@ -46,7 +48,9 @@ class Place(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A natural-gradient step in z: its eigenvectors, its whole precision and the gradient."""
+    """A natural-gradient step in z: its eigenvectors, the precision after a full step and the
+    gradient.
+    """
 
     vectors: np.ndarray
     precision: np.ndarray
@@ -56,7 +60,7 @@ class Move(NamedTuple):
 
     @property
     def divergence(self) -> float:
-        """KL(whole step ‖ q)."""
+        """KL(q after a full step ‖ q)."""
         shift = self.gradient / self.precision
         spread = np.sum(1.0 / self.precision - 1.0 + np.log(self.precision))
         return 0.5 * float(spread + shift @ shift)
@@ -84,10 +88,10 @@ def move_of(place: Place, *, full: bool = True) -> Move:
 
 
 def extrapolated(changes: np.ndarray) -> float:
-    """Length of the next step, from the KL divergences of the last three whole steps.
+    """Length of the next step, from the KL divergences of the last three full steps.
 
-    Steps that shrink by a constant factor r, as those of a posterior with weakly determined scales
-    do, add up to 1/(1 − r) of the next one. Elsewhere the length is 1.
+    Steps that shrink by a constant factor r, as for a posterior with weakly determined scales, add
+    up to 1/(1 − r) of the next one. Otherwise the length is 1.
 
     >>> float(extrapolated(np.array([0.4, 0.1, 0.025])))
     2.0

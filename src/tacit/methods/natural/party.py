@@ -1,9 +1,9 @@
-"""The party's half of `NaturalVI` where the server controls the steps: six kinds of exchange.
+"""The party's half of `NaturalVI` if the server controls the steps: six kinds of exchange.
 
 All points are given as θ = mean + root·z, and derivatives are those in z. The server chooses the
 root so that z has about unit scale under the posterior. Sums over records then have terms of
-similar size whatever the units of the columns are, and a badly conditioned posterior costs half as
-many digits as it would in θ.
+similar size for any units of the columns, and a badly conditioned posterior loses half as many
+digits as it would in θ.
 
 | stage | published | released |
 | --- | --- | --- |
@@ -14,9 +14,9 @@ many digits as it would in θ.
 | `NODES` | means and roots | as `CANDIDATES` |
 | `DRAWS` | draws of θ | log p at each of them |
 
-Compiling a user's model twice differentiated takes longer than running it, so that the first three
-share one program, `DERIVATIVES`: one loop whose body evaluates one point, either the next of those
-published or the next of a search for the mode. `WEIGH` and `DRAWS` share another.
+Compiling the second derivatives of a user's model takes longer than running it, so the first three
+stages share one program, `DERIVATIVES`: one loop whose body evaluates one point, either the next
+published one or the next of a search for the mode. `WEIGH` and `DRAWS` share another.
 
 A prior outside the family is divided among the parties: each adds `prior_share`·log p(θ) to its
 log-likelihood, and the shares of a round add up to 1.
@@ -52,7 +52,7 @@ from tacit.models.capabilities import WhitenedDerivatives, WhitenedExpectations
 from tacit.support.compiler import jax, jnp
 
 HESSIANS_UP_TO = 64
-"""Dimension up to which E[∇²] is an average of Hessians; above, by Stein's identity."""
+"""Largest dimension for which E[∇²] is an average of Hessians; above, Stein's identity is used."""
 DRAW_BATCH = 8
 TANGENT_BATCH = 32
 
@@ -60,14 +60,14 @@ Scalar = Callable[[Array], Array]
 
 
 def program_of(stage: str) -> str:
-    """Name of the compiled program that answers a stage."""
+    """Name of the compiled program for a stage."""
     if stage in (MODE, EVALUATE, CANDIDATES):
         return DERIVATIVES
     return DRAWS if stage == WEIGH else stage
 
 
 def program_public(stage: str, public: Arrays) -> Arrays:
-    """What a request publishes, in the form that its program reads. NumPy."""
+    """Public arrays of a request, in the form that its program needs. NumPy."""
     if stage == WEIGH:
         theta = public["mean"] + weighing_draws(len(public["mean"])) @ public["root"].T
         return {"draws": theta, "prior_share": public["prior_share"]}
@@ -92,7 +92,7 @@ def program_public(stage: str, public: Arrays) -> Arrays:
 
 
 def stage_released(stage: str, found: Arrays) -> Arrays:
-    """What the reply to a stage releases, from the output of its program. NumPy."""
+    """Arrays that the reply to a stage releases, from the output of its program. NumPy."""
     if stage == MODE:
         theta, good = found["theta"], found["good"]
         form, slope = -found["hessian"][0], found["gradient"][0]
@@ -109,21 +109,22 @@ def stage_released(stage: str, found: Arrays) -> Arrays:
 
 
 class _Loop(NamedTuple):
-    """What the points seen so far gave, and where a search for the mode is."""
+    """Results at the points so far, and the state of a search for the mode."""
 
     done: Array
-    """Points whose derivatives are in the output."""
+    """Number of points whose derivatives are in the output."""
     found: WhitenedDerivatives
     """One row per published point."""
     search: Search
     final: Array
-    """Whether the search has ended: its result is evaluated again, with a share of the prior."""
+    """True if the search has ended: its result is evaluated again, with a share of the prior."""
 
 
 def derivatives(model: Model, family: Family, task: Task) -> Arrays:
-    """Value, gradient and Hessian in z at published points, or at the mode of the own posterior.
+    """Value, gradient and Hessian in z at published points, or at the mode of the party's own
+    posterior.
 
-    `theta` is that mode. `good` says that it is one, and that there are records enough for it.
+    `theta` is that mode. `good` is true if the search converged and there are enough records.
     """
     assert isinstance(family, Gaussian)
     public = task.public
@@ -192,7 +193,7 @@ def _at_point(
 
 
 def total(one: WhitenedDerivatives, other: WhitenedDerivatives) -> WhitenedDerivatives:
-    """The derivatives of a sum."""
+    """Derivatives of a sum."""
     return WhitenedDerivatives(*(a + b for a, b in zip(one, other, strict=True)))
 
 
@@ -238,7 +239,7 @@ def share_of_log_joint(model: Model, task: Task, share: Array) -> Scalar:
 
 
 def in_z(value: Scalar, mean: Array, root: Array) -> Scalar:
-    """A function of θ = mean + root·z as one of z."""
+    """Convert a function of θ = mean + root·z to a function of z."""
     return lambda z: value(mean + root @ z)
 
 
@@ -271,7 +272,7 @@ def by_cubature(value: Scalar, spread: Array, size: int) -> WhitenedDerivatives:
 
 
 def with_hessian(value: Scalar, z: Array, size: int) -> WhitenedDerivatives:
-    """∇² by forward-over-reverse differentiation, some columns at a time."""
+    """∇² by forward-over-reverse differentiation, a few columns at a time."""
     found, along = jax.linearize(jax.value_and_grad(value), z)
     columns = jax.lax.map(
         lambda tangent: along(tangent)[1], jnp.eye(size), batch_size=min(TANGENT_BATCH, size)

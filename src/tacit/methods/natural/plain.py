@@ -1,7 +1,7 @@
 """The programs of `tacit.methods.natural.party` in NumPy, for models with the ability `InNumPy`.
 
 Loading JAX and a program takes longer than all the steps of most runs. Replies depend neither on
-padding nor on the engine: rows of weight 0 are left out, and blocks of records have one length.
+padding nor on the engine: rows of weight 0 are left out, and blocks of records have a fixed length.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from tacit.models.base import Records
 from tacit.models.capabilities import ImpliedVariance, InNumPy, WhitenedDerivatives
 
 BLOCK_ROWS = 4096
-"""Records whose derivatives are computed at a time: temporary arrays stay in the cache."""
+"""Number of records whose derivatives are computed at a time: temporary arrays stay in the
+cache.
+"""
 DRAWS_BLOCK_ROWS = 256
 """The same for log-likelihoods at many draws."""
 
@@ -64,7 +66,7 @@ def at_draws(model: InNumPy, task: Task) -> Arrays:
 
 
 def weighed(model: InNumPy, task: Task) -> Arrays:
-    """As `at_draws` for the draws of the published q, with sums of its squared residuals."""
+    """As `at_draws`, for draws from the published q, with sums of its squared residuals."""
     assert isinstance(model, ImpliedVariance)
     public = task.public
     mean, root = public["mean"], public["root"]
@@ -90,7 +92,7 @@ def _at_point(model: InNumPy, task: Task, mean: Array, root: Array) -> WhitenedD
 
 
 def blocks(task: Task, rows: int) -> Iterator[tuple[Records, Array]]:
-    """The records without padding, which is at the end, some at a time."""
+    """The records in blocks of `rows`, without the padding at the end."""
     count = int(np.count_nonzero(task.weights))
     for start in range(0, count, rows):
         part = slice(start, min(start + rows, count))

@@ -1,7 +1,7 @@
-"""Sums of products in a user's log-likelihood, computed as matrix products.
+"""Rewrite sums of products in a user's log-likelihood as matrix products.
 
 `(x * w).sum(-1)` and `x @ w` are the same number for each record. Differentiated twice and mapped
-over directions, the first becomes a loop over numbers and the second a matrix product, which is
+over directions, the first becomes a loop over scalars and the second a matrix product, which is
 several times faster. The way in which a model is written should not matter, so the first form is
 replaced by the second before anything is differentiated.
 """
@@ -30,7 +30,7 @@ def with_matrix_products(function: Callable[..., Array]) -> Callable[..., Array]
 
 
 def _evaluated(program: Any, constants: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
-    """Evaluate a program of JAX primitives, step by step."""
+    """Evaluate a program of JAX primitives, one operation at a time."""
     values: dict[Any, Any] = {}
     makers: dict[Any, Any] = {}
 
@@ -61,7 +61,7 @@ def _evaluated(program: Any, constants: Sequence[Any], arguments: Sequence[Any])
 
 
 def _factors(step: Any, makers: dict[Any, Any]) -> tuple[Any, Any] | None:
-    """(matrix, vector) if a sum is that of a matrix times a vector along each row; else None."""
+    """(matrix, vector) if a sum is a matrix times a vector along each row; otherwise None."""
     (summed,) = step.invars
     product = None if hasattr(summed, "val") else makers.get(summed)
     if product is None or product.primitive.name != "mul" or tuple(step.params["axes"]) != (1,):
@@ -78,7 +78,7 @@ def _factors(step: Any, makers: dict[Any, Any]) -> tuple[Any, Any] | None:
 
 
 def _row(variable: Any, shape: tuple[int, ...], makers: dict[Any, Any]) -> Any | None:
-    """The variable whose numbers are every row of this one, if all rows are equal."""
+    """The variable that is equal to every row of this one, if all rows are equal."""
     if hasattr(variable, "val") or len(variable.aval.shape) != 2:
         return None
     if variable.aval.shape == (1, shape[1]):

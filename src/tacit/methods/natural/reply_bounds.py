@@ -1,4 +1,4 @@
-"""Bounds on replies to the stages that a server with `NaturalSolver` asks for.
+"""Bounds on replies to the stages of a server with `NaturalSolver`.
 
 For a likelihood of η = x·θ with |ℓ'| ≤ S and 0 ≤ −ℓ'' ≤ c, columns |x_j| ≤ b_j and n records, at
 θ = mean + root·z the derivatives in z satisfy
@@ -20,13 +20,13 @@ from tacit.models import Model
 from tacit.models.capabilities import BoundedDerivatives, DerivativeBounds
 
 ROUNDING = 1e-6
-"""Relative to a limit."""
+"""Rounding margin relative to a limit."""
 DEFINITE = 1e-8
-"""Relative to the largest diagonal element: a negative eigenvalue beyond it is not rounding."""
+"""Margin relative to the largest diagonal element: a more negative eigenvalue is not rounding."""
 
 
 def broken_sum_bound(model: Model, exchange: Exchange) -> BrokenBound | None:
-    """The first bound that the reply breaks; None: it breaks none."""
+    """The first bound that the reply breaks, or None."""
     curve = model.derivative_bounds() if isinstance(model, BoundedDerivatives) else None
     if curve is None:
         return None
@@ -63,7 +63,7 @@ def broken_sum_bound(model: Model, exchange: Exchange) -> BrokenBound | None:
 def _broken_wide(
     exchange: Exchange, bounds: np.ndarray, curve: DerivativeBounds
 ) -> BrokenBound | None:
-    """With independent parameters r_j = b_j scale_j, and |(Hv)_j| ≤ n c r_j Σ_i r_i |v_i|."""
+    """Check r_j = b_j scale_j and |(Hv)_j| ≤ n c r_j Σ_i r_i |v_i| for independent parameters."""
     released, public = exchange.released, exchange.public
     with np.errstate(invalid="ignore"):
         reach = np.where(bounds == 0, 0.0, bounds * public["scale"])
@@ -107,7 +107,7 @@ def _broken_value(values: np.ndarray, curve: DerivativeBounds) -> BrokenBound | 
 
 
 def _broken_dispersion(released: Arrays) -> BrokenBound | None:
-    """Sums of variances and of their third moments are not negative."""
+    """Check that sums of variances and of their third moments are not negative."""
     if DISPERSION not in released:
         return None
     least = float(np.min(released[DISPERSION][1:]))

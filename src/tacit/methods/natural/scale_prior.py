@@ -1,11 +1,11 @@
-"""The default prior of regressions in `NaturalSolver`: scales that are learnt at the server.
+"""The default prior of regressions in `NaturalSolver`, whose scales are learned at the server.
 
-The density is known up to the units of the columns (`tacit.models.learnt_scale`). These come from
-the Hessian of the log-likelihood at the first candidate, which is public: at 0 all records weigh
-the same, so that it is Σ xxᵀ times a constant. No further exchange is needed.
+The density is known up to the units of the columns (`tacit.models.learnt_scale`). These are
+computed from the Hessian of the log-likelihood at the first candidate, which is public: at 0 all
+records have equal weight, so it is Σ xxᵀ times a constant. No further exchange is needed.
 
 For a normal q, E_q[log p] is replaced by its lower bound h(E_q[R]). Importance weights use the
-exact density, and show where the bound is loose.
+exact density, and show if the bound is loose.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from tacit.models.learnt_scale import (
 )
 
 TRANSFORM = "prior.transform"
-"""Name in the server's memory."""
+"""Name of the transform in the server's memory."""
 TURNS, FEW_TURNS, MANY = 60, 8, 256
 """Turns in which precisions of the prior and q agree, for up to `MANY` parameters and for more."""
 AGREED = 1e-5
 SEED = 0x5CA1E
-"""Public and fixed: every server draws the same numbers."""
+"""Public fixed seed, so that every server draws the same numbers."""
 COMPONENTS, WARM_UP, THINNING = 512, 200, 4
 HEAVY_TAILS = 3.0
-"""Degrees of freedom of the mixture, besides one for each parameter."""
+"""Degrees of freedom of the mixture, in addition to one per parameter."""
 
 
 class ScaleFacts(NamedTuple):
-    """What is known of the prior before any reply."""
+    """Facts about the prior that are known before any reply."""
 
     mean: np.ndarray
     column: np.ndarray
@@ -75,9 +75,9 @@ def with_learnt_scales(
 ) -> Place:
     """A place with the prior added; `full` unless q is mean-field.
 
-    Precisions of the prior are those of the q that a whole step leads to, for a likelihood that is
-    quadratic: prior and q then agree after as few steps as with a fixed prior. At a point (spread
-    0), where a hierarchical density may have a pole, a normal prior of scale u takes its place.
+    Precisions of the prior are those of the q after a full step, for a quadratic likelihood: prior
+    and q then agree after as few steps as with a fixed prior. At a point (spread 0), where a
+    hierarchical density may have a pole, a normal prior of scale u is used instead.
     """
     inner = prior.transform @ place.root
     middle = prior.transform @ (place.mean - prior.mean)
@@ -105,7 +105,7 @@ def _settled(
     *,
     full: bool,
 ) -> np.ndarray:
-    """Precisions that agree with the q after a whole step; those given where there is none."""
+    """Precisions that agree with the q after a full step; the given ones if there are none."""
     for _ in range(TURNS if len(middle) <= MANY else FEW_TURNS):
         form = (inner.T * precision) @ inner - place.hessian
         try:
@@ -131,10 +131,10 @@ def mixture_draws(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draws of θ and their log-density, for a q = N(mean, root·rootᵀ) that is not wide enough.
 
-    With the likelihood that `place` saw, which is quadratic there, scales are drawn from their
-    posterior. The states make a mixture, of Student-t distributions because likelihoods have
-    heavier tails than normal ones, of which draws are taken. Weights correct what is not quadratic.
-    All draws use fixed uniform and normal numbers.
+    Scales are drawn from their posterior, given the quadratic approximation of the likelihood at
+    `place`. The states form a mixture of Student-t distributions, because likelihoods have heavier
+    tails than normal ones, from which draws are taken. Importance weights correct for the
+    approximation. All draws use fixed uniform and normal numbers.
     """
     rng = np.random.default_rng(SEED)
     size = len(mean)
@@ -148,18 +148,27 @@ def mixture_draws(
     form = (vectors * np.maximum(values, 0.0)) @ vectors.T
     start = prior.transform @ (mean - prior.mean)
     states = _scale_states(prior, form, slope + form @ middle, start, rng)
-    each = len(weighing_draws(size)) // (2 * len(states))
+    # Of every state about as many draws: their number need not be a multiple of the states.
+    half = len(weighing_draws(size)) // 2
+    each = [half // len(states) + (k < half % len(states)) for k in range(len(states))]
     degrees = HEAVY_TAILS + size
-    noise = rng.standard_normal((len(states), each, size))
-    noise *= np.sqrt(degrees / rng.chisquare(degrees, (len(states), each, 1)))
-    noise = np.concatenate([noise, -noise], axis=1)
+    noise = rng.standard_normal((half, size))
+    noise *= np.sqrt(degrees / rng.chisquare(degrees, (half, 1)))
     drawn = np.concatenate(
         [
-            where + np.linalg.solve(factor.T, normal.T).T
-            for (where, factor), normal in zip(states, noise, strict=True)
+            where + np.linalg.solve(factor.T, np.concatenate([normal, -normal]).T).T
+            for (where, factor), normal in zip(
+                states, np.split(noise, np.cumsum(each)[:-1]), strict=True
+            )
         ]
     )
-    densities = np.stack([_log_student(drawn, *state, degrees) for state in states])
+    densities = np.stack(
+        [
+            np.log(count) + _log_student(drawn, *state, degrees)
+            for state, count in zip(states, each, strict=True)
+            if count
+        ]
+    )
     theta = prior.mean + np.linalg.solve(prior.transform, drawn.T).T
     return theta, np.logaddexp.reduce(densities, axis=0)
 

@@ -1,8 +1,8 @@
 """The search for a mode by Levenberg–Marquardt steps, one evaluation at a time.
 
-Absolute eigenvalues of the Hessian in diagonally scaled coordinates make every step one uphill, and
-the search independent of units. Without convergence the result is the point of the best Laplace
-approximation f − ½ log|P|: at a singularity of the density P grows faster than f.
+Absolute eigenvalues of the Hessian in diagonally scaled coordinates make every step an ascent
+direction, and the search independent of units. Without convergence the result is the point with the
+best Laplace approximation f − ½ log|P|: at a singularity of the density P grows faster than f.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tacit.support.compiler import jax
 MAX_MODE_STEPS = 60
 SETTLED_DECREMENT = 1e-3
 MERIT_DROP = 10.0
-"""Nats below the best merit at which the search ends: the density has no mode there."""
+"""The search ends this many nats below the best merit, because the density has no mode there."""
 FIRST_DAMPING = 1e-2
 MOST_DAMPING = 1e12
 
@@ -31,7 +31,7 @@ class Search(NamedTuple):
 
     theta: Array
     proposal: Array
-    """What is to be evaluated next."""
+    """The next point to evaluate."""
     at_theta: WhitenedDerivatives
     damping: Array
     steps: Array
@@ -42,13 +42,13 @@ class Search(NamedTuple):
 
     @property
     def goes_on(self) -> Array:
-        """Whether the proposal is worth an evaluation."""
+        """True if the proposal should be evaluated."""
         more = (self.steps < MAX_MODE_STEPS) & (self.damping < MOST_DAMPING)
         return more & ~self.settled
 
     @property
     def result(self) -> Array:
-        """The mode, or without one the point of best merit."""
+        """The mode or, if none was found, the point of best merit."""
         return namespace(self.theta).where(self.settled, self.theta, self.best)
 
 
@@ -69,7 +69,7 @@ def first_search(centre: Array) -> Search:
 
 
 def searched(now: Search, seen: WhitenedDerivatives, finite: Array) -> Search:
-    """The search after the derivatives at its proposal are known."""
+    """The state of the search after its proposal was evaluated."""
     xp = namespace(now.theta, seen.value)
     first = now.steps == 0
     better = first | (finite & (seen.value >= now.at_theta.value))
@@ -97,7 +97,7 @@ def searched(now: Search, seen: WhitenedDerivatives, finite: Array) -> Search:
 
 
 def find_mode(look: Callable[[Array], WhitenedDerivatives], centre: Array) -> Array:
-    """The mode of a function with those derivatives, from a starting point."""
+    """The mode of a function with these derivatives, from a starting point."""
 
     def step(now: Search) -> Search:
         return searched(now, *only_finite(look(now.proposal)))
@@ -106,7 +106,7 @@ def find_mode(look: Callable[[Array], WhitenedDerivatives], centre: Array) -> Ar
 
 
 def only_finite(found: WhitenedDerivatives) -> tuple[WhitenedDerivatives, Array]:
-    """FAILED and zeros where a number is not finite, and whether all are."""
+    """The values, or FAILED and zeros if a number is not finite, and whether all are finite."""
     xp = namespace(found.value)
     finite = xp.isfinite(found.value)
     for part in found[1:]:

@@ -3,20 +3,21 @@
 θ is unconstrained, q = N(mean, root·rootᵀ) and θ = mean + root·z. Each reply is a sum over records
 in z (`tacit.methods.natural.party`), the server adds the prior and sees only the sum over parties.
 
-1. **Modes.** Parties fit their own posteriors. Their Gaussian sites multiply into candidates.
+1. **Modes.** Parties fit their own posteriors. Products of their Gaussian sites are candidates.
 2. **Candidates.** Value, gradient and Hessian at up to five points; the best Laplace approximation
    wins. Far from a mode, damped Newton steps follow, five lengths per exchange.
 3. **Steps.** With A = −E_q[∇²] in z, absolute eigenvalues clipped to [¼, 10⁶], a step of length ρ
    leads to precision (1 − ρ)I + ρA and mean ρ(…)⁻¹E_q[∇]: a natural-gradient step, the same in all
    units. A step that lowers the evidence lower bound is shortened, four lengths per exchange. The
-   run has converged when a whole step would move q by less than `settled_kl`; that step is taken.
+   run has converged when a full step would move q by less than `settled_kl`; that step is taken.
 4. **Weights.** Log-likelihoods of fresh draws from q give importance weights, which show how far q
-   is from the exact posterior (`tacit.methods.natural.weights`). Usable ones correct its moments.
-5. **Split.** Where they show that q is not to be believed, or the steps did not settle, a mixture
-   of normals along one axis takes its place (`tacit.methods.natural.split`).
+   is from the exact posterior (`tacit.methods.natural.weights`). Usable ones correct its moments;
+   where they are uneven, those of draws with heavier tails do (`tacit.methods.natural.tails`).
+5. **Split.** If the weights show that q is wrong, a mixture of normals along one axis replaces it
+   (`tacit.methods.natural.split`).
 
-This is PVI with all parties in step: a party's site has precision −E_q[∇²] of its own records, and
-may be improper as long as q is proper.
+This is PVI with all parties updated together: a party's site has precision −E_q[∇²] of its own
+records, and may be improper as long as q is proper.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import numpy as np
 from tacit.arrays import Arrays, Natural, solve_lower
 from tacit.expfam import FullGaussian, Gaussian
 from tacit.expfam.quadrature import weighing_draws
-from tacit.methods.natural import split_phases
+from tacit.methods.natural import split_phases, tails
 from tacit.methods.natural.curvature import absolute_eigen, lower_root
 from tacit.methods.natural.move import Move, Place, extrapolated, log_volume, move_of
 from tacit.methods.natural.scale_prior import (
@@ -53,6 +54,9 @@ from tacit.models.learnt_scale import LearntScalePrior
 from tacit.server.combine import RoundSum, Shared
 
 MAX_STEPS = 40
+SLOW_STEPS, SLOW_KL = 20, 1e-2
+"""Steps after which moves of so few nats end them: a density with kinks has no steps that settle.
+Weights then decide."""
 MAX_NEWTON = 20
 NEAR_MODE = 0.5
 """Squared Newton decrement per coordinate below which variational steps begin."""
@@ -61,7 +65,9 @@ ENERGY_ROUNDING = 1e-11
 NEWTON_DAMPING = (0.0, 0.3, 3.0, 30.0)
 SHORTEST_STEP = 1e-4
 SPLIT_UP_TO = 256
-"""Parameters up to which a posterior is split: each node of a split costs as much as a step."""
+"""Largest number of parameters for which a posterior is split: each node of a split costs as
+much as a step.
+"""
 REGULAR_PRECISION = 1e-13
 """Precision added relative to the diagonal, so that a badly conditioned q stays proper."""
 MODES, LAPLACE, STARTS, STEP, BACKTRACK, WEIGHTS, AXIS, NODES, DRAWS = range(9)
@@ -76,13 +82,13 @@ class NaturalSolver:
     family
         Family of q: full covariance, or mean-field.
     prior
-        Natural parameters of the prior; None where each party adds its share of it.
+        Natural parameters of the prior; None if each party adds its share of it.
     settled_kl
-        Nats that a whole step may still move q when the run has converged. That step is taken.
+        Nats that a full step may still move q when the run has converged. That step is taken.
     scales
         Coordinates that are tried first as axes of a split (`Model.scale_coordinates`).
     scale_facts
-        Of a prior whose scales are learnt, or None; `prior` is then its stand-in in the first
+        Facts about a prior whose scales are learned, or None; `prior` then replaces it in the first
         round.
     scale_prior
         That prior once the units of the columns are known.
@@ -116,6 +122,7 @@ class NaturalSolver:
             partial(split_phases.after_axis, solver),
             partial(split_phases.after_nodes, solver),
             partial(split_phases.after_draws, solver),
+            partial(tails.after_tails, solver),
         )[phase]
         with np.errstate(all="ignore"):
             following = after(shared, memory, answers)
@@ -124,7 +131,7 @@ class NaturalSolver:
         return following._replace(public=following.public | {"prior_share": share})
 
     def _informed(self, shared: Shared, memory: Arrays, answers: RoundSum) -> NaturalSolver:
-        """The solver with its prior, whose units are those of the first candidate's Hessian."""
+        """The solver with its prior, whose units come from the Hessian at the first candidate."""
         if self.scale_facts is None or int(memory["phase"]) == MODES:
             return self
         if TRANSFORM not in memory:
@@ -133,7 +140,7 @@ class NaturalSolver:
         return replace(self, scale_prior=self.known_scale_prior(memory))
 
     def known_scale_prior(self, memory: Arrays) -> LearntScalePrior | None:
-        """The prior whose scales are learnt, once the units of the columns are known."""
+        """The prior with learned scales, once the units of the columns are known."""
         if self.scale_facts is None or TRANSFORM not in memory:
             return None
         return self.scale_facts.prior(memory[TRANSFORM])
@@ -305,7 +312,8 @@ class NaturalSolver:
         if divergence < self.settled_kl and move.definite:
             mean, root = move.taken(place, 1.0)
             return self._finish(shared, memory, mean, root, place, settled=True)
-        if steps >= MAX_STEPS:
+        slow = steps >= SLOW_STEPS and divergence < SLOW_KL and self._affordable
+        if steps >= MAX_STEPS or (slow and self.scale_prior is None):
             return self._finish(shared, memory, place.mean, place.root, place, settled=False)
         length, changes = float(memory["limit"]), memory.get("changes", np.zeros(0))
         changes = np.r_[changes[-2:], divergence]
@@ -346,14 +354,16 @@ class NaturalSolver:
         if DISPERSION in answers.total:
             memory[DISPERSION] = answers.total[DISPERSION]
         doubtful = not found.believed or not bool(memory["settled"])
-        affordable = len(mean) <= SPLIT_UP_TO and isinstance(self.family, FullGaussian)
+        affordable = self._affordable
         if affordable and self.scale_prior is not None:
             drawn = None
             if doubtful or found.effective_share < CLOSE_SHARE:
                 drawn = self._draw_scales(shared, memory)
             if drawn is not None:
                 return drawn
-        elif doubtful and affordable:
+        elif affordable and (doubtful or found.uneven):
+            if found.believed:
+                return tails.begin(shared, memory, found)
             return split_phases.begin(self, shared, memory)
         # Weights that are usable and not all alike correct the moments of q.
         weighted = found.usable and isinstance(self.family, FullGaussian)
@@ -368,7 +378,9 @@ class NaturalSolver:
         return Shared(q, public, memory, finished="converged" if settled else "rounds")
 
     def _draw_scales(self, shared: Shared, memory: Arrays) -> Shared | None:
-        """Ask for the likelihood at draws from a mixture over the scales; None: there are none."""
+        """Request the likelihood at draws from a mixture over the scales; None if there are
+        none.
+        """
         mean, root = shared.public["mean"], shared.public["root"]
         place = Place.unpack(memory)
         assert self.scale_prior is not None
@@ -387,7 +399,7 @@ class NaturalSolver:
         return Shared(shared.q, {"draws": draws}, memory, stage=DRAWS_STAGE, note="scales drawn")
 
     def log_joint(self, theta: np.ndarray, answers: RoundSum) -> np.ndarray:
-        """Log-joint at draws of θ; FAILED where a party had no finite log-likelihood."""
+        """Log-joint at draws of θ; FAILED if a party had no finite log-likelihood."""
         fit = answers.total["log_likelihood"]
         if self.scale_prior is not None:
             prior = self.scale_prior.log_density(theta)
@@ -399,6 +411,11 @@ class NaturalSolver:
     def _give_up(self, shared: Shared, memory: Arrays, note: str) -> Shared:
         memory |= {"settled": np.asarray(0.0), "last_change": np.asarray(1e300)}
         return shared._replace(memory=memory, finished="no density", note=note)
+
+    @property
+    def _affordable(self) -> bool:
+        """Whether draws and splits follow where weights are uneven."""
+        return self.family.dimension <= SPLIT_UP_TO and isinstance(self.family, FullGaussian)
 
     # Requests
 
@@ -434,14 +451,16 @@ class NaturalSolver:
         return move_of(place, full=isinstance(self.family, FullGaussian))
 
     def _restricted(self, root: np.ndarray) -> np.ndarray:
-        """A root that the family has: if mean-field, diagonal with the same precisions."""
+        """Restrict a root to the family: if mean-field, diagonal with the same precisions."""
         if isinstance(self.family, FullGaussian):
             return root
         precision = np.linalg.inv(root @ root.T)
         return np.diag(1.0 / np.sqrt(np.diagonal(precision)))
 
     def _places(self, public: Arrays, total: Arrays) -> list[Place]:
-        """Evaluated places: sums of the parties' replies, with the prior and the entropy added."""
+        """The requested points with their value and derivatives: sums of the parties' replies,
+        plus prior and entropy.
+        """
         single = np.ndim(total["value"]) == 0
         spread = float(public.get("spread", 1.0))
         parts = [
@@ -480,7 +499,7 @@ class NaturalSolver:
         )
 
     def _prior_form(self) -> tuple[np.ndarray, np.ndarray]:
-        """Precision Λ and Λm of a prior in the family; zeros where the parties add it."""
+        """Precision Λ and Λm of a prior in the family; zeros if the parties add it."""
         size = self.family.dimension
         if self.prior is None:
             return np.zeros((size, size)), np.zeros(size)

@@ -1,15 +1,16 @@
-"""A posterior that is far from normal along one axis: a mixture of normals over that axis.
+"""Mixtures of normals along one axis, for posteriors that are far from normal along it.
 
-Hierarchical models are nearly normal given their scale parameter, and far from normal with it. The
+Hierarchical models are nearly normal given their scale parameter, and far from normal jointly. The
 split takes nodes t on one coordinate θ_k and fits a normal to the other coordinates at each of them
 by natural-gradient steps, all nodes in the same exchanges. The lower bound F(t) of a node is the
 logarithm of the marginal density at t, up to a constant. Nodes are added while an end is within
-`LOW_ENDS` nats of the top, because a split that is cut off looks right to its own draws, and
-between nodes that are far apart beside the width of the marginal. Interpolated means and roots give
-draws, which are weighed against the exact posterior like those of a normal q.
+`LOW_ENDS` nats of the maximum, because draws from a truncated split would not reveal the
+truncation, and between nodes whose distance is large compared with the width of the marginal.
+Interpolated means and roots give draws, whose importance weights are computed as for a normal q.
 
-The axis is the one along which the curvature of the log-joint changes most:
-max_k ‖Lᵀ(H(μ + c_k) − H(μ − c_k))L‖, c_k one standard deviation of θ_k with what moves with it.
+The axis is the one along which the curvature of the log-joint changes most: max_k ‖Lᵀ(H(μ + c_k) −
+H(μ − c_k))L‖, where c_k is one standard deviation of θ_k together with the correlated change of the
+other coordinates.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tacit.methods.natural.move import Place, move_of
 from tacit.methods.natural.stages import NODE_COUNT
 
 FIRST_NODES = np.arange(-5.0, 4.5)
-"""Places of the first nodes on the axis, in standard deviations of q."""
+"""Positions of the first nodes on the axis, in standard deviations of q."""
 LOW_ENDS = 7.0
 MAX_NODES = 48
 MAX_EXCHANGES = 40
@@ -34,7 +35,7 @@ SETTLED_KL = 1e-2
 SHORTEST = 1 / 128
 NODE_SLACK = 1e-3
 MAX_SPACING = 0.8
-"""Largest distance of nodes, in standard deviations of the marginal, where it has mass."""
+"""Largest distance between nodes, in standard deviations of the marginal, where it has mass."""
 GRID = 4000
 NEW, GOING, DONE, LOST = range(4)
 
@@ -45,15 +46,17 @@ class Node(NamedTuple):
     value: float
     status: int
     place: Place
-    """The normal of the other coordinates; energy and derivatives once it was evaluated."""
+    """The normal of the other coordinates, with energy and derivatives once it was evaluated."""
     mean: np.ndarray
-    """Mean that is proposed next."""
+    """Proposed next mean."""
     root: np.ndarray
     length: float
 
 
 def axis_candidates(skewness: np.ndarray, scales: tuple[int, ...]) -> np.ndarray:
-    """The coordinates that are tried as axes: scales, or else the most skewed by the weights."""
+    """Candidate axes: scales, or else the coordinates that are most skewed according to the
+    weights.
+    """
     order = np.argsort(-np.abs(skewness), kind="stable")
     if scales:
         order = np.array([place for place in order if place in scales])
@@ -61,7 +64,7 @@ def axis_candidates(skewness: np.ndarray, scales: tuple[int, ...]) -> np.ndarray
 
 
 def axis_points(mean: np.ndarray, root: np.ndarray, axes: np.ndarray) -> list[np.ndarray]:
-    """μ ± c_k for each candidate, filled up with μ."""
+    """μ ± c_k for each candidate, padded with μ."""
     covariance = root @ root.T
     points = []
     for k in axes:
@@ -82,7 +85,7 @@ def worst_axis(axes: np.ndarray, hessians: np.ndarray, values: np.ndarray, faile
 
 
 def first_nodes(mean: np.ndarray, root: np.ndarray, axis: int) -> list[Node]:
-    """Nodes of q itself: its conditionals given the axis."""
+    """Nodes from q itself: its conditionals given the axis."""
     order = np.r_[axis, np.delete(np.arange(len(mean)), axis)]
     lower = lower_root(root[order])
     sd = lower[0, 0]
@@ -137,7 +140,7 @@ def _proposed(node: Node, place: Place, length: float) -> Node:
 
 
 def more_nodes(nodes: list[Node]) -> list[Node]:
-    """Nodes that are still missing: beyond a high end, or between two far ones."""
+    """Additional nodes: beyond a high end, or between two distant nodes."""
     known = sorted((node for node in nodes if node.status == DONE), key=lambda node: node.value)
     if len(known) < 4 or len(nodes) >= MAX_NODES:
         return []
@@ -167,7 +170,7 @@ def more_nodes(nodes: list[Node]) -> list[Node]:
 
 
 def _near(known: list[Node], value: float) -> Node:
-    """A new node that starts at the normal of the nearest known one."""
+    """A new node that starts from the normal of the nearest node."""
     nearest = min(known, key=lambda node: abs(node.value - value))
     return _fresh(value, nearest.place.mean, nearest.place.root)
 
@@ -180,7 +183,7 @@ class Draws(NamedTuple):
 
 
 def draw(nodes: list[Node], axis: int, size: int) -> Draws:
-    """Draws from the interpolated mixture: quantiles of the axis, normals of the rest."""
+    """Draws from the interpolated mixture: quantiles along the axis, normals for the rest."""
     from scipy.interpolate import PchipInterpolator
 
     known = sorted((node for node in nodes if node.status == DONE), key=lambda node: node.value)

@@ -21,7 +21,7 @@ AXIS_PHASE, NODES_PHASE, DRAWS_PHASE = 6, 7, 8
 
 
 def begin(solver: NaturalSolver, shared: Shared, memory: Arrays) -> Shared:
-    """Ask for the curvature on both sides along the most skewed coordinates."""
+    """Request the curvature on both sides along the most skewed coordinates."""
     mean, root = shared.public["mean"], shared.public["root"]
     axes = split.axis_candidates(memory["skewness"], solver.scales)
     points = split.axis_points(mean, root, axes)
@@ -48,7 +48,7 @@ def after_axis(solver: NaturalSolver, shared: Shared, memory: Arrays, answers: R
 
 
 def after_nodes(solver: NaturalSolver, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
-    """Take the evaluated nodes on; then more nodes, or draws."""
+    """Update the evaluated nodes; then request more nodes, or draws."""
     nodes, axis, exchanges = split.unpack(memory)
     total = answers.total
     for slot, number in enumerate(split.open_nodes(nodes)):
@@ -81,7 +81,7 @@ def after_nodes(solver: NaturalSolver, shared: Shared, memory: Arrays, answers: 
 
 
 def after_draws(solver: NaturalSolver, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
-    """Weigh the draws of the split; keep them unless those of q were better."""
+    """Compute weights of the split's draws; keep them unless those of q were better."""
     theta = shared.public["draws"]
     found = weigh_draws(theta, memory["log_density"], solver.log_joint(theta, answers))
     if found.effective_share < float(memory["effective_share"]):

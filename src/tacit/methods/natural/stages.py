@@ -1,4 +1,4 @@
-"""Stages of the exchanges that a server with `NaturalSolver` asks for, and their arrays."""
+"""Stages of the exchanges of `NaturalSolver`, and their arrays."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from tacit.expfam.quadrature import weighing_draws
 MODE, EVALUATE, CANDIDATES, WEIGH = "mode", "evaluate", "candidates", "weigh"
 NODES, DRAWS = "nodes", "draws"
 DERIVATIVES = "derivatives"
-"""The program that answers `MODE`, `EVALUATE` and `CANDIDATES`."""
+"""The program for `MODE`, `EVALUATE` and `CANDIDATES`."""
 CANDIDATE_COUNT = 5
 NODE_COUNT = 12
 WIDE = "wide"
-"""The stage of models with more parameters than a full covariance serves."""
+"""The stage for models with too many parameters for a full covariance."""
 DIRECTION_COUNT = 64
-"""Of a `WIDE` request."""
+"""Number of directions in a `WIDE` request."""
 DISPERSION, DISPERSION_COUNT = "dispersion", 4
 """`tacit.models.capabilities.DispersionSums` of a reply to `WEIGH`, where the model has them."""
 FAILED = -1e25
-"""Stands for a log-likelihood that is not a finite number: sums over parties stay finite."""
+"""Finite placeholder for a log-likelihood that is not finite, so that sums over parties stay
+finite.
+"""
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -51,7 +53,7 @@ RELEASED: dict[str, Callable[[int], Shapes]] = {
         "products": (DIRECTION_COUNT, d),
     },
 }
-"""Shapes of what a reply to each stage releases, by dimension."""
+"""Shapes of the arrays that a reply to each stage releases, by dimension."""
 PUBLISHED: dict[str, Callable[[int], Shapes]] = {
     MODE: lambda d: {"centre": (d,), "prior_share": ()},
     EVALUATE: lambda d: {"mean": (d,), "root": (d, d), "prior_share": ()},
@@ -78,4 +80,4 @@ PUBLISHED: dict[str, Callable[[int], Shapes]] = {
         "prior_share": (),
     },
 }
-"""Shapes of what a request of each stage publishes."""
+"""Shapes of the arrays that a request of each stage publishes."""

@@ -1,9 +1,10 @@
 """Linear systems with a matrix that is only known by its products with chosen directions.
 
-With the rows of Q an orthonormal basis of the directions so far, the solution of A x = b within
+If the rows of Q are an orthonormal basis of the directions so far, the solution of A x = b within
 their span is Qᵀ(QAQᵀ)⁻¹Q b, and its residual is known without another product. New directions are
-the residuals themselves: the method of conjugate gradients, a block of directions at a time, with
-all of them kept, so that rounding does not matter and every right-hand side gains from all.
+the residuals themselves. This is the method of conjugate gradients with a block of directions at a
+time; all directions are kept, so that rounding errors do not accumulate and every right-hand side
+uses all of them.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ from typing import NamedTuple
 import numpy as np
 
 LEAST_NORM = 1e-8
-"""Of a direction relative to its norm before it was made orthogonal: less is rounding."""
+"""Norm of an orthogonalised direction, relative to the original, below which it is rounding
+error.
+"""
 LEAST_EIGENVALUE = 1e-8
-"""Relative to the largest one."""
+"""Smallest eigenvalue, relative to the largest one."""
 
 LEAST_MISSING = 1e-6
-"""Mean square residual of unit vectors: less is rounding, and the inverse is known."""
+"""Mean square residual of unit vectors below which it is rounding error, and the inverse is
+known.
+"""
 
 Products = Callable[[np.ndarray], np.ndarray]
 
@@ -30,7 +35,9 @@ class Solved(NamedTuple):
     solution: np.ndarray
     residual: np.ndarray
     definite: bool
-    """Whether the matrix was positive definite there; otherwise by absolute eigenvalues."""
+    """True if the matrix was positive definite in the span; otherwise absolute eigenvalues were
+    used.
+    """
 
     def share(self, right: np.ndarray) -> np.ndarray:
         """Norm of each residual relative to that of its right-hand side."""
@@ -49,7 +56,7 @@ class Subspace(NamedTuple):
         return cls(np.zeros((0, size)), np.zeros((0, size)))
 
     def joined(self, directions: np.ndarray, products: np.ndarray) -> Subspace:
-        """With further directions; those that are 0 fill up a request and are left out."""
+        """The subspace with further directions; zero rows, which pad a request, are left out."""
         kept = np.any(directions != 0, axis=1)
         return Subspace(
             np.concatenate([self.directions, directions[kept]]),
@@ -57,7 +64,7 @@ class Subspace(NamedTuple):
         )
 
     def rescaled(self, ratio: np.ndarray) -> Subspace:
-        """In coordinates z·ratio."""
+        """The subspace in coordinates z·ratio."""
         return Subspace(self.directions * ratio, self.products / ratio)
 
     def basis(self) -> tuple[np.ndarray, np.ndarray]:
@@ -88,10 +95,10 @@ class Subspace(NamedTuple):
     ) -> tuple[np.ndarray, float]:
         """The diagonal of (A + more)⁻¹, and the standard error of its mean, relative to it.
 
-        Within the span it is known: M = Qᵀ(QAQᵀ)⁻¹Q is at most A⁻¹. What is missing of coordinate
+        Within the span it is known: M = Qᵀ(QAQᵀ)⁻¹Q is at most A⁻¹. The missing part of coordinate
         j is rᵀA⁻¹r for the residual r of its unit vector, about κ|r|². The sum over coordinates is
-        estimated by zᵀA⁻¹z of random signs z (the rows of `signs`, solved by `solution`), which
-        gives κ: with many coordinates far less noisy than estimates of single ones.
+        estimated by zᵀA⁻¹z for random signs z (the rows of `signs`, solved by `solution`), which
+        gives κ: with many coordinates this is far less noisy than estimates of single ones.
         """
         rows, products = basis
         products = products + more(rows)
@@ -110,9 +117,10 @@ class Subspace(NamedTuple):
         return found, error
 
     def new_directions(self, wanted: np.ndarray, count: int, seed: int) -> np.ndarray:
-        """At most `count` orthonormal rows, orthogonal to those known, the wanted ones first.
+        """At most `count` orthonormal rows, orthogonal to the known ones, starting with the wanted
+        ones.
 
-        Random ones fill up, and zeros where the space is exhausted.
+        Random rows are added to reach the count, and zeros if the space is exhausted.
         """
         size = self.directions.shape[1]
         rows, _ = self.basis()

@@ -1,10 +1,9 @@
-"""Importance weights of draws from q against the exact posterior, smoothed, and what they show.
+"""Smoothed importance weights of draws from q against the exact posterior, and diagnostics.
 
-The weight of a draw θₛ is p(x, θₛ)/q(θₛ). The largest
-weights are replaced by quantiles of a generalised Pareto distribution fitted to them (Vehtari et
-al. 2024). Its shape k̂ says how heavy their tail is: up to 0.7 averages with these weights are
-usable. The effective share ESS/S is 1 where q is the posterior. Neither sees a mode of the
-posterior in which q has no draw.
+The weight of a draw θₛ is p(x, θₛ)/q(θₛ). The largest weights are replaced by quantiles of a
+generalised Pareto distribution fitted to them (Vehtari et al. 2024). Its shape k̂ measures how
+heavy their tail is: up to 0.7, averages with these weights are usable. The effective share ESS/S is
+1 if q is the posterior. Neither detects a posterior mode in which q has no draws.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ EVEN_SHARE = 0.99
 """Effective share above which q cannot be distinguished from the posterior by its draws."""
 CLOSE_SHARE = 0.9
 BELIEVED_SHARE = 0.5
-"""Fewer effective draws show that they are not draws of the posterior."""
+"""With fewer effective draws than this share, q is not accepted as the posterior."""
 LEAST_SHARE = 0.02
 """Effective share below which weighted moments would be mostly noise."""
 LEAST_LOG_WEIGHT = -700.0
-"""Stands for a draw without weight: numbers of a result are finite."""
+"""Finite placeholder for the logarithm of a zero weight."""
 
 
 def is_believed(pareto_k: float, effective_share: float) -> bool:
-    """Whether draws with such weights are close to draws of the posterior.
+    """True if draws with such weights are close to draws of the posterior.
 
-    Where nearly all draws are effective, the fitted shape of the few largest weights is noise.
+    If nearly all draws are effective, the fitted shape of the few largest weights is noise.
     """
     if effective_share >= CLOSE_SHARE:
         return True
@@ -40,7 +39,7 @@ def is_believed(pareto_k: float, effective_share: float) -> bool:
 
 
 class Weighed(NamedTuple):
-    """What the weights show of the distribution that draws came from."""
+    """Diagnostics and moments from the weights of draws."""
 
     pareto_k: float
     effective_share: float
@@ -51,21 +50,27 @@ class Weighed(NamedTuple):
     skewness: np.ndarray
     """Weighted skewness of each coordinate."""
     log_weights: np.ndarray
-    """Smoothed and normalised, one for each draw."""
+    """Smoothed and normalised, one per draw."""
 
     @property
     def even(self) -> bool:
-        """Whether all weights are about equal, so that the tail of the largest is meaningless."""
+        """True if all weights are about equal, so that the tail of the largest is meaningless."""
         return self.effective_share >= EVEN_SHARE
 
     @property
+    def uneven(self) -> bool:
+        """Whether draws with heavier tails would give better moments."""
+        few = self.effective_share < CLOSE_SHARE
+        return few or (not self.even and self.pareto_k > MAX_PARETO_K)
+
+    @property
     def believed(self) -> bool:
-        """Whether the draws are close to draws of the posterior."""
+        """True if the draws are close to draws of the posterior."""
         return is_believed(self.pareto_k, self.effective_share)
 
     @property
     def usable(self) -> bool:
-        """Whether moments by the weights are better than those of the draws."""
+        """True if weighted moments are better than unweighted ones."""
         heavy = self.pareto_k > MAX_PARETO_K or self.effective_share < LEAST_SHARE
         return not self.even and not heavy
 
@@ -79,7 +84,7 @@ class Weighed(NamedTuple):
         }
 
     def root(self, otherwise: np.ndarray) -> np.ndarray:
-        """The lower-triangular root of the covariance, or another one where there is none."""
+        """Lower-triangular root of the covariance, or `otherwise` if there is none."""
         scale = np.sqrt(np.diagonal(self.covariance))
         try:
             inner = np.linalg.cholesky(self.covariance / np.outer(scale, scale))
@@ -89,7 +94,7 @@ class Weighed(NamedTuple):
 
 
 def weigh_draws(theta: np.ndarray, log_density: np.ndarray, log_joint: np.ndarray) -> Weighed:
-    """Weights of draws, and the moments that they give.
+    """Weights of draws, and the weighted moments.
 
     Parameters
     ----------
@@ -98,7 +103,7 @@ def weigh_draws(theta: np.ndarray, log_density: np.ndarray, log_joint: np.ndarra
     log_density
         Logarithm of the density that they were drawn from, up to a constant.
     log_joint
-        Logarithm of the posterior's density up to a constant; FAILED where it is not finite.
+        Logarithm of the posterior's density up to a constant; FAILED if it is not finite.
     """
     count, size = theta.shape
     ratios = log_joint - log_density
@@ -151,7 +156,7 @@ def _pareto_fit(excess: np.ndarray) -> tuple[float, float]:
     """Shape and scale of a generalised Pareto distribution of sorted excesses.
 
     The estimate of Zhang and Stephens (2009): a mean over a grid of b = k/σ with weights from the
-    profile likelihood. The shape is drawn a little towards ½, as for small samples it should be.
+    profile likelihood. The shape is shrunk slightly towards ½, as is appropriate for small samples.
     """
     values = np.sort(excess)
     count = len(values)

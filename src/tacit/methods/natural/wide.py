@@ -1,27 +1,27 @@
-"""The server's half of `NaturalVI` for more parameters than a full covariance serves.
+"""The server's half of `NaturalVI` for models with too many parameters for a full covariance.
 
 q = N(mean, diag(scale²)) is the mean-field optimum, and its standard deviations are corrected at
-the end. Everything is computed in z, θ = mean + scale·z, so that the units of single coordinates
-do not matter, and from sums over parties (`tacit.methods.natural.wide_party`). A = −E_q[∇²] is
-known by its diagonal and by its products with `DIRECTION_COUNT` directions per exchange.
+the end. Everything is computed in z, θ = mean + scale·z, so that the units of single coordinates do
+not matter, and from sums over parties (`tacit.methods.natural.wide_party`). A = −E_q[∇²] is known
+by its diagonal and by its products with `DIRECTION_COUNT` directions per exchange.
 
-1. **First look.** The diagonal at the start gives every coordinate its scale.
+1. **First evaluation.** The diagonal at the start gives every coordinate its scale.
 2. **Steps.** A step is the solution of A x = E_q[∇] in the span of the directions known so far.
    Each exchange evaluates the next q and multiplies A there with new directions: the residual,
    which makes the steps those of conjugate gradients, and a random block that finds the directions
-   in which coordinates vary together. A step that lowers the evidence lower bound is shortened;
-   one that changes the gradient by other than its prediction drops what is known of A. Scales
-   follow the diagonal.
-3. **Standard deviations.** Those of a mean-field q are too narrow wherever coordinates are
-   correlated: 1/A_jj instead of (A⁻¹)_jj, which is linear response (Giordano, Broderick and Jordan
-   2018). The latter is found by solving A X = Z for unit vectors of the coordinates that vary most
-   with others, and for random signs; for other coordinates see `Subspace.diagonal_of_inverse`.
-   The variances of many effects and their common scale respond to each other; for scales of a
-   user's model this is included. Where a system is not solved, a mark says that intervals are too
-   narrow.
+   in which coordinates are correlated. A step that lowers the evidence lower bound is shortened. If
+   the gradient changes differently than predicted, the known products with A are dropped. Scales
+   are computed from the diagonal.
+3. **Standard deviations.** Those of a mean-field q are too small if coordinates are correlated:
+  1/A_jj instead of (A⁻¹)_jj, which is linear response (Giordano, Broderick and Jordan 2018). The
+  latter is computed by solving A X = Z for unit vectors of the coordinates with the strongest
+  correlations, and for random signs; for other coordinates see `Subspace.diagonal_of_inverse`.
+   The variances of many effects and their common scale depend on each other; for scales of a user's
+   model this is included. If a system is not solved accurately, the result is marked: intervals are
+   too narrow.
 
-With so many parameters importance weights against the exact posterior are those of a few draws
-whatever q is like, so that none are computed.
+With so many parameters a few draws would have nearly all importance weight for any q, so no weights
+are computed.
 """
 
 from __future__ import annotations
@@ -62,37 +62,43 @@ MAX_STEPS = 60
 MAX_SHRUNK = 5
 SHORTEST_STEP = 1e-4
 WIDE_SETTLED = 1e-3
-"""Nats that a whole step may still move the mean when a run has converged; that step is taken."""
+"""Nats that a full step may still move the mean when a run has converged; that step is taken."""
 RESOLVED = 0.3
-"""Residual of the last step, relative to the gradient, that is small beside the step itself."""
+"""Largest residual of the last step, relative to the gradient, that is small compared with the
+step.
+"""
 SCALE_TOLERANCE = 0.003
-"""Of log A_jj when a run has converged. Common scales follow many variances, so that small
-differences of these add up."""
+"""Tolerance of log A_jj when a run has converged. Common scales depend on many variances, so
+small differences add up.
+"""
 MEASURED_BELOW = 0.1
-"""Nats of a step from which every exchange asks for the diagonal."""
+"""Below this size of a step, in nats, every exchange requests the diagonal."""
 SCALE_CHANGE = (0.25, 1e6)
-"""Between these the precision of a coordinate changes in one step."""
+"""Limits of the change of a coordinate's precision in one step."""
 SAMPLED_ENERGY = 0.05
-"""Nats by which the lower bound may fall with new scales by the diagonal at the mean: a bound that
-is an average over points is largest at slightly other ones."""
+"""Nats by which the lower bound may decrease with new scales from the diagonal at the mean: a
+bound that is an average over points has its maximum at slightly different scales.
+"""
 FORGETTING = 0.5
-"""Error of a predicted gradient, relative to the last, from which old products are dropped."""
+"""Relative error of a predicted gradient above which old products are dropped."""
 LITTLE_RESCALED = 0.5
 LONGEST_WITHOUT_DIAGONAL = 1
-"""Accepted steps, where the diagonal is not free."""
+"""Largest number of accepted steps without the diagonal, if it is not free."""
 TURNS, AGREED = 30, 1e-4
-"""Of precisions of a prior with learnt scales and the next step."""
+"""Iterations between precisions of a prior with learned scales and the next step, and their
+tolerance.
+"""
 
 
 class Proposal(NamedTuple):
-    """A whole step from a place."""
+    """A full step from a place."""
 
     solved: Solved
     term: WideTerm
     precision: np.ndarray
-    """A_jj, the prior's part included."""
+    """A_jj, including the prior's part."""
     nats: float
-    """½ gᵀA⁻¹g, with the residual by the diagonal."""
+    """½ gᵀA⁻¹g, with the residual approximated by the diagonal."""
 
     @property
     def step(self) -> np.ndarray:
@@ -112,15 +118,15 @@ class WideSolver:
     family
         The mean-field family of q.
     prior
-        Natural parameters of the prior; None where each party adds its share of it.
+        Natural parameters of the prior; None if each party adds its share of it.
     settled_kl
-        Nats that a whole step may still move q when the run has converged, at least `WIDE_SETTLED`.
+        Nats that a full step may still move q when the run has converged, at least `WIDE_SETTLED`.
     scales
         Coordinates that are logarithms of scales (`Model.scale_coordinates`).
     scale_facts
-        Of a prior whose scales are learnt, or None.
+        Facts about a prior whose scales are learned, or None.
     free_diagonal
-        Whether every reply has the diagonal of the Hessian, not only where it is asked for.
+        True if every reply contains the diagonal of the Hessian; otherwise only on request.
     """
 
     family: MeanFieldGaussian
@@ -153,7 +159,7 @@ class WideSolver:
         return following._replace(public=following.public | {"prior_share": share})
 
     def first(self, mean: np.ndarray, scale: np.ndarray) -> Arrays:
-        """What the first request publishes: a point, and the direction of the constant."""
+        """Public arrays of the first request: a point, and the direction of the intercept."""
         directions = np.zeros((DIRECTION_COUNT, len(mean)))
         constant = None
         if self.scale_facts is not None:
@@ -163,18 +169,18 @@ class WideSolver:
         return request(mean, scale, directions, spread=0.0, exact=True)
 
     def site(self, stage: str, public: Arrays, released: Arrays) -> Natural | None:
-        """None: factors of single parties are not kept."""
+        """Returns None, because factors of single parties are not kept."""
         del stage, public, released
 
     def concluded(self, shared: Shared) -> Shared:
-        """The last q, for a run that ends on the way."""
+        """The last q, for a run that ends early."""
         place = Seen.unpack(shared.memory or {})
         if shared.finished is not None or place is None:
             return shared._replace(public={})
         return shared._replace(q=self.natural(place.mean, place.scale), public={})
 
     def known_scale_prior(self, memory: Arrays) -> LearntScalePrior | None:
-        """The prior whose scales are learnt, once the units of the columns are known."""
+        """The prior with learned scales, once the units of the columns are known."""
         found = ScalesPrior.known(self.scale_facts, memory)
         return None if found is None else found.density
 
@@ -240,7 +246,7 @@ class WideSolver:
         return self.ask(shared, memory, mean, before.scale, directions, exact)
 
     def advance(self, shared: Shared, memory: Arrays, seen: Seen, space: Subspace) -> Shared:
-        """From an accepted place: one more step, or the standard deviations."""
+        """Continue from an accepted place: one more step, or the standard deviations."""
         proposal = self._proposal(memory, seen, space)
         steps, nats = int(memory["steps"]) + 1, proposal.nats
         measured = bool(shared.public["exact"])
@@ -287,7 +293,7 @@ class WideSolver:
         return following._replace(energy=seen.energy, moved=nats)
 
     def _likelihood_part(self, proposal: Proposal, right: np.ndarray) -> np.ndarray:
-        """What the likelihood's part of A makes of the step."""
+        """Product of the likelihood's part of A with the step."""
         whole = right - proposal.residual
         return whole - proposal.term.products(proposal.step[None])[0]
 
@@ -306,7 +312,7 @@ class WideSolver:
         return Seen(mean, scale, energy, total["gradient"], diagonal)
 
     def _remembered(self, memory: Arrays, before: Seen | None, seen: Seen) -> Subspace:
-        """What is known of A and still holds."""
+        """The known products with A that are still valid."""
         size = len(seen.mean)
         if before is None:
             return Subspace.empty(size)

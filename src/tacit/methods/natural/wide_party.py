@@ -1,14 +1,14 @@
-"""The party's half of `NaturalVI` for more parameters than a full covariance serves.
+"""The party's half of `NaturalVI` for models with too many parameters for a full covariance.
 
 One kind of exchange, `WIDE`. The server publishes q = N(mean, diag(scale²)) and some directions; at
 θ = mean + scale·z the party replies, as sums over its records, with
 
     E_q[log p],  E_q[∇ log p],  the diagonal of E_q[∇² log p],  its product with each direction,
 
-all in z. Generalised linear models have these by quadrature. For other models the first two are
-averages over fixed points with the right marginals (`wide_points`), products are averages over two
-opposite points one standard deviation away in every coordinate, and the diagonal, which costs one
-product per parameter, is that at the mean and computed on request only.
+all in z. For generalised linear models they are computed by quadrature. For other models the first
+two are averages over fixed points with the right marginals (`wide_points`), products are averages
+over two opposite points one standard deviation away in every coordinate, and the diagonal, which
+costs one product per parameter, is evaluated at the mean and only on request.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tacit.models.capabilities import DiagonalDerivatives, DiagonalExpectations
 from tacit.support.compiler import jax, jnp
 
 STRATA = 32
-"""Quantiles of each coordinate; there are twice as many points, with both signs."""
+"""Number of quantiles per coordinate; there are twice as many points, with both signs."""
 POINT_BATCH = 8
 
 
@@ -36,7 +36,7 @@ def wide_points(dimension: int) -> tuple[np.ndarray, np.ndarray]:
     """(points (2·STRATA, dimension), signs (dimension,)), always the same.
 
     In every coordinate the points are the quantiles of a standard normal, scaled to variance 1, in
-    an order of its own: averages of sums of functions of single coordinates have little error.
+    a separate random order: averages of sums of functions of single coordinates have little error.
     """
     from scipy.special import ndtri
 
@@ -49,7 +49,7 @@ def wide_points(dimension: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def program_public(public: Arrays) -> Arrays:
-    """What a request publishes, and the fixed points. NumPy."""
+    """Public arrays of a request, and the fixed points. NumPy."""
     points, signs = wide_points(len(public["mean"]))
     return public | {"points": points, "signs": signs}
 
@@ -65,7 +65,7 @@ def derivatives(model: Model, task: Task) -> Arrays:
 
 
 def in_numpy(model: DiagonalExpectations, task: Task) -> Arrays:
-    """The same without a compiler, some records at a time."""
+    """The same without a compiler, in blocks of records."""
     public = task.public
     parts = (public["mean"], public["scale"], public["directions"], public["spread"])
     found: DiagonalDerivatives | None = None
@@ -114,7 +114,7 @@ def _by_points(value: Scalar, public: Arrays) -> DiagonalDerivatives:
 
 
 def _released(found: DiagonalDerivatives, xp: Array) -> Arrays:
-    """FAILED and zeros where a number is not finite."""
+    """The values, or FAILED and zeros if a number is not finite."""
     finite = xp.isfinite(found.value)
     for part in found[1:]:
         finite = finite & xp.all(xp.isfinite(part))

@@ -1,4 +1,4 @@
-"""A q of independent normals and what is seen from there; requests of `WideSolver`."""
+"""A q of independent normals with value and derivatives there; requests of `WideSolver`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tacit.arrays import Arrays
 from tacit.methods.natural.subspace import Subspace
 
 FIRST, STEP, PROBE, RESPOND = range(4)
-"""Phases."""
+"""Phases of the solver."""
 MOST_NUMBERS = 4_000_000
-"""In the directions that are kept."""
+"""Largest total size of the directions that are kept."""
 
 
 class Seen(NamedTuple):
-    """A q and what the likelihood looks like from there, in z."""
+    """A q, with the value and derivatives of the likelihood there, in z."""
 
     mean: np.ndarray
     scale: np.ndarray
@@ -24,7 +24,7 @@ class Seen(NamedTuple):
     """Evidence lower bound up to a constant."""
     gradient: np.ndarray
     diagonal: np.ndarray
-    """Of −E_q[∇²]."""
+    """Diagonal of −E_q[∇²]."""
 
     def pack(self) -> Arrays:
         return {f"place.{name}": np.asarray(value) for name, value in self._asdict().items()}
@@ -40,7 +40,7 @@ class Seen(NamedTuple):
 def request(
     mean: np.ndarray, scale: np.ndarray, directions: np.ndarray, *, spread: float, exact: bool
 ) -> Arrays:
-    """What a request publishes, besides the share of the prior."""
+    """Public arrays of a request, besides the share of the prior."""
     return {
         "mean": mean,
         "scale": scale,
@@ -51,13 +51,13 @@ def request(
 
 
 def positive(diagonal: np.ndarray) -> np.ndarray:
-    """Absolute values, and 1 for a coordinate of which nothing is known."""
+    """Absolute values, and 1 for a coordinate without information."""
     size = np.abs(diagonal)
     return np.where(size > 0, size, 1.0)
 
 
 def known_space(memory: Arrays, size: int) -> Subspace:
-    """The directions that the server remembers."""
+    """The directions in the server's memory."""
     if "space.directions" not in memory:
         return Subspace.empty(size)
     return Subspace(memory["space.directions"], memory["space.products"])

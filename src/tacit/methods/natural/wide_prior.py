@@ -26,7 +26,7 @@ class WideTerm(NamedTuple):
 
 
 class NormalPrior(NamedTuple):
-    """Independent normals; zeros where the parties add shares of the prior to their replies."""
+    """Independent normals; zeros if the parties add shares of the prior to their replies."""
 
     precision: np.ndarray
     linear: np.ndarray
@@ -39,7 +39,7 @@ class NormalPrior(NamedTuple):
         return cls(-2.0 * np.asarray(prior["quadratic"]), np.asarray(prior["linear"]))
 
     def precisions(self, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        """They do not depend on q."""
+        """Precisions, which do not depend on q."""
         del mean, scale
         return self.precision
 
@@ -62,24 +62,25 @@ class NormalPrior(NamedTuple):
 
 
 class ScalesPrior(NamedTuple):
-    """The default prior of regressions (`tacit.models.learnt_scale`) without matrices of all θ.
+    """The default prior of regressions (`tacit.models.learnt_scale`) without matrices over all θ.
 
-    Every output has one coefficient φ per column in the units of the column, and the constant φ at
-    the centre of the columns: φ = T(θ − mean), with T diagonal but for the rows of the constants.
+    Every output has one coefficient φ per column in the units of the column, and the intercept φ at
+    the centre of the columns: φ = T(θ − mean), where T is diagonal except for the rows of the
+    intercepts.
     """
 
     facts: ScaleFacts
     units: np.ndarray
     centre: np.ndarray
-    """Row of T that belongs to the constant; zeros without one."""
+    """Row of T of the intercept; zeros without one."""
     inflation: np.ndarray | float = 1.0
     """Variances of θ relative to those of a mean-field q, which would make scales too small."""
     fixed: np.ndarray | None = None
-    """Precisions of φ that stay for the time being: the prior is then a normal one."""
+    """Precisions of φ that are kept fixed for now: the prior is then normal."""
 
     @property
     def learnt(self) -> bool:
-        """Whether precisions change with q."""
+        """True if precisions change with q."""
         return self.fixed is None
 
     @classmethod
@@ -90,7 +91,9 @@ class ScalesPrior(NamedTuple):
 
     @staticmethod
     def measured(facts: ScaleFacts, information: np.ndarray, row: np.ndarray) -> Arrays:
-        """Units of the columns, by the diagonal of the information at 0 and the constant's row."""
+        """Units of the columns, from the diagonal of the information at 0 and the row of the
+        intercept.
+        """
         layout = facts.model.layout
         matrix = np.diag(information[: len(layout)])
         constant = constant_of(layout)
@@ -111,7 +114,7 @@ class ScalesPrior(NamedTuple):
         return self.facts.prior(self._phi(np.eye(size)).T)
 
     def precisions(self, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        """Of each φ, at q = N(mean, scale²)."""
+        """Precision of each φ, at q = N(mean, scale²)."""
         return self._density_term(mean, scale, 1.0)[1]
 
     def term(
@@ -121,7 +124,9 @@ class ScalesPrior(NamedTuple):
         spread: float = 1.0,
         precision: np.ndarray | None = None,
     ) -> WideTerm:
-        """At q, or with given precisions; at a point (spread 0) normal priors of scale u."""
+        """The term at q, or with given precisions; at a point (spread 0) with normal priors of
+        scale u.
+        """
         phi = self._phi(mean - self.facts.mean)
         if spread == 0:
             wide = np.where(self.facts.column >= 0, 1.0, CONSTANT_SCALE) * self.facts.unit
@@ -158,7 +163,7 @@ class ScalesPrior(NamedTuple):
         return CONSTANT_SCALE * self.facts.unit / sd[len(sd) - further :]
 
     def _parts(self, rows: np.ndarray, power: int) -> tuple[np.ndarray, np.ndarray]:
-        """One row of columns per output, and what belongs to no column, scaled."""
+        """One row of columns per output, and the parameters that belong to no column, scaled."""
         outputs, further = divmod(rows.shape[-1], len(self.units))
         head = rows[..., : outputs * len(self.units)]
         blocks = head.reshape(*rows.shape[:-1], outputs, len(self.units))
@@ -198,6 +203,6 @@ class ScalesPrior(NamedTuple):
 
 
 def constant_of(layout: Layout) -> int | None:
-    """The place of the constant among the columns."""
+    """Index of the intercept among the columns."""
     found = [place for place, feature in enumerate(layout) if feature.kind == "intercept"]
     return found[0] if found else None

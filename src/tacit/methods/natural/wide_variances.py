@@ -1,4 +1,4 @@
-"""The phases of `WideSolver` that find standard deviations with correlations in them."""
+"""The phases of `WideSolver` that compute standard deviations including correlations."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from tacit.methods.natural.wide import WideSolver
 
 MOST_SCALES = 4
-"""Scales whose response is measured; it takes two exchanges each."""
+"""Largest number of scales whose response is measured; each takes two exchanges."""
 HUBS = 16
-"""Coordinates whose standard deviation is solved for exactly."""
+"""Number of coordinates whose standard deviation is solved for exactly."""
 MAX_PROBES = 16
 SETTLED_STEP = 0.1
-"""Nats: a larger whole step at the end shows that the mean was not where it seemed to be."""
+"""If a full step at the end is larger than this, in nats, the mean had not converged."""
 PROBE_RESIDUAL = 0.05
 MAX_TURNS, INFLATED = 3, 0.02
 """Of learnt scales and corrected variances, and the change of log-precisions that is none."""
 SEEDS = 1_000
-"""Of random directions: others than those of the steps."""
+"""Seeds of random directions, different from those of the steps."""
 
 
 def begin(
     solver: WideSolver, shared: Shared, memory: Arrays, seen: Seen, *, settled: bool
 ) -> Shared:
-    """Ask for the first products with unit vectors and random signs."""
+    """Request the first products with unit vectors and random signs."""
     size = len(seen.mean)
     space = known_space(memory, size)
     precision = seen.diagonal + solver.prior_of(memory).term(seen.mean, seen.scale).diagonal
@@ -65,7 +65,7 @@ def begin(
 
 
 def _hubs(solver: WideSolver, space: Subspace, diagonal: np.ndarray) -> np.ndarray:
-    """Scales, and the coordinates that vary most with others, by random products."""
+    """Scales, and the coordinates with the strongest correlations, from random products."""
     few = slice(max(0, len(space.directions) - DIRECTION_COUNT), None)
     apart = space.products[few] - diagonal * space.directions[few]
     order = np.argsort(-np.linalg.norm(apart, axis=0), kind="stable")
@@ -131,7 +131,7 @@ def after_probe(solver: WideSolver, shared: Shared, memory: Arrays, answers: Rou
 
 
 def _ask_response(solver: WideSolver, shared: Shared, memory: Arrays, place: Seen) -> Shared:
-    """Ask for the diagonal on one side of q along the response to a scale."""
+    """Request the diagonal on one side of q along the response to a scale."""
     number, side = divmod(len(memory["response.slopes"]), 2)
     row, hub = memory["response.solution"][number], int(memory["response.hubs"][number])
     reach = (0.5 - side) * row / np.sqrt(row[hub])
@@ -141,11 +141,11 @@ def _ask_response(solver: WideSolver, shared: Shared, memory: Arrays, place: See
 
 
 def after_response(solver: WideSolver, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
-    """The variances of the other coordinates respond to a scale, and it to them.
+    """Combine the responses of variances to a scale, and of the scale to the variances.
 
-    With w_h the change of A_jj along the response x_h = A⁻¹e_h to scale h, V the block of A⁻¹
-    of the scales and W = (w_h), linear response of mean and variances has V(V − ½WWᵀ)⁻¹V in
-    its place, exact for groups that are independent given their scale.
+    With w_h the change of A_jj along the response x_h = A⁻¹e_h to scale h, V the block of A⁻¹ of
+    the scales and W = (w_h), linear response of mean and variances replaces V by V(V − ½WWᵀ)⁻¹V,
+    which is exact for groups that are independent given their scale.
     """
     place = Seen.unpack(memory)
     assert place is not None
@@ -183,9 +183,9 @@ def _finished(solver: WideSolver, place: Seen, memory: Arrays) -> Shared:
 def _with_variances(
     solver: WideSolver, memory: Arrays, place: Seen, space: Subspace, inflation: np.ndarray
 ) -> Arrays | None:
-    """The memory to go on with where the variances change learnt scales; None: they do not.
+    """The memory to continue with if the variances change learned scales; otherwise None.
 
-    Precisions of the prior that agree with them and with the mean then stay fixed.
+    Precisions of the prior that agree with the variances and with the mean are then kept fixed.
     """
     turns = int(memory.get("turns", np.asarray(0)))
     prior = ScalesPrior.known(solver.scale_facts, memory)

@@ -1,1 +1,1 @@
-"""Private centred scores for any model that is differentiable record by record."""
+"""Private centred scores for any model with a differentiable likelihood per record."""

@@ -1,8 +1,8 @@
 """Synthetic covariates of private scores: rows with the released marginals and moment.
 
-No record is in them. They give expectations over x: the information of θ, the slope and the
-variance of scores. Counts and second moment are those of private scoring
-(`tacit.methods.scoring`), of a matrix with one more column, a constant.
+They contain no record. They give expectations over x: the information of θ, and the slope and
+variance of scores. Counts and second moment are those of private scoring (`tacit.methods.scoring`),
+for a matrix with an additional constant column.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONSTANT_SCALE = 1e-3
 
 
 class Design(NamedTuple):
-    """What is counted: the columns of the covariates, with one constant among them."""
+    """The counted columns: those of the covariates, and one constant."""
 
     layout: Layout
     counted: Counted
@@ -37,12 +37,12 @@ class Design(NamedTuple):
 
     @property
     def numbers(self) -> int:
-        """How many columns are not constant."""
+        """Number of columns that are not constant."""
         return sum(feature.kind != "intercept" for feature in self.layout)
 
 
 def design_of(covariates: Covariates) -> Design:
-    """What to count, from the public schema alone."""
+    """The columns to count, from the public schema alone."""
     layout = covariates.layout
     own = len(layout)
     if not any(feature.kind == "intercept" for feature in layout):
@@ -51,7 +51,7 @@ def design_of(covariates: Covariates) -> Design:
 
 
 def described(design: Design, counts: np.ndarray, noise_sd: float, records: float) -> Marginals:
-    """Marginals from noisy counts; `records` is 0 where their number is not public."""
+    """Marginals from noisy counts; `records` is 0 if their number is not public."""
     return marginals(design.layout, design.counted, counts, noise_sd, records)
 
 
@@ -68,7 +68,7 @@ def synthetic_rows(
     moment: np.ndarray | None = None,
     noise_sd: float = 0.0,
 ) -> np.ndarray:
-    """Rows of the covariates' own columns; independent of each other without a moment."""
+    """Rows of the covariates' columns; without a moment the columns are independent."""
     scale = public_scale(design, found)
     layout, what = design.layout, design.counted
     if moment is None:
@@ -80,7 +80,7 @@ def synthetic_rows(
 
 
 def _clean_moment(design: Design, moment: np.ndarray, noise_sd: float) -> np.ndarray:
-    """The moment with less noise in the entries of columns that are not constant."""
+    """The moment with reduced noise in the entries of columns that are not constant."""
     matrix = triangle(moment, len(design.layout))
     free = np.array([feature.kind != "intercept" for feature in design.layout])
     inner = np.ix_(free, free)
@@ -92,10 +92,10 @@ def _clean_moment(design: Design, moment: np.ndarray, noise_sd: float) -> np.nda
 def denoised(seen: np.ndarray, noise_sd: float) -> np.ndarray:
     """The expected symmetric matrix given one with independent normal noise in its entries.
 
-    `noise_sd` is that off the diagonal; on it the noise is √2 times as large, as in a released
-    moment, so that the noise has the same law in every basis. Noise spreads eigenvalues apart. If
-    nothing is known of the eigenvectors, the expectation keeps them and replaces each eigenvalue λ
-    by λ − 2·noise_sd²·Σⱼ 1/(λ − λⱼ), here with terms that are bounded near λ.
+    `noise_sd` is that off the diagonal; on the diagonal the noise is √2 times as large, as in a
+    released moment, so that the noise has the same distribution in every basis. Noise spreads
+    eigenvalues. If nothing is known about the eigenvectors, the expectation keeps them and replaces
+    each eigenvalue λ by λ − 2·noise_sd²·Σⱼ 1/(λ − λⱼ), here with terms that are bounded near λ.
     """
     values, vectors = np.linalg.eigh(seen)
     gaps = values[:, None] - values
@@ -106,8 +106,8 @@ def denoised(seen: np.ndarray, noise_sd: float) -> np.ndarray:
 def check_ranges(design: Design, tables: Sequence[np.ndarray]) -> None:
     """Refuse plain records in units that the counts cannot describe.
 
-    A private method takes no range from the data. Where none is declared, numbers are counted
-    between −3 and 3. See `check_units`.
+    A private method takes no range from the data. Undeclared numbers are counted between −3 and 3.
+    See `check_units`.
     """
     what = design.counted
     for place, low, high in zip(what.numbers, what.low, what.high, strict=True):
@@ -124,6 +124,6 @@ def check_ranges(design: Design, tables: Sequence[np.ndarray]) -> None:
 
 
 def counted_at_ends(design: Design, counts: np.ndarray, noise_sd: float) -> str | None:
-    """Why released counts show a column in other units than its counts assume, if they do."""
+    """Reason if released counts show a column in other units than its counts assume, or None."""
     seen = counted_at_end(design.layout, design.counted, counts, noise_sd)
     return None if seen is None else f"{seen}; declare its low and high"

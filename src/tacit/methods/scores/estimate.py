@@ -1,18 +1,18 @@
 """Estimate θ and its posterior from released scores and curvatures. NumPy, post-processing only.
 
-At (θₜ, W) the n records' scores add up to sₜ ≈ n E[ψ] + N(0, nV + σₜ²I). What the simulator
-expects (`tacit.methods.scores.expected`) is that of synthetic covariates; the released curvature
+At (θₜ, W) the n records' scores add up to sₜ ≈ n E[ψ] + N(0, nV + σₜ²I). The simulator's
+expectation (`tacit.methods.scores.expected`) is for synthetic covariates; the released curvature
 corrects it. With H₀ the simulated slope and H = H₀^½ R H₀^½ the real one,
 
     E[ψ] is multiplied by T = H₀^½ R H₀^(−½),    V by G = H₀^½ R^½ H₀^(−½) from both sides.
 
 R is the ratio of released and simulated curvature, shrunk to 1 by empirical Bayes. A burn-in round
 solves n T (E[ψ | θ′] − E[ψ | θₜ]) = sₜ for θ′ under prior, noise and a proximal term. All main
-rounds use one W and are brought to the last estimate m,
+rounds use one W and are transferred to the last estimate m,
 
     s̄ = Σ aₜ(sₜ − n T (E[ψₜ | m] − E[ψₜ | θₜ])) ~ N(A(θ − m), nV + σ̄²I),    A = n T ∂E[ψ]/∂θ,
 
-a Gaussian likelihood of θ in which the noise of privacy is contained.
+a Gaussian likelihood of θ that includes the privacy noise.
 """
 
 from __future__ import annotations
@@ -36,19 +36,21 @@ TRANSPORT_ERROR = 0.15
 WALKS, WALK = 8, 1.0
 """Steps towards a burn-in round's solution, and their largest length."""
 PROXIMAL_RANK = 20
-"""The eigenvalue of the information that sets the proximal term."""
+"""Rank of the eigenvalue of the information that sets the proximal term."""
 SCALE_STEP, MOST_STEPS = 1.25, 2
 """Scales of W that are tried: powers of the first, the exponent at most the second."""
 CHANGED = 2.0
-"""Factor by which the information along some direction has to change for a map to be made again."""
+"""Factor by which the information in some direction must change before a map is recomputed."""
 WORTH = 0.8
-"""By how much another map has to lower the largest variance to be worth the rounds before it."""
+"""Factor by which another map must reduce the largest variance to justify dropping the earlier
+rounds.
+"""
 STILL = 0.02
 LONGEST = 2.0
 
 
 class Ratio(NamedTuple):
-    """R, and the variance of its entries."""
+    """Ratio R of released and simulated curvature, and the variance of its entries."""
 
     mean: np.ndarray
     variance: np.ndarray
@@ -80,11 +82,11 @@ class Found(NamedTuple):
     information: np.ndarray
     linear: np.ndarray
     moved: float
-    """By how many posterior standard deviations the last turn moved the mean."""
+    """Posterior standard deviations by which the last iteration moved the mean."""
 
 
 class Estimator:
-    """All that stays the same after the covariates are known."""
+    """Everything that is constant once the covariates are known."""
 
     def __init__(self, simulator: Simulator, prior: PriorTerm, records: float) -> None:
         self.simulator, self.prior, self.records = simulator, prior, records
@@ -106,12 +108,12 @@ class Estimator:
         return whiten * np.sqrt(self.dimension / max(told, 1.0))
 
     def narrowest(self, theta: np.ndarray, ratio: Ratio, noise: float) -> np.ndarray:
-        """W at the scale at which the expected posterior has the least volume.
+        """W at the scale that minimises the volume of the expected posterior.
 
-        A larger W means that more scores are clipped, which costs information and gains noise:
-        `noise`, the standard deviation of the sum's, is the same for every W. Scales are tried from
-        1 upwards or downwards until the volume is larger again. The volume counts all directions
-        alike: their mean variance would be that of a few rare levels.
+        With a larger W more scores are clipped, which loses information, but the relative noise is
+        smaller: `noise`, the standard deviation in the sum, is the same for every W. Scales are
+        tried from 1 upwards or downwards until the volume increases. The volume weighs all
+        directions equally; the mean variance would be dominated by a few rare levels.
         """
         mapping, found = self.mapping(theta, ratio), {}
 
@@ -138,11 +140,12 @@ class Estimator:
         ratio: Ratio,
         noises: tuple[float, float],
     ) -> np.ndarray | None:
-        """W for θ, where the rounds that are left tell more with it than all rounds with this one.
+        """W for θ, if the remaining rounds are more informative with it than all rounds with this
+        one.
 
-        A map that was made where the information was another one shortens most scores along some
-        direction. `noises` are the standard deviations of the noise in the mean of all main scores,
-        and of those left.
+        A map computed where the information was different clips most scores in some direction.
+        `noises` are the standard deviations of the noise in the mean of all main scores, and of the
+        remaining ones.
         """
         before, now = (self._whole(self.simulator.fisher(one)) for one in (made_at, theta))
         root = np.linalg.cholesky(before)
@@ -158,7 +161,7 @@ class Estimator:
         return other if there < WORTH * here else None
 
     def _whole(self, fisher: np.ndarray) -> np.ndarray:
-        """The information of one record and its share of the prior's."""
+        """The information of one record plus its share of the prior's."""
         return _symmetric(fisher) + np.diag(self.prior.precision) / self.records
 
     def _variances(
@@ -199,7 +202,7 @@ class Estimator:
     def walked(
         self, theta: np.ndarray, mapping: np.ndarray, ratio: Ratio, score: np.ndarray, noise: float
     ) -> tuple[np.ndarray, float]:
-        """θ after a burn-in round, and how long the way was in units of one record's information.
+        """θ after a burn-in round, and the length of its move in units of one record's information.
 
         `score` and `noise` (its standard deviation) are those of the sum.
         """
@@ -236,7 +239,7 @@ class Estimator:
         start: np.ndarray,
         turns: int,
     ) -> Found:
-        """q from all main rounds, and the Gaussian likelihood that it was made from."""
+        """q from all main rounds, and the Gaussian likelihood that it is based on."""
         mean, precision = start, np.diag(self.prior.precision)
         information, linear, moved = np.zeros_like(precision), np.zeros_like(mean), np.inf
         own = [self.simulator.score(point, mapping, point, point) for point in history.points]
@@ -276,7 +279,7 @@ class Estimator:
     def _proximal(self, here: Expected) -> np.ndarray:
         """A quarter of the 20th largest information per record, in units of the prior's scale.
 
-        It keeps a coordinate of which next to nothing is known from being thrown far away.
+        It prevents a coordinate with little information from moving far away.
         """
         scale = 1.0 / np.sqrt(self.prior.precision)
         values = np.linalg.eigvalsh(_symmetric(np.outer(scale, scale) * here.fisher))[::-1]
@@ -303,10 +306,10 @@ def curvature_noise(noise_sd: float, dimension: int) -> float:
 
 
 def shrunk_ratio(before: Ratio | None, seen: np.ndarray, noise: float) -> Ratio:
-    """R given one more noisy look at it; off the diagonal the noise is 1/√2 of that on it.
+    """R given one more noisy observation; off the diagonal the noise is 1/√2 of that on it.
 
-    At first entries are taken to vary around the identity, and those of the diagonal around their
-    mean, by as much as what is seen varies beyond its noise (empirical Bayes).
+    Initially entries are assumed to vary around the identity, and those of the diagonal around
+    their mean, by as much as the observed entries vary beyond their noise (empirical Bayes).
     """
     size = len(seen)
     diagonal = np.eye(size, dtype=bool)

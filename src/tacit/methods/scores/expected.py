@@ -1,13 +1,13 @@
-"""What the server expects of scores: averages over synthetic records and simulated outcomes.
+"""Expected scores at the server: averages over synthetic records and simulated outcomes.
 
-Of the score ψ at (θ, W) with outcomes from θ′, per record and in the coordinates φ = W⁻ᵀθ:
+For the score ψ at (θ, W) with outcomes from θ′, per record and in the coordinates φ = W⁻ᵀθ:
 
     score     E[ψ],  0 where θ′ = θ                 slope   ∂E[ψ]/∂θ′ = E[ψ ∇log p(y | θ′)ᵀ]
     variance  E[ψψᵀ], with the part of the draws    released  E[h], what the curvature releases
     fisher    E[∇log p ∇log pᵀ] at θ′, in the coordinates of θ
 
 Outcomes are drawn at `base` and weighted by p(y | θ′)/p(y | base): near θ with base = θ, far away
-with base = θ′. The same draws serve every call, so that differences of two scores are smooth in θ′.
+with base = θ′. All calls use the same draws, so that differences of two scores are smooth in θ′.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from tacit.support.compiler import jax, jnp
 
 SEED = 0x5C0E
 DRAWS = 8
-"""Simulated outcomes per synthetic record, besides those that centre its score."""
+"""Simulated outcomes per synthetic record, in addition to those that centre its score."""
 FARTHEST_RATIO = 30.0
 
 
 class Expected(NamedTuple):
-    """The averages of the module's first lines."""
+    """The averages listed in the module docstring."""
 
     score: Any
     slope: Any
     variance: Any
     drawn: Any
-    """The part of `variance` that the draws of a visit make: it differs from round to round."""
+    """The part of `variance` due to the draws of a visit; it differs from round to round."""
     released: Any
     fisher: Any
     level: Any
@@ -45,7 +45,7 @@ class Expected(NamedTuple):
 
 
 class Simulator:
-    """`Expected` for one set of synthetic records; what was computed is kept."""
+    """`Expected` for one set of synthetic records, with cached results."""
 
     def __init__(self, law: OutcomeLaw, rows: np.ndarray) -> None:
         self.law, self.rows = law, rows
@@ -55,7 +55,7 @@ class Simulator:
     def expected(
         self, theta: np.ndarray, mapping: np.ndarray, base: np.ndarray, truth: np.ndarray
     ) -> Expected:
-        """At (θ, W), with outcomes drawn at `base` and weighted to those of `truth`."""
+        """Averages at (θ, W), with outcomes drawn at `base` and weighted to those of `truth`."""
         return Expected(*self._kept("all", theta, mapping, base, truth))
 
     def score(
@@ -78,7 +78,7 @@ class Simulator:
 
 @functools.lru_cache(maxsize=32)
 def _program(law: OutcomeLaw, what: str) -> Callable[..., Any]:
-    """Compiled once per law: runs of one model share it."""
+    """Compiled once per distribution, so that runs of one model share it."""
     programs: dict[str, Callable[..., Any]] = {
         "all": _averages,
         "score": lambda *given: (_averages(*given).score,),  # the rest is not computed
@@ -156,7 +156,7 @@ def _averages(
 
 
 def _curvature(found: Centring) -> tuple[Array, Array]:
-    """Rows r with h = Σ rrᵀ, and what the draws of a visit add to ψ, about its mean."""
+    """Rows r with h = Σ rrᵀ, and the contribution of a visit's draws to ψ, about its mean."""
     share = found.gains[:, None] * found.weights / found.weights.size
     rows = jnp.sqrt(jnp.maximum(share, 0.0))[..., None] * found.scores
     centres = found.gains[::-1, None] * found.centres

@@ -1,6 +1,7 @@
-"""`PrivateScores`: any model that is differentiable record by record, from centred clipped scores.
+"""`PrivateScores`: inference from centred clipped scores, for any model with a differentiable
+likelihood per record.
 
-Five kinds of answer, all of them sums over all of a party's records:
+Five kinds of answer, all of them sums over all records of a party:
 
     counts      of the covariates           → synthetic covariates
     moment      of z/|z|, z = scale∘(x − centre)  → their correlations
@@ -56,7 +57,9 @@ from tacit.support.compiler import jnp
 
 SHARES = {COUNTS: 0.03, CURVATURE: 0.04}
 RANK_SHARES = {"plain": 0.02, "sum": 0.05}
-"""Of the rank histogram: with noise of each party's own it sees little at any price."""
+"""Share of the rank histogram: if each party adds its own noise, it has little power at any
+share.
+"""
 SECOND_CURVATURE, BURN_IN = 0.06, 0.09
 MOST_GROWING = 40
 """Rounds of the burn-in over which shares grow; earlier ones have equal shares."""
@@ -65,19 +68,23 @@ MAIN_ROUNDS = 5
 USUAL_ROUNDS, LEAST_ROUNDS = 17, 12
 MOST_PARAMETERS = 100
 FARTHEST = 0.5
-"""How far the noise of the main rounds may move θ, in units of one record's information."""
+"""Limit on how far the noise of the main rounds may move θ, in units of one record's
+information.
+"""
 MOST_BLURRED = 1.0
-"""How far noise may move the eigenvalues of the columns' correlations, which are 1 on average."""
+"""Limit on how far noise may move the eigenvalues of the columns' correlations, which are 1 on
+average.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateScores(SummedMethod):
-    """Counts, moment, curvatures, centred scores and ranks; see the module.
+    """Counts, moment, curvatures, centred scores and ranks; see the module docstring.
 
     Parameters
     ----------
     clip, clip_end, noise_end
-        Not settings of this method, which finds its own scale: leave them out.
+        Not used by this method, which computes its own scale: leave them out.
     dtype
         Floating-point type of the records, "float64".
     """
@@ -124,7 +131,7 @@ class PrivateScores(SummedMethod):
             )
 
     def check_settled(self, model: Model, settled: Mapping[str, Any]) -> None:
-        """Refuse a run whose noise is larger than what a linearised posterior can contain.
+        """Refuse a run whose noise is too large for a linearised posterior.
 
         In the coordinates of the map W the information of one record is about 1, so that noise of
         sd σ̄ in the sum of scores moves θ by about σ̄√d/(0.75n). Noise of sd σ in the sum of D × D
@@ -163,8 +170,27 @@ class PrivateScores(SummedMethod):
         precision = sum(_summed_noise(settled, visit) ** -2.0 for visit in main)
         return score_bound(model.dimension) / math.sqrt(precision)
 
+    def settling_risk(self, model: Model, settled: Mapping[str, Any]) -> str | None:
+        """Where noise alone moves θ in a burn-in round by more than a step can be linearised over.
+
+        The burn-in may then not arrive, which shows only afterwards. As in `check_settled`.
+        """
+        if not self.total_units:
+            return None
+        noise = score_bound(model.dimension) * _summed_noise(settled, self.stages.index(SCORE))
+        moved = noise * math.sqrt(model.dimension) / (0.75 * self.total_units)
+        if moved <= FARTHEST:
+            return None
+        return (
+            f"Some fits with {self.total_units} records in {len(settled)} parties and this ε do "
+            "not settle, and say so only after the budget is spent: noise moves θ by "
+            f"{moved:.2g} units of one record's information in an early round, at most "
+            f"{FARTHEST:g} to rely on it; use privacy.aggregation = 'secure' or 'trusted', a "
+            "larger epsilon, more records or fewer parameters."
+        )
+
     def known_limits(self, model: Model, settled: Mapping[str, Any]) -> str | None:
-        """How wide intervals will be, where some will be more than `WIDE` times as wide."""
+        """Warning if some intervals will be more than `WIDE` times as wide as without privacy."""
         if not self.total_units:
             return None
         assert isinstance(model, SimulatesOutcomes)
@@ -239,7 +265,7 @@ class PrivateScores(SummedMethod):
         return self.budget_shares(mu)[visit]
 
     def budget_shares(self, mu: float) -> tuple[float, ...]:
-        """What each visit spends of Σ μ² = `mu`²; they add up to 1."""
+        """Share of each visit in Σ μ² = `mu`²; they add up to 1."""
         return _budget_shares(
             self.stages, mu, self._columns, self.total_units, self.parties, self.aggregation
         )
@@ -299,9 +325,9 @@ def _budget_shares(
     parties: int,
     aggregation: str,
 ) -> tuple[float, ...]:
-    """Fixed parts of Σ μ², and the rest for the main scores, the t-th ∝ t.
+    """Fixed shares of Σ μ², and the rest for the main scores, the t-th ∝ t.
 
-    The second moment of D columns takes more where its noise would hide correlations of 0.3.
+    The second moment of D columns gets more if its noise would hide correlations of 0.3.
     """
     moment = 0.0
     if MOMENT in stages:

@@ -1,10 +1,9 @@
 """The sums that a party releases in private scores, each bounded by construction.
 
 At a public θ and map W (d × d), with C = `CLIP`·√d, B = 2d and η = `SLACK`, a record has the score
-u = W∇log p(y | x, θ), shortened by c = min(1, C/|u|). Shortening makes its expectation under the
-model differ from 0: the bias of clipping. The record therefore simulates outcomes yₖ of its own
-covariates, in two independent sets a = 1, 2 with weights qₖ (`tacit.models.outcomes`), and
-subtracts
+u = W∇log p(y | x, θ), clipped by c = min(1, C/|u|). Clipping makes its expectation under the model
+differ from 0. The record therefore simulates outcomes yₖ for its own covariates, in two independent
+sets a = 1, 2 with weights qₖ (`tacit.models.outcomes`), and subtracts
 
     b_a = meanₖ qₖ(cₖ − 1)uₖ,                         which estimates E[cu | x], for E[u | x] = 0
     τ_a = meanₖ qₖcₖ|uₖ|²,   g_a = min(1, (1 + η/2)C/(C + |b_a|), B/τ_a)
@@ -12,14 +11,14 @@ subtracts
     score       ψ = ½ Σ_a w_a(cu − b_a)
     curvature   h = ½ Σ_a g_a meanₖ qₖcₖuₖuₖᵀ
 
-Whatever the record, the draws, θ and W are: |w_a(cu − b_a)| ≤ w_a(C + |b_a|) ≤ (1 + η)C, hence
-|ψ| ≤ (1 + η)C; h is positive semi-definite with |h| ≤ tr h ≤ B. Both are then divided by their
-bounds and clipped by `tacit.privacy.bounded`, which changes nothing but for rounding.
+For any record, draws, θ and W: |w_a(cu − b_a)| ≤ w_a(C + |b_a|) ≤ (1 + η)C, hence |ψ| ≤ (1 + η)C; h
+is positive semi-definite with |h| ≤ tr h ≤ B. Both are then divided by their bounds and clipped by
+`tacit.privacy.bounded`, which has no effect except for rounding.
 
-Draws depend on a record's position and the visit's secret key alone. With the key fixed, a record
-that is replaced changes its own term only; where a record is added or removed, the draws of the
-others are moved to other positions, which does not change their joint law.
-docs/methods/dp-scores.md has the proof.
+Draws depend only on a record's position and the visit's secret key. With the key fixed, replacing a
+record changes only its own term; if a record is added or removed, the draws of the others move to
+other positions, which does not change their joint distribution. The proof is in
+docs/methods/dp-scores.md.
 """
 
 from __future__ import annotations
@@ -43,22 +42,24 @@ from tacit.support.compiler import jax, jnp
 CLIP = 1.3
 """C/√d: a whitened score has |u|² = d on average."""
 SLACK = 0.1
-"""η: how much longer than C a centred score may be."""
+"""η: relative excess over C that a centred score may have."""
 TRACE = 2.0
 """B/d."""
 MARGIN = 1.0 - 1e-5
-"""Share of the bounds C and B that is used: the rest covers the rounding of one term."""
+"""Share of the bounds C and B that is used; the rest covers the rounding of one term."""
 OUTCOMES = 4
-"""K: simulated outcomes in each of the two sets."""
+"""K: number of simulated outcomes in each of the two sets."""
 LEVELS, RANKS = 4, 5
-"""Bins of the rank histogram: of the predicted mean, and of the rank."""
+"""Numbers of bins of the rank histogram: by predicted mean, and by rank."""
 CHUNK = 512
-"""Records that are worked on at a time."""
+"""Number of records that are processed at a time."""
 _DRAWS = 0x0D7A
 
 
 class Centring(NamedTuple):
-    """What a record's simulated outcomes give; the first axis of all but `sound` is the set."""
+    """Quantities from a record's simulated outcomes; the first axis of all but `sound` is the
+    set.
+    """
 
     scores: Array
     """uₖ, (sets, K, d)."""
@@ -71,7 +72,9 @@ class Centring(NamedTuple):
     gains: Array
     """g_a."""
     sound: Array
-    """False if a number is not finite or beyond `LARGEST_NORM`: the record then adds nothing."""
+    """False if a number is not finite or beyond `LARGEST_NORM`; the record then contributes
+    nothing.
+    """
 
 
 def score_bound(dimension: int) -> float:
@@ -92,7 +95,8 @@ def trace_bound(dimension: int) -> float:
 def draws_key(secret: Array) -> Array:
     """The key of a visit's simulated outcomes.
 
-    It comes from the secret key. JAX's own generator expands it: these draws hide nothing.
+    It is derived from the secret key and expanded by JAX's own generator, because these draws
+    protect nothing.
     """
     words = jax.random.bits(jax.random.fold_in(secret, _DRAWS), (2,), jnp.uint32)
     return jax.random.wrap_key_data(words, impl="threefry2x32")
@@ -229,7 +233,7 @@ def rank_sum(
 def _in_chunks(
     summed: Callable[[Records, Array, Array], Bounded], records: Records, mask: Array, key: Array
 ) -> Bounded:
-    """The sum over all records, some at a time; `summed` is given batches of length 1."""
+    """The sum over all records, in chunks; `summed` receives batches of length 1."""
     count = mask.shape[0]
     size = min(CHUNK, count)
     chunks = math.ceil(count / size)

@@ -1,9 +1,9 @@
-"""The prior at the server: any differentiable density, and the posterior that it gives.
+"""The prior at the server: any differentiable density, and the resulting posterior.
 
-A Gaussian prior is exact. Any other one meets the Gaussian likelihood of the scores in a
-variational Gaussian q: its natural gradient uses E_q[∇log p] and E_q[∇²log p] over fixed
-antithetic draws, and a step is taken only if the free energy does not rise. Where the posterior
-is not normal its moments come from many such q, one at each value of one coordinate.
+A Gaussian prior is exact. With any other prior, q is a variational Gaussian: its natural gradient
+uses E_q[∇log p] and E_q[∇²log p] over fixed antithetic draws, and a step is taken only if the free
+energy does not increase. If the posterior is not normal, its moments are computed from many such q,
+one at each value of one coordinate.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ STILL = 1e-6
 NORMAL_ENOUGH = 0.95
 """Effective share of q's draws above which a posterior counts as normal."""
 AXES = 8
-"""Coordinates along which dividing a posterior is considered."""
+"""Number of coordinates considered as the axis of a divided posterior."""
 NEGLIGIBLE, MOST_NODES = 9.0, 60
 """Nats below the top at which a side of a divided posterior ends, and its largest length."""
 CUT_OFF = 1e-3
-"""Weight of the last value on a side above which that side is not described."""
+"""Largest weight of the last value on a side; above it that side counts as truncated."""
 
 
 class Local(NamedTuple):
@@ -43,7 +43,7 @@ class Likelihood(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A normal q of some coordinates, the others fixed."""
+    """A normal q of some coordinates, with the others fixed."""
 
     mean: np.ndarray
     """Mean of all coordinates."""
@@ -65,7 +65,7 @@ class Evaluation(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Mean and precision of the posterior, and the effective share of the draws that found them."""
+    """Mean and precision of the posterior, and the effective share of its draws."""
 
     mean: np.ndarray
     precision: np.ndarray
@@ -73,10 +73,10 @@ class Moments(NamedTuple):
 
 
 class PriorTerm:
-    """log p(θ) of a model, with a Gaussian of about its location and scale."""
+    """log p(θ) of a model, with a Gaussian approximation of its location and scale."""
 
     def __init__(self, model: Model, mean: np.ndarray, precision: np.ndarray) -> None:
-        """`mean` and diagonal `precision` are the prior's, or those of its stand-in."""
+        """`mean` and diagonal `precision` are those of the prior, or of its approximation."""
         self.model, self.mean, self.precision = model, mean, precision
         self.exact = not model.has_site_prior
         normal = np.random.default_rng(0x5C0E).standard_normal((DRAWS, len(mean)))
@@ -85,10 +85,10 @@ class PriorTerm:
         self._run: Any = None
 
     def local(self, point: np.ndarray) -> Local:
-        """Gradient and precision of the Gaussian stand-in, for the search for the mode.
+        """Gradient and precision of the Gaussian approximation, for the search for the mode.
 
-        The exact density may have no mode there: that of a hierarchy grows without bound where all
-        groups are alike and their spread goes to 0, as it is where a fit starts.
+        The exact density may have no mode there: that of a hierarchy grows without bound if all
+        groups are equal and their spread goes to 0, as at the start of a fit.
         """
         return Local(self.precision * (self.mean - point), np.diag(self.precision))
 
@@ -107,11 +107,11 @@ class PriorTerm:
     def moments(
         self, information: np.ndarray, linear: np.ndarray, mean: np.ndarray, precision: np.ndarray
     ) -> Moments:
-        """Moments of the exact posterior, of which `mean` and `precision` are a first guess.
+        """Moments of the exact posterior; `mean` and `precision` are a first estimate.
 
         Importance weights of q's draws show whether the posterior is normal. If it is not, as with
         the spread of a hierarchy, it is divided along one coordinate: at each of many values of
-        this one the others are normal, or nearly so.
+        this coordinate, the others are normal or nearly so.
         """
         if self.exact:
             return Moments(mean, precision, 1.0)
@@ -141,7 +141,9 @@ class PriorTerm:
     def _nodes(
         self, likelihood: Likelihood, whole: Node, axis: int, free: np.ndarray, step: float
     ) -> list[Node]:
-        """Normal posteriors at values of one coordinate, outwards until they weigh nothing."""
+        """Normal posteriors at values of one coordinate, outwards until their weight is
+        negligible.
+        """
         start = whole._replace(precision=whole.precision[np.ix_(free, free)])
         middle = self._variational(likelihood, start.mean, start.precision, free)
         top, sides = middle.evidence, []
@@ -157,9 +159,9 @@ class PriorTerm:
         return [*reversed(sides[1]), middle, *sides[0]]
 
     def _axis(self, likelihood: Likelihood, whole: Node) -> int:
-        """The coordinate without which the posterior is nearest to a normal one.
+        """The coordinate given which the posterior is closest to normal.
 
-        It is one of those with which the prior's curvature changes most, in units of q's.
+        It is one of those along which the prior's curvature changes most, in units of q's.
         """
         covariance, every = np.linalg.inv(whole.precision), np.arange(len(whole.mean))
         shifts = covariance / np.sqrt(np.diagonal(covariance))
@@ -177,7 +179,7 @@ class PriorTerm:
     def _variational(
         self, likelihood: Likelihood, mean: np.ndarray, precision: np.ndarray, free: np.ndarray
     ) -> Node:
-        """q of the coordinates `free`; the others are kept at `mean`."""
+        """q of the coordinates `free`; the others are fixed at `mean`."""
         inner = np.ix_(free, free)
         information = likelihood.information[inner]
         least = 1e-3 * self.precision[free]  # keeps q proper where log p is not concave
@@ -237,7 +239,7 @@ class PriorTerm:
         return Evaluation(energy, gradient[free], hessian[np.ix_(free, free)], evidence, share)
 
     def _evaluated(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """log p, its gradients and Hessians; as many points at a time as there are draws."""
+        """log p, its gradients and Hessians, in batches of as many points as there are draws."""
         if self._run is None:
             log_prior = self.model.log_prior
 

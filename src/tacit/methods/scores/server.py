@@ -1,4 +1,4 @@
-"""The server's half of private scores: one stage after the other, from sums alone."""
+"""The server's half of private scores: one stage after another, from sums alone."""
 
 from __future__ import annotations
 
@@ -37,21 +37,23 @@ PUBLIC = {
     SCORE: ("point", "map"),
     RANK: ("point", "edges"),
 }
-"""What each stage has to know."""
+"""Public arrays of each stage."""
 UNUSABLE = (ValueError, ArithmeticError)
-"""Raised where released numbers give no estimate; NumPy's LinAlgError is a ValueError."""
+"""Errors raised if released numbers give no estimate; NumPy's LinAlgError is a ValueError."""
 TURNS, LAST_TURNS = 1, 4
 SIGNIFICANT = 0.01
 LEAST_SHARE = 0.5
-"""Effective share of draws below which the posterior under the exact prior is not described."""
+"""Effective share of draws below which the posterior under the exact prior is not described
+well.
+"""
 SETTLED = 0.5
-"""Posterior standard deviations by which the last turn may have moved q's mean."""
+"""Posterior standard deviations by which the last iteration may have moved q's mean."""
 FAR = 1.0
 """Largest move of θ in the last burn-in round, in units of one record's information."""
 
 
 class Staged(Protocol):
-    """What the server needs of the method."""
+    """Parts of the method that the server needs."""
 
     @property
     def stages(self) -> tuple[str, ...]: ...
@@ -61,7 +63,7 @@ class Staged(Protocol):
 
 
 class Fit(NamedTuple):
-    """Goodness of fit by the rank histogram."""
+    """Goodness of fit from the rank histogram."""
 
     statistic: float
     degrees: int
@@ -70,7 +72,7 @@ class Fit(NamedTuple):
 
 
 class ScoresServer:
-    """A pure function of what was released; simulations are kept between rounds."""
+    """A pure function of the releases; simulations are cached between rounds."""
 
     def __init__(self, method: Staged, run: Run) -> None:
         assert isinstance(run.model, SimulatesOutcomes)
@@ -134,7 +136,7 @@ class ScoresServer:
         return self._with_score(known, number) if stage == SCORE else {}
 
     def _fallback(self, known: Arrays, following: Sequence[str]) -> Arrays:
-        """Usable arrays for the next stage where `_published` found none."""
+        """Usable arrays for the next stage if `_published` found none."""
         columns = len(self.design.layout)
         usable = {
             "centre": np.zeros(columns),
@@ -147,7 +149,7 @@ class ScoresServer:
         return {name: usable[name] for name in names if name not in known}
 
     def _published(self, known: Arrays, following: Sequence[str]) -> Arrays:
-        """What the next stage has to know."""
+        """Public arrays of the next stage."""
         if following == (MOMENT,):
             found = self._marginals(known)
             return {"centre": found.centre, "scale": public_scale(self.design, found)}
@@ -170,13 +172,13 @@ class ScoresServer:
         return {name: known[name] for name in names}, memory
 
     def _burns_in(self, number: int) -> bool:
-        """Whether a second curvature is still to come."""
+        """True if a second curvature is still to come."""
         return CURVATURE in self.method.stages[number:]
 
     def _with_curvature(
         self, known: Arrays, total: np.ndarray, noise_sd: float, number: int
     ) -> Arrays:
-        """R, and a map for the scores that follow."""
+        """R, and a map for the next scores."""
         estimator, point = self.estimator(known), known["point"]
         before = self._ratio(known) if "ratio" in known else None
         noise = curvature_noise(noise_sd, estimator.dimension)
@@ -189,7 +191,7 @@ class ScoresServer:
         return found | {"map": mapping, "made_at": point}
 
     def _main_noise(self, number: int) -> float:
-        """Standard deviation of the noise in the weighted mean of the scores that follow."""
+        """Standard deviation of the noise in the weighted mean of the remaining scores."""
         following = enumerate(self.method.stages[number:], number + 1)
         noise = np.array([self.run.noise_sd(one) for one, stage in following if stage == SCORE])
         return score_bound(self.prior.mean.size) / math.sqrt(float(np.sum(noise**-2.0)))
@@ -222,7 +224,9 @@ class ScoresServer:
         return found | {"effective_share": np.array([moments.share]), "moved": np.array([q.moved])}
 
     def _renewed(self, known: Arrays, mean: np.ndarray, number: int) -> Arrays:
-        """A new map if the remaining rounds gain by it; rounds of the old one are then dropped."""
+        """A new map if the remaining rounds benefit from it; rounds with the old one are then
+        dropped.
+        """
         left = self._main_noise(number)
         noise = (left**-2.0 + float(np.sum(known["noise"] ** -2.0))) ** -0.5
         made_at, ratio = known.get("made_at", self.start), self._ratio(known)
@@ -253,7 +257,7 @@ class ScoresServer:
         return described(self.design, known["counts"], self.count_noise_sd, records)
 
     def estimator(self, known: Arrays) -> Estimator:
-        """Made from counts and moment; the same ones give the same simulations."""
+        """Estimator from counts and moment; equal inputs give equal simulations."""
         names = [name for name in (COUNTS, MOMENT) if name in known]
         key = b"".join(known[name].tobytes() for name in names)
         if self._made is None or self._made[0] != key:
@@ -268,7 +272,7 @@ class ScoresServer:
         return Estimator(Simulator(self.law, rows), self.prior, found.records)
 
     def _gaussian(self, known: Arrays) -> Natural:
-        """q in its family; mean-field keeps the marginals, so that intervals stay what they are."""
+        """q in its family; mean-field keeps the marginals, so that intervals do not change."""
         mean, precision = known["mean"], known["precision"]
         if isinstance(self.run.family, FullGaussian):
             return {"linear": precision @ mean, "quadratic": -0.5 * precision}
@@ -277,7 +281,7 @@ class ScoresServer:
 
 
 def checked(found: Arrays) -> Arrays:
-    """`found`, if all of it is finite and its precision positive definite."""
+    """`found`, if it is finite and its precision positive definite."""
     wrong = [name for name, one in found.items() if name != "ways" and not np.isfinite(one).all()]
     if wrong:
         raise FloatingPointError(f"not finite: {', '.join(wrong)}")
@@ -291,10 +295,10 @@ def _failed(known: Arrays, number: int) -> Arrays:
 
 
 def trouble(server: ScoresServer, memory: Arrays) -> str | None:
-    """Why q is not the posterior, if what was released shows it.
+    """Reason why q is not the posterior, if the releases show it.
 
-    The counts show columns in other units than are assumed; the burn-in shows that θ had not
-    arrived when the main rounds began; the last estimate whether it had settled.
+    The counts show whether columns are in other units than assumed, the burn-in whether θ had
+    converged when the main rounds began, and the last estimate whether it had converged.
     """
     if "failed" in memory:
         rounds = ", ".join(f"{number:.0f}" for number in memory["failed"])
@@ -335,11 +339,11 @@ def rank_fit(ranks: np.ndarray, noise_sd: float) -> Fit:
     """χ² of noisy counts against equal counts of all ranks at each level of the prediction.
 
     Within a level of N records the counts have variance N/K each (about their mean, K ranks) and
-    noise of variance σ², so that Σ (count − mean)²/(N/K + σ²) has about χ² of K − 1 degrees of
-    freedom. Of these the slope and the ends of each level are tested by themselves as well, and of
-    the slopes and ends the two combinations in which a wrong link and a wrong spread show: slopes
-    of one sign at the outer levels and the other one between them, and the ends of all levels. The
-    smallest of the four p-values is multiplied by 4.
+    noise of variance σ², so that Σ (count − mean)²/(N/K + σ²) has approximately a χ² distribution
+    with K − 1 degrees of freedom. The slope and the ends of each level are also tested separately,
+    and so are the two combinations of slopes and ends that indicate a wrong link and a wrong
+    spread: slopes of one sign at the outer levels and the other sign between them, and the ends of
+    all levels. The smallest of the four p-values is multiplied by 4.
     """
     from scipy import stats
 
@@ -361,7 +365,7 @@ def rank_fit(ranks: np.ndarray, noise_sd: float) -> Fit:
 
 
 def _contrasts(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Slope over the places, and how much lies at both ends; orthonormal."""
+    """Slope over the positions, and the weight at both ends; orthonormal."""
     place = np.arange(count) - 0.5 * (count - 1)
     ends = np.square(place) - np.mean(np.square(place))
     return place / np.linalg.norm(place), ends / np.linalg.norm(ends)
@@ -370,8 +374,8 @@ def _contrasts(count: int) -> tuple[np.ndarray, np.ndarray]:
 def _misfit(slopes: np.ndarray, spreads: np.ndarray) -> str:
     """The shape of the misfit that the histogram shows most clearly.
 
-    Three contrasts over the ranks: their slope at all levels, how that differs between levels, and
-    how much lies at both ends. All have squares of about their degrees of freedom by chance.
+    Three contrasts over the ranks: their slope at all levels, how it differs between levels, and
+    the weight at both ends. By chance, the square of each is about its degrees of freedom.
     """
     spread = float(np.sum(spreads)) / math.sqrt(LEVELS)
     named = {

@@ -1,14 +1,14 @@
-"""How wide intervals will be, from what is public before anything is released.
+"""Expected widths of intervals, from public facts before anything is released.
 
-Whitened scores are taken for u = r·v with r standard normal, |v|² = d and independent directions,
-as those of a regression with normal errors. With C = a√d the clip keeps c = min(1, a/|r|), so that
-a direction has slope H = E[c r²] and variance V = E[c² r²] per record, in which noise of variance
-σ̄² in the sum of n records adds σ̄²/n:
+Whitened scores are approximated by u = r·v with r standard normal, |v|² = d and independent
+directions, as for a regression with normal errors. With C = a√d the clip is c = min(1, a/|r|), so a
+direction has slope H = E[c r²] and variance V = E[c² r²] per record, to which noise of variance σ̄²
+in the sum of n records adds σ̄²/n:
 
     width = √(V + σ̄²/n)/H   times that without privacy,
 
-at the scale of W at which it is the narrowest. The coefficient of a level that a share p of the
-records have is told by scores of length |r|√(d − 1 + 1/p), which the clip shortens sooner.
+at the scale of W that minimises it. The coefficient of a level with a share p of the records
+depends on scores of length |r|√(d − 1 + 1/p), which are clipped more.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WIDE = 1.6
 
 
 class Widths(NamedTuple):
-    """Times the widths without privacy."""
+    """Widths relative to those without privacy."""
 
     usual: float
     rare: float
@@ -34,7 +34,7 @@ class Widths(NamedTuple):
 
 
 def expected_widths(dimension: int, noise: float, records: int) -> Widths:
-    """`noise` is the standard deviation of that in the weighted mean of the main scores."""
+    """Expected widths; `noise` is the sd of the noise in the weighted mean of the main scores."""
     extra = noise**2 / records
     scales = SCALE_STEP ** np.arange(-MOST_STEPS, MOST_STEPS + 1.0)
     widths = [width(CLIP / scale, extra / scale**2) for scale in scales]

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class ScoringServer:
-    """A pure function of what was released; intermediate results are cached."""
+    """A pure function of the releases; intermediate results are cached."""
 
     def __init__(self, method: PrivateScoring, run: Run) -> None:
         model = run.model
@@ -102,7 +102,7 @@ class ScoringServer:
 
     @staticmethod
     def _shared(q: Natural, known: Arrays, public: Sequence[str], kept: Sequence[str]) -> Shared:
-        """What is published with the next requests, and what stays at the server."""
+        """Arrays published with the next requests, and arrays kept at the server."""
         return Shared(q, {name: known[name] for name in public}, {n: known[n] for n in kept})
 
     def _no_width(self, public: Public) -> np.ndarray:
@@ -139,14 +139,14 @@ class ScoringServer:
         return scales(found, widest, self._score_sd)
 
     def _prior_sd(self, found: Marginals) -> np.ndarray:
-        """Prior sd of each weight; if scales are learnt, the largest likely value."""
+        """Prior sd of each weight; if scales are learned, the largest likely value."""
         if not self._autoscaled:
             return self.prior.sd
         sd = self._unit / np.where(self.scaled, self._column_scale(found), 0.1)
         return np.tile(sd, self.likelihood.outputs)
 
     def prior_of(self, known: Natural) -> Prior | LearntScalePrior:
-        """The declared prior, or the one whose scales are learnt."""
+        """The declared prior, or the one with learned scales."""
         if not self.method.learns_scale(self.run.model):
             return self.prior
         outputs = self.likelihood.outputs
@@ -169,11 +169,13 @@ class ScoringServer:
         return flattened(self._synthetic(q)[2].z, self.scaled)
 
     def _start(self, found: Marginals) -> Any:
-        """η of a record about which nothing is known."""
+        """η of a record without any information about it."""
         return 0.0 if found.outcome is None else self.likelihood.link(found.outcome)
 
     def _scaled(self, q: Natural) -> Natural:
-        """Shorten the longest directions, and include C in the map, so that the clip is 1."""
+        """Shorten the directions of largest variance, and include C in the map, so that the clip
+        is 1.
+        """
         q = q | {"bend": self._bend(q)}
         public = self._public(q)
         prior = public.to_x / self._prior_sd(self._marginals(q))[:, None]
@@ -218,7 +220,7 @@ class ScoringServer:
         return self._known[1]
 
     def _gaussian(self, found: Solved) -> Natural:
-        """q in its family; mean-field keeps the marginals, so that intervals stay what they are."""
+        """q in its family; mean-field keeps the marginals, so that intervals do not change."""
         if isinstance(self.run.family, FullGaussian):
             precision = found.precision
             return {"linear": precision @ found.mean, "quadratic": -0.5 * precision}

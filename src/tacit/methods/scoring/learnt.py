@@ -1,15 +1,15 @@
-"""The default prior of private scoring: scales of the coefficients learnt from the releases.
+"""The default prior of private scoring: scales of the coefficients are learned from the releases.
 
-Of `tacit.models.learnt_scale`, met with a Gaussian likelihood of information J and pull b, both in
-φ. Given the ratios λ_g of the columns' scales to the common one, all posteriors N(·) of a fixed τ
-have the eigenvectors of DJD in common, D = diag(λ u). Their mixture over τ is therefore known: it
-has the mean and the average covariance that a normal prior of precision
+The prior of `tacit.models.learnt_scale` is combined with a Gaussian likelihood of information J and
+linear term b, both in φ. Given the ratios λ_g of the columns' scales to the common one, the
+posteriors for all fixed τ share the eigenvectors of DJD, D = diag(λ u). Their mixture over τ can
+therefore be computed: it has the mean and the average covariance of a normal prior of precision
 
     P = D⁻¹ V diag(1/E[τ²/(1 + τ²e)] − e) Vᵀ D⁻¹,    DJD = V diag(e) Vᵀ,
 
-would give, and the covariance of the means besides. The scale is integrated out, so that intervals
-are no narrower where the signal is weak. λ_g² follows by E[φ²/τ²], as in variational inference.
-Post-processing only: it costs no budget.
+plus the covariance of the means. The scale is integrated out, so that intervals are not too narrow
+if the signal is weak. λ_g² is updated by E[φ²/τ²], as in variational inference. This is
+post-processing and costs no budget.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import numpy as np
 from tacit.models.learnt_scale import CONSTANT_SCALE, FREEDOM, LearntScalePrior
 
 SCALES = np.exp2(np.arange(-6.0, 3.25, 0.25))
-"""τ/u over which the mixture is a sum."""
+"""Values of τ/u over which the mixture is summed."""
 REFITS = 6
 
 
 class Integrated(NamedTuple):
-    """In φ: precision of the equivalent normal prior, and the covariance of the means."""
+    """Precision of the equivalent normal prior, and the covariance of the means, in φ."""
 
     precision: np.ndarray
     between: np.ndarray
@@ -37,19 +37,19 @@ class _Mixture(NamedTuple):
 
     weights: np.ndarray
     gain: np.ndarray
-    """τ²/(1 + τ²e), one row for each τ."""
+    """τ²/(1 + τ²e), one row per τ."""
     values: np.ndarray
     vectors: np.ndarray
     basis: np.ndarray
     along: np.ndarray
     carried: np.ndarray
-    """Change of the constant per change of the other coefficients."""
+    """Change of the intercept per change of the other coefficients."""
     constant: np.ndarray
-    """Its mean where all others are 0."""
+    """Mean of the intercept if all others are 0."""
 
 
 def integrated(prior: LearntScalePrior, information: np.ndarray, pull: np.ndarray) -> Integrated:
-    """The mixture over τ of posteriors with information J and pull b = J(estimate) in φ."""
+    """The mixture over τ of posteriors with information J and linear term b = J(estimate) in φ."""
     free, unit = prior.column >= 0, prior.unit
     column, size = prior.column[free], np.bincount(prior.column[free])
     degrees = FREEDOM + np.sum(~free)
@@ -80,7 +80,7 @@ def integrated(prior: LearntScalePrior, information: np.ndarray, pull: np.ndarra
 def _mixture(
     free: np.ndarray, information: np.ndarray, pull: np.ndarray, scale: np.ndarray, constant: float
 ) -> _Mixture:
-    """The mixture for given ratios of scales; the constant is integrated out first."""
+    """The mixture for given ratios of scales; the intercept is integrated out first."""
     outer = information[np.ix_(~free, free)]
     own = information[np.ix_(~free, ~free)] + constant * np.eye(int(np.sum(~free)))
     carried = np.linalg.solve(own, outer)

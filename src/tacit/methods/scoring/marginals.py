@@ -1,13 +1,13 @@
-"""Marginals from noisy counts, and the public map z = scale∘(x − centre) that they give.
+"""Marginals from noisy counts, and the public map z = scale∘(x − centre) based on them.
 
-The scale of z decides how much each coordinate suffers from the noise, which is the same in every
-coordinate of a clipped score: a coordinate of variance v = E[z²] gives information ∝ f v/σ² about
-its weight on x, where f is the variance of x. The expected loss Σ f/(1/τ² + n²κ²f v/σ²) under
-Σ v = 1, with prior sd τ, is minimised by water-filling,
+The scale of z determines the effect of the noise on each coordinate, because the noise is the same
+in every coordinate of a clipped score: a coordinate of variance v = E[z²] gives information ∝ f
+v/σ² about its weight on x, where f is the variance of x. The expected loss Σ f/(1/τ² + n²κ²f v/σ²)
+under Σ v = 1, with prior sd τ, is minimised by water-filling,
 
     v = max(0, c − b/f),    b = σ²/(nκτ)²,
 
-which gives nothing to columns that are too rare to be seen through the noise. But ‖z‖ must not vary
+which gives nothing to columns that are too rare to be detected in the noise. But ‖z‖ must not vary
 too much between records, because the clip shortens the longest most. Setting scale² to v/√f instead
 of v/f is a compromise between the two.
 """
@@ -28,7 +28,7 @@ DIRECTIONS = 8
 MISSING = 3.0
 """Noise standard deviations up to which a count is treated as zero."""
 LEAST_SHARE = 0.02
-"""Smallest share of the water level c that a coordinate gets: none is left out."""
+"""Smallest share of the water level c that a coordinate gets, so that no coordinate is dropped."""
 
 
 class Marginals(NamedTuple):
@@ -49,7 +49,7 @@ class Marginals(NamedTuple):
 
 
 def simplex(values: np.ndarray) -> np.ndarray:
-    """The nearest vector without negative numbers that adds up to 1.
+    """The nearest non-negative vector with sum 1.
 
     >>> simplex(np.array([0.9, 0.3, -0.1]))
     array([0.8, 0.2, 0. ])
@@ -182,7 +182,7 @@ def scales(found: Marginals, prior_sd: np.ndarray, score_sd: float) -> np.ndarra
 
 
 def apart(what: Counted, found: Marginals, scale: np.ndarray) -> np.ndarray:
-    """Weights on y = scale∘(x − centre) without the part that all levels of a category share.
+    """Weights on y = scale∘(x − centre) without the part common to all levels of a category.
 
     If every record has one of the levels, that part contributes a constant 0 to η.
     """
@@ -195,12 +195,14 @@ def apart(what: Counted, found: Marginals, scale: np.ndarray) -> np.ndarray:
 
 
 def flattened(z: np.ndarray, free: np.ndarray) -> np.ndarray:
-    """W of z′ = (I − WᵀW) z, in which the longest directions are no longer than the next one.
+    """W of z′ = (I − WᵀW) z, which reduces the directions of largest variance to that of the next
+    one.
 
-    Noise is the same in every direction of z, while correlated columns put most of ‖z‖, which the
-    clip bounds, into a few directions. Shortening these reduces the relative noise of all others.
-    With vₖ the eigenvectors of z's second moment and lₖ its falling eigenvalues, the rows of W are
-    √(1 − gₖ)·vₖ with gₖ = √(l_R₊₁/lₖ) for k ≤ R. The constant keeps its own direction.
+    Noise is the same in every direction of z, while for correlated columns a few directions account
+    for most of ‖z‖, which the clip bounds. Shortening these reduces the relative noise of all
+    others. With vₖ the eigenvectors of z's second moment and lₖ its eigenvalues in decreasing
+    order, the rows of W are √(1 − gₖ)·vₖ with gₖ = √(l_R₊₁/lₖ) for k ≤ R. The constant keeps its
+    own direction.
     """
     moment = z.T @ z / len(z)
     moment[np.ix_(free, ~free)] = moment[np.ix_(~free, free)] = 0.0

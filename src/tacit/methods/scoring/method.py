@@ -1,17 +1,17 @@
 """`PrivateScoring`: generalised linear models from noisy counts, one second moment and scores.
 
-Three kinds of answer, all of them sums over the whole of a party's records:
+Three kinds of answer, all of them sums over all records of a party:
 
     visit 0     counts of the columns           → one public map z = scale∘(x − centre)
     visit 1     second moment of z/‖z‖          → synthetic covariates, hence expected curvature
     visit 2 …   clipped scores at the server's θ → q
 
-The shares of the budget are fixed in advance; that of the t-th score grows as √t. Parties release
-sums only and the server uses nothing but their total: how records are divided between the parties
-does not change the law of the result. docs/methods/private-scoring.md has the derivation.
+The shares of the budget are fixed in advance; that of the t-th score grows like √t. Parties release
+sums and the server uses only their total, so the division of records between the parties does not
+change the distribution of the result. The derivation is in docs/methods/private-scoring.md.
 
-Requests publish what a party needs to know: the map, the point θ and the limit k of the residual.
-They carry neither q nor a factor, and a reply is the released sum alone.
+Requests publish what a party needs: the map, the point θ and the limit k of the residual. They
+contain neither q nor a factor, and a reply is the released sum alone.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ COUNTS_SHARE, MOMENT_SHARE = 0.08, 0.04
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateScoring(SummedMethod):
-    """Counts, second moment and scores; see the module.
+    """Counts, second moment and scores; see the module docstring.
 
-    Where the model declares no prior, the scales of the coefficients are learnt from the releases
-    and integrated out (`tacit.models.learnt_scale`). A declared prior is kept.
+    If the model declares no prior, the scales of the coefficients are learned from the releases and
+    integrated out (`tacit.models.learnt_scale`). A declared prior is used unchanged.
 
     Parameters
     ----------
     empirical_bayes
-        True: learn scales although a prior is declared, whose sd is then a shape only. False: take
-        N(0, 1) where none is declared. By default neither.
+        True: learn scales although a prior is declared, of which only the ratios of its sds are
+        used. False: use N(0, 1) if none is declared. By default neither.
     clip, clip_end, noise_end
-        Not settings of this method, which finds its own scale: leave them out.
+        Not used by this method, which computes its own scale: leave them out.
     dtype
         Floating-point type of the records, "float64".
     """
@@ -135,7 +135,7 @@ class PrivateScoring(SummedMethod):
         return float((1.0 - COUNTS_SHARE - MOMENT_SHARE) * weights[visit - 2] / np.sum(weights))
 
     def party_likelihood(self, model: Model) -> ScoreLikelihood:
-        """The score that parties add up and its bound, which decides how it is clipped."""
+        """The score that parties sum, and its bound, which determines the clip."""
         assert isinstance(model, Scores)
         return model.score_likelihood()
 
@@ -167,12 +167,14 @@ class PrivateScoring(SummedMethod):
     def contributions(
         self, model: Model, family: Family, key: Array, task: Task, tally: Tally
     ) -> tuple[Bounded, Array]:
-        """The scores: counts are never longer than the clip, and moments are directions only."""
+        """Contributions of the scores; counts never exceed the clip, and moments are directions
+        only.
+        """
         del family, key
         return self._scores(model, task, tally), units_present(task.weights)
 
     def learns_scale(self, model: Model) -> bool:
-        """Whether the prior's scale is learnt."""
+        """True if the prior's scale is learned."""
         if self.empirical_bayes is not None:
             return self.empirical_bayes
         return isinstance(model, LearnsScale) and model.scale_unit is not None

@@ -1,16 +1,17 @@
 """The three sums that a party releases in private scoring, each bounded by construction.
 
-With G columns counted (y among them), z linear in x and everything but x and y public:
+With G counted columns (including y), z linear in x, and everything except x and y public:
 
-* counts: for each categorical column its one-hot levels, for each number its place between two of
-  a dozen knots, for a bounded y its place between its bounds, for a y of K levels its one-hot. Each
-  is a vector of norm ≤ 1 without a negative coordinate, so that a record has norm ≤ √G and a
-  substitution moves the sum by √(2G) at most (all is divided by √G);
-* second moment: uuᵀ with u = z/‖z‖, of norm 1; a substitution moves it by √2 at most;
-* score: w ψ(y, η) z with w = min(1, 1/(b(η)‖z‖)) and b(η) ≥ |ψ| whatever y is. Its norm is ≤ 1, and
-  a substitution moves the sum by 2 at most. With K levels it is w ψ ⊗ z with ψ = e_y − p: of norm
-  w‖ψ‖‖z‖, and ‖ψ‖² = 1 − 2p_y + ‖p‖² is largest, b², for the y of least p. w does not depend on
-  y, so that the sum of E[ψ] = 0 is 0 at the true θ: clipping costs information and no bias.
+* counts: for each categorical column its one-hot vector, for each number its position between two
+  of a dozen knots, for a bounded y its position between its bounds, for a y of K levels its one-hot
+  vector. Each is a non-negative vector of norm ≤ 1, so a record has norm ≤ √G and replacing a
+  record moves the sum by at most √(2G) (everything is divided by √G);
+* second moment: uuᵀ with u = z/‖z‖, of norm 1; replacing a record moves it by at most √2;
+* score: w ψ(y, η) z with w = min(1, 1/(b(η)‖z‖)) and b(η) ≥ |ψ| for any y. Its norm is ≤ 1, and
+  replacing a record moves the sum by at most 2. With K levels it is w ψ ⊗ z with ψ = e_y − p, of
+  norm w‖ψ‖‖z‖, and ‖ψ‖² = 1 − 2p_y + ‖p‖² is largest, b², for the least probable y. w does not
+  depend on y, so the expected sum is 0 at the true θ: clipping loses information but causes no
+  bias.
 """
 
 from __future__ import annotations
@@ -29,23 +30,23 @@ from tacit.support.compiler import jnp
 
 KNOTS = 12
 WIDEST = 3.0
-"""Numbers are counted up to this many of their declared scale from their centre."""
+"""Numbers are counted up to this many declared scales from their centre."""
 
 
 LARGEST_ASKED = 1e30
 ROUNDING = 2.0**-44
-"""See `score_sum`."""
+"""Rounding margin of norms; see `score_sum`."""
 
 
 class Counted(NamedTuple):
-    """What is counted: the places of levels in x, column by column, and of numbers with knots."""
+    """The counted columns: indices of levels in x, by column, and of numbers with knots."""
 
     groups: tuple[np.ndarray, ...]
     numbers: np.ndarray
     low: np.ndarray
     high: np.ndarray
     largest: float | None
-    """The largest y, where y is counted."""
+    """The largest y, if y is counted."""
     smallest: float = 0.0
     levels: int = 0
     """Number of levels of y; 0 if y is a number."""
@@ -57,7 +58,7 @@ class Counted(NamedTuple):
 
     @property
     def columns(self) -> int:
-        """G: how many vectors of norm ≤ 1 a record is counted as."""
+        """G: number of vectors of norm ≤ 1 that a record contributes."""
         return len(self.groups) + len(self.numbers) + (self.outcomes > 0)
 
     @property
@@ -69,7 +70,7 @@ class Counted(NamedTuple):
 def counted(
     layout: Layout, largest: float | None, smallest: float = 0.0, levels: int = 0
 ) -> Counted:
-    """What to count, from the public schema alone."""
+    """The columns to count, from the public schema alone."""
     groups: dict[str, list[int]] = {}
     numbers, low, high = [], [], []
     for place, feature in enumerate(layout):
@@ -96,8 +97,8 @@ def counted(
 def _own_units(feature: Feature) -> bool:
     """True if the declared bounds show that most values are not within 0 ± `WIDEST`.
 
-    This is so if the bounds exclude most of that interval, or if a wide range lies on one side of
-    0, such as 0 … 120 years.
+    This is the case if the bounds exclude most of that interval, or if a wide range lies on one
+    side of 0, such as 0 … 120 years.
     """
     inside = min(feature.high, WIDEST) - max(feature.low, -WIDEST)
     one_sided = feature.low >= 0.0 or feature.high <= 0.0
@@ -105,9 +106,10 @@ def _own_units(feature: Feature) -> bool:
 
 
 def counts_sum(what: Counted, records: Records, mask: Array, clip: Array) -> Bounded:
-    """Σ of the counts of every record times C/√G; a number is shared by its two nearest knots.
+    """Σ of the counts of every record times C/√G; a number is divided between its two nearest
+    knots.
 
-    Levels are added up where they lie in x, and picked out of the sum.
+    Levels are summed in the columns of x and selected from the sum.
     """
     x, unit = records["x"], clip / math.sqrt(what.columns)
     levels, parts = np.concatenate([np.zeros(0, np.int64), *what.groups]), []
@@ -142,12 +144,16 @@ def counts_sum(what: Counted, records: Records, mask: Array, clip: Array) -> Bou
 
 
 def _at_most_one(numbers: Array) -> Array:
-    """What a row's numbers, each counted as a vector of norm ≤ 1, add to its square; or NaN."""
+    """Bound on the squared norm of a row's numbers, each counted as a vector of norm ≤ 1; or
+    NaN.
+    """
     return jnp.sum(jnp.where(jnp.isnan(numbers), jnp.nan, 1.0), axis=1)
 
 
 def moment_sum(x: Array, centre: Array, scale: Array, mask: Array, clip: Array) -> Bounded:
-    """Σ uuᵀ as its upper triangle (`pack_symmetric`); z = 0 has no direction and adds nothing."""
+    """Σ uuᵀ as its upper triangle (`pack_symmetric`); z = 0 has no direction and contributes
+    nothing.
+    """
     return clip_moments(scale * (x - centre), clip, mask, filled=True)
 
 
@@ -168,16 +174,16 @@ def score_sum(
 
     With K levels `point` has K rows of weights and the sum is Σ w ψ ⊗ z, one row per level.
 
-    z = y − Wᵀa with y = scale∘(x − centre), a = Wy and W = `bend` is written down for every record,
-    and its norm is that of the numbers which are added up. A norm in closed form, or a projection
-    of the sum, would leave rounding errors of the size of y in a sum of much shorter z, and both
-    centre and W are a server's. a is computed once; the compiler may compute z from it twice, for
-    norm and sum, with other roundings. `ROUNDING` times ‖z‖ + Σ |a_r|‖W_r‖ ≥ ‖y‖, added to the
-    norm, covers them: each is at most 2⁻⁵³ of that, and there are fewer than 200.
+    z = y − Wᵀa with y = scale∘(x − centre), a = Wy and W = `bend` is computed explicitly for every
+    record, and its norm is that of the summed numbers. A norm in closed form, or a projection of
+    the sum, would leave rounding errors of the size of y in a sum of much shorter z, and both
+    centre and W come from the server. a is computed once; the compiler may compute z from it twice,
+    for norm and sum, with different rounding. `ROUNDING` times ‖z‖ + Σ |a_r|‖W_r‖ ≥ ‖y‖, added to
+    the norm, covers the errors: each is at most 2⁻⁵³ of that, and there are fewer than 200.
 
-    A record whose score is not finite, or whose x or z is beyond `LARGEST_NORM`, adds nothing, and
-    no record adds anything if the server asks with numbers beyond `LARGEST_ASKED`: whether a party
-    answers must not depend on what either does to one record.
+    A record whose score is not finite, or whose x or z is beyond `LARGEST_NORM`, contributes
+    nothing, and no record contributes anything if the request contains numbers beyond
+    `LARGEST_ASKED`: whether a party answers must not depend on the effect of either on one record.
     """
     x, y, outputs = jnp.asarray(records["x"]), records["y"], likelihood.outputs
     asked = jnp.concatenate([jnp.ravel(one) for one in (centre, scale, bend, point, reach)])

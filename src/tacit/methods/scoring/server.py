@@ -1,8 +1,8 @@
 """The server's half of private scoring: from noisy sums to q. NumPy, post-processing only.
 
-Near the truth the score at θₜ, clipped and noised, is s(θₜ) ≈ H(θ − θₜ) + e, e ~ N(0, V + σₜ²I),
-with H = n E[w ψ' zzᵀ] its expected slope and V = n E[w² Var(ψ) zzᵀ] its sampling variance. All
-rounds see the same records, so V is common and only the noise averages out:
+Near the truth the score at θₜ, clipped and with noise, is s(θₜ) ≈ H(θ − θₜ) + e, e ~ N(0, V +
+σₜ²I), with H = n E[w ψ' zzᵀ] its expected slope and V = n E[w² Var(ψ) zzᵀ] its sampling variance.
+All rounds use the same records, so V is common and only the noise averages out:
 
     s̄ + H θ̄ ~ N(H θ, V + σ̄² I),    s̄ = Σ aₜ sₜ,  θ̄ = Σ aₜ θₜ,  σ̄² = Σ aₜ² σₜ².
 
@@ -10,13 +10,13 @@ With the prior N(m₀, P₀⁻¹) and the gain K = H(V + σ̄²I)⁻¹ this is a
 
     precision K H + P₀,    (K H + P₀) m = K(s̄ + H θ̄ − r) + P₀ m₀,
 
-whose width has the noise in it. H and V are expectations under q and not at its mean, and
-r = n E[w (E_q ψ-mean − its value at m) z] is what the width of q adds to expected outcomes: the
-score is made zero on average over q, as in variational inference. Without r, a q that is
-wide because little was learnt would predict rare outcomes far too often.
+whose width includes the noise. H and V are expectations under q, not values at its mean, and r = n
+E[w (E_q ψ-mean − its value at m) z] is the change of the expected score due to the width of q: the
+score is zero on average over q, as in variational inference. Without r, a wide q would predict rare
+outcomes far too often.
 
-H comes from a noisy second moment and noisy counts; an error E in it puts E(θ − θ̄) into the
-equation, and its variance is added to V + σ̄²I for the precision that is reported.
+H is computed from a noisy second moment and noisy counts; an error E in it adds E(θ − θ̄) to the
+equation, and its variance is added to V + σ̄²I for the reported precision.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class Prior(NamedTuple):
 class Solved(NamedTuple):
     """q over the weights on x: mean, precision; Var_q(η) of z's rows.
 
-    Of K levels the last is the covariance of K − 1 numbers, `tacit.models.glm.softmax_scores`.
+    With K levels the last is the covariance of K − 1 numbers, see
+    `tacit.models.glm.softmax_scores`.
     """
 
     mean: np.ndarray
@@ -88,7 +89,7 @@ class Public(NamedTuple):
     apart: np.ndarray
     """Removes the part of weights on y that does not change η (`marginals.apart`)."""
     to_x: np.ndarray
-    """θ on x = to_x @ θ on z, for all levels where there are several."""
+    """θ on x = to_x @ θ on z, for all levels if there are several."""
     to_z: np.ndarray
 
 
@@ -113,11 +114,11 @@ def choose_scale(
     score_sd: float,
     start: Any,
 ) -> tuple[float, float]:
-    """(1/C, k): the factor of the map's scale and the reach for which the least is lost.
+    """(1/C, k): the factor of the map's scale and the reach that minimise the expected loss.
 
-    The expected loss in log-likelihood is ½ tr(H₁ S) a record, H₁ the unclipped information and S
-    the posterior's covariance, both at η = `start`. Of what is about as good the largest C is
-    taken: it changes the least in the scores.
+    The expected loss in log-likelihood is ½ tr(H₁ S) per record, where H₁ is the unclipped
+    information and S the posterior's covariance, both at η = `start`. Among nearly equal values the
+    largest C is used, because it changes the scores least.
     """
     length = np.sqrt(np.sum(z * z, axis=1))
     origin = start if likelihood.levels else np.full(len(z), start)
@@ -149,11 +150,11 @@ def solve(
     prior: Prior | LearntScalePrior,
     width: np.ndarray,
 ) -> Solved:
-    """From the last point to the posterior of all rounds; `width` is the last q's.
+    """From the last point to the posterior of all rounds; `width` is that of the last q.
 
-    H, r and the width of q depend on each other and on m, and taking turns can swing between a wide
-    q and a narrow one: after a first pass each further one goes half of the way, as long as m moves
-    by more than `STILL` of its sd.
+    H, r and the width of q depend on each other and on m, and alternating updates can oscillate
+    between a wide q and a narrow one. After a first pass each further one is damped by ½, as long
+    as m moves by more than `STILL` of its sd.
     """
     points = history.points @ public.to_z.T
     start, last, mean = public.to_z @ prior.mean, points[-1], points[-1]
@@ -190,7 +191,9 @@ def solve(
 def _heard(
     public: Public, history: History, points: np.ndarray, mean: np.ndarray, width: np.ndarray
 ) -> Heard:
-    """All scores moved to `mean`, without what the width of q adds to expected outcomes."""
+    """All scores transferred to `mean`, without the effect of the width of q on expected
+    outcomes.
+    """
     there = np.vstack([points, mean])
     curvature, sampling, widened, change = public.likelihood.expected_scores(
         public.synthetic.z, public.records, there, width, public.reach
@@ -246,7 +249,7 @@ def _steeper(points: np.ndarray, history: History, curvature: np.ndarray) -> flo
 
 
 def _reported(public: Public, heard: Heard, before: np.ndarray, gap: np.ndarray) -> np.ndarray:
-    """The precision with the doubt about H in it (`ScoreLikelihood.curvature_doubt`)."""
+    """The precision including the uncertainty of H (`ScoreLikelihood.curvature_doubt`)."""
     (z, uncertain), bend = public.synthetic, public.bend
     curvature, information, told = heard.curvature, heard.information, public.apart @ bend
     for _ in range(2):
@@ -275,7 +278,7 @@ def _prior_precision(public: Public, prior: Prior) -> np.ndarray:
 
 
 def _information(z: np.ndarray, each: np.ndarray, weight: np.ndarray, records: float) -> np.ndarray:
-    """n E[w c zzᵀ] with a number c a record, or n E[w C ⊗ zzᵀ] with one matrix C for all."""
+    """n E[w c zzᵀ] with one number c per record, or n E[w C ⊗ zzᵀ] with one matrix C for all."""
     if each.ndim == 1:
         return weighted_moment(z, weight * each, records)
     return np.kron(each, weighted_moment(z, weight, records))

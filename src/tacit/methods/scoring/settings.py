@@ -10,4 +10,4 @@ class PrivateScoringSettings(MethodSettings, frozen=True, kw_only=True, tag="dp-
 
     builds = "tacit.methods.scoring.method:PrivateScoring"
     empirical_bayes: bool | None = None
-    """Whether the scale of the prior is learnt; by default where model.prior_sd is not declared."""
+    """True if the scale of the prior is learned; by default if model.prior_sd is not declared."""

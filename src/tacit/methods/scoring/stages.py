@@ -1,4 +1,4 @@
-"""The stages of private scoring, and what is published and kept between them."""
+"""The stages of private scoring, and the arrays published and kept between them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ COUNTS, MOMENT, SCORE = "counts", "moment", "score"
 """The stages; each releases one array of the same name."""
 COUNTS_ROUND, MOMENT_ROUND = 1, 2
 PUBLIC = ("centre", "scale", "bend", "point", "reach")
-"""What requests for a score publish."""
+"""Public arrays of requests for a score."""
 KEPT = ("counts", "moment", "points", "scores", "noise", "width")
-"""What the server keeps of earlier rounds."""
+"""Arrays of earlier rounds that the server keeps."""

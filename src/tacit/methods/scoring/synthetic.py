@@ -1,7 +1,7 @@
 """Synthetic covariates with the released marginals and second moment, for both private methods
 that work with scores (`dp-scoring`, `dp-scores`).
 
-No record is in them. They give expectations over x: information, slope and variance of scores.
+They contain no record. They give expectations over x: information, slope and variance of scores.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from tacit.methods.scoring.party import Counted
 
 DRAWS = 1000
 SEED = 0x5C0E
-"""Public and fixed: every server draws the same ones."""
+"""Public fixed seed, so that every server draws the same rows."""
 FLOOR = 0.2
 """Smallest eigenvalue of a correlation matrix; noise can make eigenvalues negative."""
 SIZES = np.array([0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4])
 """Standard deviations of correlations in the mixture prior: most are small, a few large."""
 FITS = 30
 MATCHES = 8
-"""Turns in which the second moment of u = z/‖z‖ is matched."""
+"""Number of iterations in which the second moment of u = z/‖z‖ is matched."""
 MOST = 0.98
 """Largest correlation of z that is tried."""
 
 
 class Synthetic(NamedTuple):
-    """Rows of z, and how uncertain their covariance is: the variance of each entry's error."""
+    """Rows of z, and the variance of the error of each entry of their covariance."""
 
     z: np.ndarray
     doubt: np.ndarray
@@ -75,10 +75,10 @@ def correlated(
     """Rows of z with the released second moment of u = z/‖z‖, as far as it exceeds its noise.
 
     Correlations between columns are shrunk towards 0 (`_shrunk`). Those of u are smaller than those
-    of z, because a record in which many columns are large together has the longest z: correlations
-    R of z are found by R ← R + shrunk − have until the moment of the synthetic u is the shrunk one.
-    Independent rows are transformed by the linear map that moves them least (the optimal transport
-    of Gaussians); every column keeps its released variance.
+    of z, because a record in which many columns are large together has the longest z. Correlations
+    R of z are computed by R ← R + shrunk − have until the moment of the synthetic u is the shrunk
+    one. Independent rows are transformed by the linear map that moves them least (the optimal
+    transport of Gaussians); every column keeps its released variance.
     """
     z = independent(layout, what, found, scale, draws)
     least = 0.1 * np.square(scale) * found.variance
@@ -108,8 +108,8 @@ def _matched(
     outer: np.ndarray,
     sd: np.ndarray,
 ) -> tuple[np.ndarray, float]:
-    """Rows whose u has the moment `wanted`·`outer` in the pairs `among`, and how many times larger
-    than those of u the correlations of z are.
+    """Rows whose u has the moment `wanted`·`outer` in the pairs `among`, and the ratio of the
+    correlations of z to those of u.
     """
     inner = np.ix_(free, free)
     among, wanted, outer, sd = among[inner], wanted[inner], outer[inner], sd[free]
@@ -178,7 +178,9 @@ def _count_doubt(found: Marginals, scale: np.ndarray, free: np.ndarray) -> np.nd
 
 
 def _transport(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """T = A^(−½)(A^½ B A^½)^½ A^(−½) takes covariance A to B; both floored."""
+    """T = A^(−½)(A^½ B A^½)^½ A^(−½) maps covariance A to B; both have their eigenvalues
+    floored.
+    """
     values, vectors = np.linalg.eigh(before)
     values = np.sqrt(np.maximum(values, FLOOR))
     root, inverse = (vectors * values) @ vectors.T, (vectors / values) @ vectors.T

@@ -1,4 +1,4 @@
-"""Checks that columns are in units that private counts can describe."""
+"""Check that columns are in units that private counts can describe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tacit.models import Model, Records
 from tacit.models.capabilities import Scores
 
 MOST_OUTSIDE = 0.05
-"""Largest share of a column's values that may lie outside the range in which it is counted."""
+"""Largest share of a column's values that may be outside the range in which it is counted."""
 LEAST_SPREAD = 0.01
 """Smallest standard deviation of a column, as a share of that range."""
 MOST_AT_END = 0.25
@@ -31,11 +31,11 @@ def counted_columns(model: Scores) -> Counted:
 def check_units(model: Model, parties: Mapping[str, Records]) -> None:
     """Refuse plain records in units that the counts of private scoring cannot describe.
 
-    A private method takes no range from the data. Where none is declared, columns are taken for
-    standardised ones. Values far outside would be counted at the ends of that range and values
-    close together between two knots: curvature and posterior would be wrong. This check reads the
-    records where one process has them all, before anything is charged. Whether it refuses depends
-    on them, its words do not.
+    A private method takes no range from the data. Undeclared columns are assumed to be
+    standardised. Values far outside would be counted at the ends of that range, and values close
+    together between two knots: curvature and posterior would be wrong. This check uses the records
+    if one process has all of them, before anything is charged. Whether it refuses depends on the
+    records, but its message does not.
     """
     if not isinstance(model, Scores):
         return
@@ -56,10 +56,10 @@ def check_units(model: Model, parties: Mapping[str, Records]) -> None:
 
 
 def unfit_values(x: np.ndarray, low: float, high: float, *, centred: bool = True) -> str | None:
-    """Why the values of a column cannot be counted in [low, high]; None if they can.
+    """Reason why the values of a column cannot be counted in [low, high]; None if they can.
 
-    `centred`: the spread is measured from the mean, which an intercept absorbs, else from 0. The
-    words hold no number of the records, because nothing is charged for one.
+    `centred`: the spread is measured from the mean, which an intercept absorbs, otherwise from 0.
+    The message contains no number computed from the records, because nothing is charged for one.
     """
     if float(np.mean((x < low) | (x > high))) > MOST_OUTSIDE:
         return "many of its values are outside"
@@ -72,9 +72,9 @@ def unfit_values(x: np.ndarray, low: float, high: float, *, centred: bool = True
 def counted_at_end(
     layout: Layout, what: Counted, counts: np.ndarray, noise_sd: float
 ) -> str | None:
-    """Whether released counts have many values at an end that is not a declared bound.
+    """Whether released counts show many values at an end that is not a declared bound.
 
-    The last knot there holds everything beyond it. Returns the column, share and end in words.
+    The last knot there contains everything beyond it. Returns a text with column, share and end.
     """
     first = sum(len(group) for group in what.groups)
     hats = counts[first : first + KNOTS * len(what.numbers)].reshape(-1, KNOTS)
@@ -94,7 +94,7 @@ def counted_at_end(
 
 
 def counted_outside(model: Model, counts: np.ndarray, noise_sd: float) -> str | None:
-    """Why released counts show a column in other units than its counts assume, if they do."""
+    """Reason if released counts show a column in other units than its counts assume, or None."""
     assert isinstance(model, Scores)
     seen = counted_at_end(model.layout, counted_columns(model), counts, noise_sd)
     if seen is None:

@@ -5,8 +5,8 @@ computes E[T(record)] at q on the party's side (`Model.statistics`); a party rel
 
     Σ_{batch} min(1, C/‖E[T]‖) E[T] + N(0, noise_sd² I),
 
-its factor becomes that sum over the batch's rate, and the next round replaces it, or with a damping
-ρ moves it: λ ← (1 − ρ)λ + ρ·new, the stochastic M-step. The clip is in the model's units: 1 is a
+its factor is that sum divided by the sampling rate, and the next round replaces it or, with damping
+ρ, moves it: λ ← (1 − ρ)λ + ρ·new, the stochastic M-step. The clip is in the model's units: 1 is a
 typical record.
 
 **Sensitivity.** One unit is one contribution of norm ≤ C over all coordinates: 2C under
@@ -14,7 +14,7 @@ replace-one, √2·C if the model declares its statistics nonnegative.
 
 **Pure ε.** With δ = 0 contributions are clipped in the L1 norm, which moves the sum by at most C or
 2C, and the noise is Laplace noise of scale Δ/ε in every coordinate. The L1 norm of a matrix of d²
-numbers is far larger than its L2 norm, so that this suits few columns.
+numbers is far larger than its L2 norm, so this is only useful for few columns.
 
 **Repair.** A noisy sum may not be a valid sum of statistics: a precision or a count may be
 negative. "truncate" takes the positive part of a precision or of counts at the party, which biases
@@ -81,8 +81,9 @@ class ExpectedStatistics(LocalMethod):
 
     Exact if the statistics do not depend on q. Otherwise one step of coordinate ascent: update the
     latent variables given q, then θ given them. With `sampling_rate` < 1 the sum is that of a batch
-    over its share of the records: stochastic variational inference, which needs damping. `batches`
-    are "poisson", or "shuffled": passes in which every record is in one batch. Not private.
+    divided by its share of the records: stochastic variational inference, which needs damping.
+    `batches` are "poisson", or "shuffled": passes in which every record is in one batch. Not
+    private.
 
     Parameters
     ----------
@@ -446,9 +447,9 @@ class PrivateStatistics(PrivateMethod):
     def _summing(self, run: Run) -> Combine:
         """Server half of the sums.
 
-        Requests carry an equal share of the likelihood in q (possibly repaired) to every party, and
-        updates are Δₘ = ρ(sₘ − that share). With u = q/prior, k of M parties per round and R the
-        raw sum, R ← R − ρ(k/M)R + ΣΔₘ + ρ(k/M)u.
+        Requests contain an equal share of the likelihood in q (possibly repaired) for every party,
+        and updates are Δₘ = ρ(sₘ − that share). With u = q/prior, k of M parties per round and R
+        the raw sum, R ← R − ρ(k/M)R + ΣΔₘ + ρ(k/M)u.
         """
         prior = run.prior
         read = aware_q if self.noise_aware and self.repair == "none" else plain_q
@@ -535,7 +536,7 @@ class PrivateStatistics(PrivateMethod):
         return clip_units(contributions, clip, there, tally=tally, norm=norm)
 
     def _factor(self, model: Model, family: Family, q: Natural, value: Any) -> Natural:
-        """λ of the factor made of the released sums, scaled to all records."""
+        """λ of the factor given by the released sums, scaled to all records."""
         value = jax.tree.map(lambda leaf: leaf / self.sampling_rate, value)
         truncate = self.repair == "truncate"
         if truncate and isinstance(family, Dirichlets):

@@ -44,7 +44,7 @@ Floor = Callable[[Natural, int], Any]
 
 @dataclass(frozen=True)
 class Form(abc.ABC):
-    """Public maps between a change of natural parameters and what is clipped and noised."""
+    """Public maps between a change of natural parameters and the clipped, noisy coordinates."""
 
     precision_weight: float
     own_factor: ClassVar[bool] = False

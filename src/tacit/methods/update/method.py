@@ -1,8 +1,8 @@
 """`PrivateUpdate`: the local update, clipped and noised once per round (TMLR §4.2).
 
-A party's records are split into shards, each shard computes an update as a separate party would,
-and the noisy sum of their clipped changes Δₖ = λ*ₖ − λ_q is released. The shard's computation costs
-nothing: only its clipped change is seen.
+A party's records are split into shards, each shard computes an update like a separate party, and
+the noisy sum of their clipped changes Δₖ = λ*ₖ − λ_q is released. The computation of a shard costs
+nothing: only its clipped change is released.
 
 | shards | objective  | shard k solves                  | released                           |
 |--------|------------|---------------------------------|------------------------------------|
@@ -131,7 +131,7 @@ class PrivateUpdate(PrivateMethod):
         Steps, learning rate and draws of Adam in a shard of a model without such steps, e.g. a
         network.
     form
-        Coordinates in which the change is clipped; chosen by the unit if left out.
+        Coordinates in which the change is clipped; by default chosen by the unit.
     sampling_rate
         Probability that a party takes part in a round, with unit = "party".
     adaptive
@@ -260,7 +260,7 @@ class PrivateUpdate(PrivateMethod):
         return math.ceil(units / UNITS_PER_SHARD)
 
     def summands(self, units: int) -> int:
-        """Number of shards: those without records contribute as well."""
+        """Number of shards, including shards without records."""
         return self.shards_of(units)
 
     def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
@@ -311,7 +311,7 @@ class PrivateUpdate(PrivateMethod):
         return self.unit == "party" or self.adjacency == "replace-one"
 
     def starts_at_prior(self, model: Model) -> bool:
-        """False: a wide prior has little curvature, and a first step could be too long."""
+        """Returns False: a wide prior has little curvature, and a first step could be too long."""
         return not (isinstance(self._form, Even) and isinstance(model, LinearPredictor))
 
     @property

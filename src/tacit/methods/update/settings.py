@@ -15,7 +15,7 @@ class PrivateUpdateSettings(WhitenedSettings, frozen=True, kw_only=True, tag="dp
     shards: Count | None = None
     """Number of shards into which a party's records are split; by default one per two records."""
     objective: Literal["averaged", "virtual"] | None = None
-    """What each shard solves."""
+    """Objective of each shard."""
     precision_weight: Positive | None = None
     """Share of the precision in the clip of form = "even"."""
     steps: Count | None = None

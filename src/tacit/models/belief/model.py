@@ -186,7 +186,9 @@ class BeliefNetwork(GaussianPriorModel):
         return self._layers(q["linear"] / (-2.0 * q["quadratic"])).weights.T
 
     def _chunked(self, records: Records, run: Callable[[Array, int], Array]) -> np.ndarray:
-        """Records in chunks of one shape; the first record fills the last chunk."""
+        """Process records in chunks of equal shape; the last chunk is padded with copies of the
+        first record.
+        """
         x = np.asarray(records["x"])
         found = []
         for number, begin in enumerate(range(0, len(x), CHUNK)):

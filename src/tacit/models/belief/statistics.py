@@ -9,10 +9,10 @@ hence c_j and ω_j of its Pólya–Gamma variable, and the best h_k given the ot
 
     logit h_k = b_k + Σ_j M_jk (x_j − ½ − ω_j E[η_j]) + (Σ_j ω_j M_jk²)(h_k − ½) − ½ Σ_j ω_j V_jk.
 
-All units of all records move at once, by half of the way in logits, a fixed number of times. A
-record's values depend on that record, on q and, by rounding, on the shape of the batch. For some q
-the sweeps make the rounding as large as the values, so that with privacy the shape must be public
-(replace-one).
+All units of all records are updated at once, by half of the step in logits, a fixed number of
+times. A record's values depend on that record, on q and, by rounding, on the shape of the batch.
+For some q the sweeps make the rounding errors as large as the values, so with privacy the shape
+must be public (replace-one).
 
 The expected complete log-likelihood is then quadratic in θ. At the means of q its gradient and the
 diagonal of its precision are, with a = x − ½ − ω∘E[η] and u = h(1 − h),
@@ -34,7 +34,7 @@ from tacit.models.polya_gamma import expected_weight, log_scale
 from tacit.models.statistics import Statistics
 
 PARTS = 8.0
-"""Norms of the two parts of a clipped gradient add up to at most this many clips."""
+"""The norms of the two parts of a clipped gradient add up to at most this many clips."""
 LOGIT_STEP = 0.5
 """Step of a sweep in the logits of h; at 1, units that explain the same pixels oscillate."""
 
@@ -135,8 +135,8 @@ class BeliefStatistics(Statistics):
     def norms(self) -> Array:
         """‖a hᵀ − M∘(ω uᵀ)‖² = ‖a‖²‖h‖² − 2(a∘ω)ᵀM(h∘u) + (ω²)ᵀM²(u²), plus the other terms.
 
-        The result is at least 1/`PARTS` of ‖a hᵀ‖ + ‖M∘(ω uᵀ)‖. `total` subtracts two sums; if a
-        hostile q makes them cancel, their rounding errors could otherwise exceed the norm.
+        The result is at least 1/`PARTS` of ‖a hᵀ‖ + ‖M∘(ω uᵀ)‖. `total` subtracts two sums; if an
+        adversarial q makes them cancel, their rounding errors could otherwise exceed the norm.
         """
         parts = (self.residual, self.weight, self.found.h, self.mean.weights, self.hidden_weight)
         a, weight, h, matrix, own = (part.astype(np.float64) for part in parts)

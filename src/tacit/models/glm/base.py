@@ -1,8 +1,8 @@
 """Base classes of generalised linear models, with predictors η = x·θ.
 
 A model with one predictor per record is a `GeneralisedLinear` with two functions of η, `pointwise`
-and `inverse_link`; quadrature over η gives it every ability of `tacit.models.capabilities` except
-scores, derivative bounds and simulation, which it may add.
+and `inverse_link`. Quadrature over η provides all abilities of `tacit.models.capabilities` except
+scores, derivative bounds and simulation, which a model may add.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tacit.arrays import Array, computed_once, kept_rows, namespace, unit_rows
-from tacit.data.schema.layout import Layout, unknown_layout
-from tacit.errors import ConfigError
+from tacit.data.schema.layout import Layout
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.expfam.gaussian import Free
 from tacit.expfam.quadrature import hermite
@@ -23,6 +22,7 @@ from tacit.models.base import (
     Model,
     ModelSchema,
     Records,
+    checked_layout,
     checked_names,
     gaussian_natural,
 )
@@ -46,9 +46,9 @@ class LinearPredictor(GaussianPriorModel):
     levels: tuple[str, ...] = ()
     """Levels of the outcome, one predictor each; empty with one predictor."""
     ratio: ClassVar[str | None] = None
-    """What exp(coefficient) is, where that has a name: "odds ratio", "rate ratio"."""
+    """Name of exp(coefficient), if it has one: "odds ratio", "rate ratio"."""
     predictor_unit: float = 1.0
-    """A difference in η that counts as large, whatever the records: 1 on a log or logit scale."""
+    """A difference in η that counts as large for any records: 1 on a log or logit scale."""
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class LinearPredictor(GaussianPriorModel):
         prior_sd: Array | float | None,
         layout: Layout,
     ) -> None:
-        """Without `prior_sd` its scale is learnt (`tacit.models.learnt_scale`) by methods that can,
-        and 1 for others.
+        """Without `prior_sd` the scale is learned (`tacit.models.learnt_scale`) if the method
+        supports it, and 1 otherwise.
         """
         super().__init__(names, prior_mean, 1.0 if prior_sd is None else prior_sd)
         self.undeclared = ("prior_sd",) if prior_sd is None else ()
@@ -66,7 +66,7 @@ class LinearPredictor(GaussianPriorModel):
 
     @property
     def scale_unit(self) -> float | None:
-        """`predictor_unit` where the scale of the prior is to be learnt; None: it is declared."""
+        """`predictor_unit` if the scale of the prior is learned; None if it is declared."""
         return self.predictor_unit if "prior_sd" in self.undeclared else None
 
     @property
@@ -124,7 +124,7 @@ class LinearPredictor(GaussianPriorModel):
 class GeneralisedLinear(LinearPredictor):
     """A model with η = x·θ and one scalar likelihood p(y | η) per record.
 
-    E_q[log p(y | η)] is then a one-dimensional Gaussian integral, done by Gauss-Hermite
+    E_q[log p(y | η)] is then a one-dimensional Gaussian integral, computed by Gauss-Hermite
     quadrature: no Monte Carlo noise in the ELBO, its gradient or the predictive distribution.
     """
 
@@ -138,13 +138,7 @@ class GeneralisedLinear(LinearPredictor):
         layout: Layout | None = None,
     ) -> None:
         names = checked_names(names)
-        layout = unknown_layout(names) if layout is None else layout
-        super().__init__(names, prior_mean, prior_sd, layout)
-        if len(self.layout) != self.dimension:
-            raise ConfigError(
-                f"the layout describes {len(self.layout)} columns of x, but there are "
-                f"{self.dimension} names; give one feature per column"
-            )
+        super().__init__(names, prior_mean, prior_sd, checked_layout(names, layout))
 
     @classmethod
     def build(cls, settings: Any, schema: ModelSchema) -> Model:

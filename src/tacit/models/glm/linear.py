@@ -40,14 +40,14 @@ class LinearRegression(ExplicitDerivatives, ConjugateGaussian):
     Parameters
     ----------
     names
-        Names of the columns of x, the constant included.
+        Names of the columns of x, including the intercept.
     noise_sd
         Standard deviation of y given x.
     prior_mean
         Prior mean of the coefficients: one number, or one per coefficient.
     prior_sd
-        Prior standard deviation of the coefficients: one number, or one per coefficient. Left out:
-        learnt scales where the method can (`tacit.models.learnt_scale`), 1 otherwise.
+        Prior standard deviation of the coefficients: one number, or one per coefficient. By default
+        learned if the method supports it (`tacit.models.learnt_scale`), and 1 otherwise.
     layout
         Description of each column of x by the public schema; by default nothing is declared.
     bounds

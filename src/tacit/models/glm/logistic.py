@@ -31,12 +31,12 @@ class LogisticRegression(ExplicitDerivatives):
     Parameters
     ----------
     names
-        Names of the columns of x, the constant included.
+        Names of the columns of x, including the intercept.
     prior_mean
         Prior mean of the coefficients: one number, or one per coefficient.
     prior_sd
-        Prior standard deviation of the coefficients: one number, or one per coefficient. Left out:
-        learnt scales where the method can (`tacit.models.learnt_scale`), 1 otherwise.
+        Prior standard deviation of the coefficients: one number, or one per coefficient. By default
+        learned if the method supports it (`tacit.models.learnt_scale`), and 1 otherwise.
     layout
         Description of each column of x by the public schema; by default nothing is declared.
     """
@@ -71,7 +71,7 @@ class LogisticRegression(ExplicitDerivatives):
         return xp.maximum(slope, 1.0 - slope)
 
     def largest_curvature(self, mean: Array, variance: Array) -> None:
-        """None: p(1 − p) is the same for both labels."""
+        """Returns None, because p(1 − p) is the same for both labels."""
         del mean, variance
 
     def expected_derivatives(

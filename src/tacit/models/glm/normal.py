@@ -1,14 +1,15 @@
-"""Bayesian linear regression whose noise is unknown: its logarithm is one more parameter.
+"""Bayesian linear regression with unknown noise: log σ is an additional parameter.
 
-θ = (β, s) with y ~ N(x·β, e^{2s}). For a Gaussian q all expectations are closed: with η = x·β of
-mean m and variance v, s of mean μ and variance w, and c their covariance, e^{−2s} shifts η by −2c,
+θ = (β, s) with y ~ N(x·β, e^{2s}). For a Gaussian q all expectations have closed forms: with η =
+x·β of mean m and variance v, s of mean μ and variance w, and c their covariance, e^{−2s} shifts η
+by −2c,
 
     E[e^{−2s} (y − η)²] = k (r² + v),    E[e^{−2s} (y − η)] = k r,    E[e^{−2s}] = k,
     k = exp(−2μ + 2w),    r = y − m + 2c.
 
 β does not depend on the units of the columns. The unit u of the outcome must be public: the
-half-width of its bounds, or its scale. It sets the prior of the noise, log N(u/2, 1.5²), and, where
-no `prior_sd` is declared, that of the coefficients (`tacit.models.learnt_scale`).
+half-width of its bounds, or its scale. It sets the prior of the noise, log N(u/2, 1.5²), and, if no
+`prior_sd` is declared, that of the coefficients (`tacit.models.learnt_scale`).
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tacit.arrays import Array, namespace
-from tacit.data.schema.layout import Layout, unknown_layout
+from tacit.data.schema.layout import Layout
 from tacit.errors import ConfigError
 from tacit.expfam import Family, Natural
 from tacit.expfam.gaussian import LOG_2PI
 from tacit.expfam.quadrature import hermite
-from tacit.models.base import GaussianPriorModel, Output, Records, checked_names
+from tacit.models.base import GaussianPriorModel, Output, Records, checked_layout, checked_names
 from tacit.models.capabilities import WhitenedDerivatives
 from tacit.models.outcomes import OutcomeLaw
 from tacit.models.predictive import Mixture, Prediction, project
@@ -45,14 +46,14 @@ class NormalRegression(GaussianPriorModel):
     Parameters
     ----------
     columns
-        Names of the columns of x, the constant included.
+        Names of the columns of x, including the intercept.
     center, scale
         Public location and unit u of y, e.g. the middle and half-width of its bounds.
     prior_mean
-        Prior mean of the coefficients; by default `center` for the constant and 0 for others.
+        Prior mean of the coefficients; by default `center` for the intercept and 0 for others.
     prior_sd
-        Prior standard deviation of the coefficients. Left out: learnt scales where the method can
-        (`tacit.models.learnt_scale`), `scale` otherwise.
+        Prior standard deviation of the coefficients. By default learned if the method supports it
+        (`tacit.models.learnt_scale`), and `scale` otherwise.
     layout
         Description of each column of x by the public schema; by default nothing is declared.
     bounds
@@ -80,12 +81,7 @@ class NormalRegression(GaussianPriorModel):
         self.columns = checked_names(columns)
         if LOG_NOISE in self.columns:
             raise ConfigError(f"a column is called {LOG_NOISE!r}, as is the noise; rename it")
-        self.layout = unknown_layout(self.columns) if layout is None else layout
-        if len(self.layout) != len(self.columns):
-            raise ConfigError(
-                f"the layout describes {len(self.layout)} columns of x, but there are "
-                f"{len(self.columns)} names; give one feature per column"
-            )
+        self.layout = checked_layout(self.columns, layout)
         if not (math.isfinite(center) and 0 < scale < math.inf):
             raise ConfigError(f"center = {center}, scale = {scale}; give a finite unit of y")
         self.center, self.scale, self.bounds = float(center), float(scale), bounds
@@ -104,7 +100,9 @@ class NormalRegression(GaussianPriorModel):
         )
 
     def _with_noise(self, value: Array | float, noise: float, name: str) -> np.ndarray:
-        """One number per coefficient and that of the noise, which a stored model has too."""
+        """One number per coefficient, followed by that of the noise, which stored models have
+        too.
+        """
         width, given = len(self.columns), np.asarray(value, np.float64)
         if given.shape == (width + 1,):
             given = given[:-1]
@@ -114,7 +112,7 @@ class NormalRegression(GaussianPriorModel):
 
     @property
     def scale_unit(self) -> float | None:
-        """u where the scale of the prior is to be learnt; None: it is declared."""
+        """u if the scale of the prior is learned; None if it is declared."""
         return self.scale if "prior_sd" in self.undeclared else None
 
     @property
@@ -213,7 +211,7 @@ class NormalRegression(GaussianPriorModel):
 
 
 def public_unit(schema: Any) -> tuple[float, float]:
-    """(center, scale) of y in its model's unit, by public facts alone.
+    """(center, scale) of y in its model's unit, from public facts alone.
 
     Parameters
     ----------

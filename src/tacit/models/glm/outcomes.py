@@ -1,4 +1,4 @@
-"""The law of an outcome given linear predictors η = x·θ, for private scores."""
+"""The distribution of an outcome given linear predictors η = x·θ, for private scores."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class CategoricalLaw(PredictorLaw):
 
 
 def category_log_prob(logits: Array, level: Array) -> Array:
-    """log p of the level of that number; a y that is no level has probability 0."""
+    """log p of the level of that number; a y that is not a level has probability 0."""
     place = jnp.asarray(level, jnp.float64)
     log_probs = jax.nn.log_softmax(logits)
     chosen = jnp.where(place == jnp.arange(len(logits)), log_probs, 0.0)

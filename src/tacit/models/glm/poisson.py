@@ -20,7 +20,7 @@ from tacit.models.settings import PoissonSettings
 from tacit.models.simulate import LOG_RATE_SD, at_most
 
 LARGEST_EXPONENT = 30.0
-"""Smaller rates than exp(−30) are raised to it."""
+"""Rates below exp(−30) are raised to it."""
 CHECKED = 'method = "natural" with all parties in every round, which compares them,'
 RATE_FACTOR = 100.0
 """The likelihood is Poisson up to this multiple of the largest count."""
@@ -36,14 +36,14 @@ class PoissonRegression(ExplicitDerivatives):
     Parameters
     ----------
     names
-        Names of the columns of x, the constant included.
+        Names of the columns of x, including the intercept.
     max_count
         Public upper bound on the counts.
     prior_mean
         Prior mean of the coefficients: one number, or one per coefficient.
     prior_sd
-        Prior standard deviation of the coefficients: one number, or one per coefficient. Left out:
-        learnt scales where the method can (`tacit.models.learnt_scale`), 1 otherwise.
+        Prior standard deviation of the coefficients: one number, or one per coefficient. By default
+        learned if the method supports it (`tacit.models.learnt_scale`), and 1 otherwise.
     layout
         Description of each column of x by the public schema; by default nothing is declared.
     """

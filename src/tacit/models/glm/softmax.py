@@ -9,12 +9,12 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from tacit.arrays import Array, namespace
-from tacit.data.schema.layout import Layout, unknown_layout
+from tacit.data.schema.layout import Layout
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.expfam.gaussian import Free
 from tacit.expfam.quadrature import normal_points
-from tacit.models.base import ModelSchema, Output, Records, checked_names
+from tacit.models.base import ModelSchema, Output, Records, checked_layout, checked_names
 from tacit.models.capabilities import (
     ClippingParts,
     DataStart,
@@ -66,14 +66,14 @@ class SoftmaxRegression(LinearPredictor):
     Parameters
     ----------
     columns
-        Names of the columns of x, the constant included.
+        Names of the columns of x, including the intercept.
     levels
         Names of the outcome's levels, in the order of y.
     prior_mean
         Prior mean of the coefficients: one number, or one per coefficient.
     prior_sd
-        Prior standard deviation of the coefficients: one number, or one per coefficient. Left out:
-        learnt scales where the method can (`tacit.models.learnt_scale`), 1 otherwise.
+        Prior standard deviation of the coefficients: one number, or one per coefficient. By default
+        learned if the method supports it (`tacit.models.learnt_scale`), and 1 otherwise.
     layout
         Description of each column of x by the public schema; by default nothing is declared.
     """
@@ -116,14 +116,8 @@ class SoftmaxRegression(LinearPredictor):
                 f"model 'softmax' with {len(self.levels)} levels; at most {MAX_LEVELS} are "
                 "supported: merge rare ones"
             )
-        layout = unknown_layout(columns) if layout is None else layout
         names = tuple(f"{level}: {column}" for level in self.levels for column in columns)
-        super().__init__(names, prior_mean, prior_sd, layout)
-        if len(self.layout) != len(columns):
-            raise ConfigError(
-                f"the layout describes {len(self.layout)} columns of x, but there are "
-                f"{len(columns)} names; give one feature a column"
-            )
+        super().__init__(names, prior_mean, prior_sd, checked_layout(columns, layout))
 
     @classmethod
     def build(cls, settings: SoftmaxSettings, schema: ModelSchema) -> SoftmaxRegression:
@@ -173,9 +167,9 @@ class SoftmaxRegression(LinearPredictor):
     def project(self, mean: Array, spread: Array, x: Array) -> tuple[Array, Array]:
         """Mean (n, K − 1) and covariance (n, K − 1, K − 1) of ξ for each row of x.
 
-        `spread` is the covariance of θ, or, one-dimensional, its variances. The part common to all
-        levels, whose variance is the prior's, is removed before multiplying by x: the rest may be
-        too small for single precision otherwise.
+        `spread` is the covariance of θ or, if one-dimensional, its variances. The part common to
+        all levels, whose variance is the prior's, is removed before multiplying by x, because the
+        rest may be too small for single precision otherwise.
         """
         xp, basis = namespace(mean, spread, x), contrasts(len(self.levels))
         location = x @ (self.rows(mean).T @ basis).astype(x.dtype)
@@ -428,8 +422,9 @@ def _log_softmax(eta: Array) -> Array:
 def _shifted(eta: Array, axis: int) -> Array:
     """η minus its maximum, which is a constant in derivatives: no probability depends on it.
 
-    JAX divides the derivative of a maximum by the number of entries that are equal to it. There is
-    none where a compiled program computes η twice with different rounding, and 0/0 is the result.
+    JAX divides the derivative of a maximum by the number of entries that are equal to it. If a
+    compiled program computes η twice with different rounding, no entry is equal to it, and the
+    result is 0/0.
     """
     xp = namespace(eta)
     largest = xp.max(eta, axis=axis, keepdims=True)
@@ -442,7 +437,7 @@ def _shifted(eta: Array, axis: int) -> Array:
 
 @functools.cache
 def contrasts(levels: int) -> np.ndarray:
-    """Q: (K, K − 1), orthonormal columns that each add up to 0 (Helmert's)."""
+    """Q: (K, K − 1), orthonormal columns that each sum to 0 (Helmert contrasts)."""
     basis = np.zeros((levels, levels - 1))
     for column in range(1, levels):
         basis[:column, column - 1] = 1.0

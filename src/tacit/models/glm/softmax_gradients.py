@@ -5,7 +5,7 @@ the gradient of E_q[log p(y | η)] in the weights of all levels is (e_y − p) �
 C ⊗ xxᵀ.
 
 **The largest gradient over the labels.** With public weights α per coordinate and a_k = Σ_j α_kj²
-x_j² the gradient's square is Σ_k p_k² a_k + (1 − 2p_y) a_y: K numbers to compare. Where all weights
+x_j² the gradient's square is Σ_k p_k² a_k + (1 − 2p_y) a_y: K numbers to compare. If all weights
 are 1 it is ‖x‖²(1 − 2p_y + ‖p‖²), the largest for the least probable label.
 """
 
@@ -57,8 +57,8 @@ def softmax_whitened(
 ) -> WhitenedDerivatives:  # fmt: skip
     """`whitened_derivatives`, through contrasts of levels.
 
-    What all levels share is taken out of the root first: there the curvature is 0, and its rounding
-    errors could exceed the precision of a wide prior.
+    The part common to all levels is removed from the root first: there the curvature is 0, and its
+    rounding errors could exceed the precision of a wide prior.
     """
     x, y, levels = records["x"], records["y"], len(model.levels)
     xp = namespace(mean, x)
@@ -169,7 +169,7 @@ def softmax_gradient_norms(
 
 
 def _by_level(squares: Array, rows: Array) -> Array:
-    """Σ_j x_j² a_kj. No product of matrices: see `tacit.methods.dpsgd.clipping._unfolded`."""
+    """Σ_j x_j² a_kj, without a matrix product: see `tacit.methods.dpsgd.clipping._unfolded`."""
     return jnp.sum(squares[:, None, :] * rows, axis=-1)
 
 

@@ -1,9 +1,9 @@
 """Expectations of the server in private scoring with K outcome levels.
 
 θ has one weight per level and column, (K·d,), and a record's η is K numbers. A score is (e_y − p) ⊗
-z, p = softmax η, so that with C = diag p − ppᵀ its slope is H = n E[w C ⊗ zzᵀ], and its sampling
-variance V = n E[w² C ⊗ zzᵀ]: that of e_y is C too. C, and thus H, is 0 in the directions common to
-all levels; there q stays at the prior and the noise of the scores is ignored.
+z, p = softmax η. With C = diag p − ppᵀ, the covariance of e_y, its slope is H = n E[w C ⊗ zzᵀ], and
+its sampling variance V = n E[w² C ⊗ zzᵀ]. C, and thus H, is 0 in the directions common to all
+levels; there q stays at the prior and the noise of the scores is ignored.
 
 Averages over q are over ξ = Qᵀη, K − 1 numbers, at the points of `normal_points`: public and fixed.
 The rest is as for one output (`tacit.methods.scoring.server`).
@@ -70,10 +70,19 @@ class CategoricalLikelihood(ScoreLikelihood):
         return np.zeros((rows, self.levels - 1, self.levels - 1))
 
     def predictor_width(self, z: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-        return width_of(self.levels, z, covariance)
+        """Cov_q(ξ) of z's rows, (n, K − 1, K − 1), from θ's covariance in the coordinates of z."""
+        basis, d = contrasts(self.levels), z.shape[1]
+        whole = covariance.reshape(self.levels, d, self.levels, d)
+        blocks = np.einsum("kr,kilj,ls->rsij", basis, whole, basis)
+        return np.moveaxis(np.sum((z @ blocks) * z, axis=-1), -1, 0)
 
     def rms_change(self, z: np.ndarray, move: np.ndarray) -> float:
-        return rms_log_odds(self.levels, z, move)
+        """Root mean square, over records and pairs of levels, of a change of log-odds.
+
+        Σ over pairs (η_k − η_l)² = K‖ξ‖², and there are K(K − 1)/2 pairs.
+        """
+        xi = z @ (move.reshape(self.levels, -1).T @ contrasts(self.levels))
+        return float(np.sqrt(2.0 * np.mean(np.sum(xi * xi, axis=1)) / (self.levels - 1)))
 
     def curvature_doubt(
         self,
@@ -85,7 +94,24 @@ class CategoricalLikelihood(ScoreLikelihood):
         spread: np.ndarray,
         gap: np.ndarray,
     ) -> np.ndarray:
-        return curvature_doubt(self.levels, z, bend, told, doubt, curvature, spread, gap)
+        """Covariance of the error in H(θ − θ̄) due to an error in the second moment.
+
+        H is about n C̄ ⊗ M, where M is the second moment of z = B y and C̄ its mean block. An error
+        of variance Dᵢⱼ in that of y adds n C̄ ⊗ B E B to it: with u_l the weights of level l on y,
+        coordinate i of level k gets n Σ_l C̄_kl Σ_j E_ij u_lj. So the covariance between levels k
+        and k′ of one coordinate i is n² Σ_j D_ij (C̄ G_j C̄)_kk′ with G_j = E[u_·j u_·jᵀ], computed
+        from posterior covariances `spread` and squares of m − θ̄ = `gap`; `told` maps weights on z
+        to weights on y.
+        """
+        levels, d = self.levels, z.shape[1]
+        size = max(float(np.sum(z * z)) / len(z), 1e-300)
+        mean = np.trace(curvature.reshape(levels, d, levels, d), axis1=1, axis2=3) / size  # n C̄
+        whole = spread.reshape(levels, d, levels, d)
+        far = gap.reshape(levels, d) @ told.T
+        square = np.einsum("ji,kilm,jm->jkl", told, whole, told) + np.einsum("kj,lj->jkl", far, far)
+        square = mean @ square @ mean
+        each = np.tensordot(doubt, square, axes=1)  # (d, K, K)
+        return np.einsum("ai,ikl,bi->kalb", bend, each, bend).reshape(levels * d, levels * d)
 
 
 def _expected_scores(
@@ -137,49 +163,3 @@ def kronecker_mean(z: np.ndarray, blocks: np.ndarray, records: float) -> np.ndar
             block = (z * (blocks[:, row, column] * (records / len(z)))[:, None]).T @ z
             found[row, :, column] = found[column, :, row] = 0.5 * (block + block.T)
     return found.reshape(levels * width, levels * width)
-
-
-def width_of(levels: int, z: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-    """Cov_q(ξ) for each row of z, (n, K − 1, K − 1), of θ's covariance in the coordinates of z."""
-    basis, d = contrasts(levels), z.shape[1]
-    whole = covariance.reshape(levels, d, levels, d)
-    blocks = np.einsum("kr,kilj,ls->rsij", basis, whole, basis)
-    return np.moveaxis(np.sum((z @ blocks) * z, axis=-1), -1, 0)
-
-
-def rms_log_odds(levels: int, z: np.ndarray, step: np.ndarray) -> float:
-    """Root mean square, over records and pairs of levels, of a change of log-odds.
-
-    Σ over pairs (η_k − η_l)² = K‖ξ‖², and there are K(K − 1)/2 pairs.
-    """
-    xi = z @ (step.reshape(levels, -1).T @ contrasts(levels))
-    return float(np.sqrt(2.0 * np.mean(np.sum(xi * xi, axis=1)) / (levels - 1)))
-
-
-def curvature_doubt(
-    levels: int,
-    z: np.ndarray,
-    bend: np.ndarray,
-    told: np.ndarray,
-    doubt: np.ndarray,
-    curvature: np.ndarray,
-    spread: np.ndarray,
-    gap: np.ndarray,
-) -> np.ndarray:
-    """Covariance of the error in H(θ − θ̄) due to an error in the second moment.
-
-    H is about n C̄ ⊗ M, M the second moment of z = B y and C̄ its mean block. An error of variance
-    Dᵢⱼ in that of y adds n C̄ ⊗ B E B to it: with u_l the weights of level l on y, coordinate i of
-    level k gets n Σ_l C̄_kl Σ_j E_ij u_lj, and so, between levels k and k′ of one coordinate i, the
-    covariance n² Σ_j D_ij (C̄ G_j C̄)_kk′ with G_j = E[u_·j u_·jᵀ]: posterior covariances `spread`,
-    and squares of m − θ̄ = `gap`; `told` takes weights on z to those on y.
-    """
-    d = z.shape[1]
-    size = max(float(np.sum(z * z)) / len(z), 1e-300)
-    mean = np.trace(curvature.reshape(levels, d, levels, d), axis1=1, axis2=3) / size  # n C̄
-    whole = spread.reshape(levels, d, levels, d)
-    far = gap.reshape(levels, d) @ told.T
-    square = np.einsum("ji,kilm,jm->jkl", told, whole, told) + np.einsum("kj,lj->jkl", far, far)
-    square = mean @ square @ mean
-    each = np.tensordot(doubt, square, axes=1)  # (d, K, K)
-    return np.einsum("ai,ikl,bi->kalb", bend, each, bend).reshape(levels * d, levels * d)

@@ -26,10 +26,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from tacit.data.documents import Documents
 from tacit.expfam import Dirichlet
+from tacit.support.blas import one_blas_thread
 
 Array = np.ndarray
 BLOCK = 1_000_000
@@ -69,7 +69,9 @@ class Expected:
         return np.minimum(np.minimum(ratios, self.theta.min(axis=1)), self.table.min())
 
     def total(self, weights: Array | None = None) -> Array:
-        """Σ_d weights_d · n_w φ_wk, topics × words, in float64. Weight 0 leaves one out."""
+        """Σ_d weights_d · n_w φ_wk, topics × words, in float64. Documents of weight 0 are
+        ignored.
+        """
         theta, ratios = self.theta.astype(np.float64), self.ratios.astype(np.float64)
         if weights is not None:
             weights = np.asarray(weights, np.float64)
@@ -138,7 +140,7 @@ def expect(
         theta[rows] = exp_digamma(gamma[rows])
         ratios[place[valid]] = (counts / _mixed(own, theta[rows]))[valid]
 
-    with threadpool_limits(1, "blas"):
+    with one_blas_thread():
         if threads == 1:
             for block in _blocks(documents, topics):
                 work(block)
@@ -212,7 +214,7 @@ def _blocks(documents: Documents, topics: int) -> Iterator[tuple[Array, int]]:
 
 
 def padded_length(lengths: Array) -> Array:
-    """The next of 16, 32, 48, 64, 96, 128, 192, …: a function of the document's length only.
+    """The next of 16, 32, 48, 64, 96, 128, 192, …; it depends only on the document's length.
 
     >>> padded_length(np.array([1, 33, 70])).tolist()
     [16, 48, 96]

@@ -51,7 +51,9 @@ class TopicStatistics(Statistics):
         return self._spread(self.found.norms() / self.unit)
 
     def l1_norms(self) -> np.ndarray:
-        """The number of words: the statistics of a document share its words among the topics."""
+        """The number of words: the statistics distribute the words of a document over the
+        topics.
+        """
         return self._spread(self.found.l1_norms() / self.unit)
 
     def least(self) -> np.ndarray:

@@ -56,7 +56,8 @@ class TopicTable:
         )
 
     def shared(self, other: TopicTable) -> tuple[float, ...]:
-        """For each topic, the largest share of its top words that one topic of `other` has.
+        """For each topic, the largest share of its top words that a single topic of `other`
+        contains.
 
         Parameters
         ----------

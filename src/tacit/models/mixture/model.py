@@ -3,19 +3,22 @@
 π ~ Dirichlet(α₀), and for each component Λ ~ Wishart, μ | Λ ~ N(m₀, (β₀Λ)⁻¹) (Bishop 2006, section
 10.2). q is Dirichlet × normal-Wishart (`tacit.expfam.normal_wishart`); given q, a record has
 responsibilities r and contributes r ⊗ (1, y, yyᵀ). The prior is that of scikit-learn's
-`BayesianGaussianMixture` with its defaults: centred at the mean of all records, in units of their
+`BayesianGaussianMixture` with its defaults: centred at the mean of all records, scaled by their
 covariance, and as strong as one record.
 
 Four stages (`tacit.models.conjugate`), all of them sums of second moments
-(`tacit.models.mixture.moments`):
+(`tacit.models.mixture.rows`):
 
     columns ×2   counts, sums and squares of each column    → centre and scale
     moment       second moment of the scaled columns        → whitening
     cells ×3     moments of the records nearest to public centres → a start, fitted by the server
     update …     moments weighted by responsibilities       → q
 
+Cells and updates sum moments in the units of a cell or component, around its public centre: noise
+is then small beside a narrow component too.
+
 docs/methods/conjugate.md derives the sensitivities. Intervals of a private fit are not calibrated:
-q does not contain the noise, and it knows one of K! equal modes.
+q does not include the noise, and it describes one of K! equivalent modes.
 """
 
 from __future__ import annotations
@@ -28,35 +31,32 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tacit.arrays import Array, Arrays
-from tacit.data.schema.layout import Layout, unknown_layout
+from tacit.data.schema.layout import Layout
 from tacit.errors import ConfigError
 from tacit.expfam import Family, Natural
 from tacit.expfam.normal_wishart import NormalWisharts
-from tacit.models.base import (
-    ColumnUnits,
-    Description,
-    ModelSchema,
-    Output,
-    Records,
-    checked_names,
-)
-from tacit.models.columns import check_numeric, check_x, column_bounds
-from tacit.models.conjugate import (
-    ConjugateExponential,
-    NoStatistics,
-    RowStatistics,
-    StageSum,
-    StatisticsStage,
-)
+from tacit.models.base import ColumnUnits, Description, ModelSchema, Records
+from tacit.models.columns import ColumnModel, check_numeric
+from tacit.models.conjugate import NoStatistics, RowStatistics, StageSum, StatisticsStage
 from tacit.models.mixture.moments import (
+    Moments,
     Repaired,
-    Units,
-    diagonal_rows,
-    outer_rows,
+    averaged,
+    moved,
     positive_root,
-    product_statistics,
     read_moments,
     repaired,
+)
+from tacit.models.mixture.rows import (
+    ComponentStatistics,
+    Units,
+    diagonal_rows,
+    nearest_cells,
+    outer_rows,
+    own_coordinates,
+    product_statistics,
+    responsibilities,
+    rowwise_product,
 )
 from tacit.models.mixture.start import POINTS, drawn_points, fitted_components
 from tacit.models.predictive import Prediction
@@ -66,14 +66,16 @@ from tacit.models.statistics import Statistics
 COLUMNS, MOMENT, CELLS, UPDATE = "columns", "moment", "cells", "update"
 MAP_SHARES, CELL_SHARES = (0.02, 0.02, 0.04), (0.10, 0.10, 0.20)
 NARROW = 4.0
-"""The second look at the columns covers this many standard deviations around the first mean."""
+"""The second visit to the columns covers this many standard deviations around the first mean."""
 LARGEST_ASKED = 1e12
 """A request with larger numbers is answered with an empty sum: its arithmetic would overflow."""
+SUMS = ("sum_count", "sum_linear", "sum_quadratic")
+"""Averaged moments of y in the server's memory from earlier updates; `noise` is their noise sd."""
 STEP_POWER = 0.7
 """ρ_t = (1 + t)^−0.7 averages noisy sums over rounds (VIPS, Alg. 1)."""
 
 
-class GaussianMixture(ConjugateExponential):
+class GaussianMixture(ColumnModel):
     """A mixture of `components` normals over the columns of x.
 
     Parameters
@@ -83,7 +85,7 @@ class GaussianMixture(ConjugateExponential):
     components
         Number of components K.
     concentration
-        Dirichlet parameter of the weights; 1/K if left out, which lets components become empty.
+        Dirichlet parameter of the weights; by default 1/K, which allows components to become empty.
     start_seed
         Seed of the first cells and of the server's restarts.
     bounds
@@ -100,12 +102,8 @@ class GaussianMixture(ConjugateExponential):
 
     kind: ClassVar[str] = "mixture"
     Settings = MixtureSettings
-    serves: ClassVar[tuple[Output, ...]] = ("other",)
     reads_columns: ClassVar[bool] = True
     seeded: ClassVar[bool] = True
-    output: Output = "other"
-    listed: ClassVar[bool] = False
-    multimodal: ClassVar[bool] = True
     private_rounds: ClassVar[int] = 14
     uncalibrated: ClassVar[str | None] = (
         "Intervals of clusters are not calibrated: they hold for one of several equally good "
@@ -122,7 +120,7 @@ class GaussianMixture(ConjugateExponential):
         bounds: tuple[Any, Any] | None = None,
         layout: Layout | None = None,
     ) -> None:
-        self.columns = checked_names(columns, "columns")
+        super().__init__(columns, bounds, layout)
         whole = isinstance(components, int | np.integer) and not isinstance(components, bool)
         if not (whole and components >= 1):
             raise ConfigError(f"components = {components!r}; it must be a whole number, at least 1")
@@ -130,8 +128,6 @@ class GaussianMixture(ConjugateExponential):
             raise ConfigError(f"concentration = {concentration}; it must be a finite number > 0")
         self.components, self.start_seed = int(components), int(start_seed)
         self.concentration = 1.0 / components if concentration is None else float(concentration)
-        self.layout = unknown_layout(self.columns) if layout is None else layout
-        self.bounds = column_bounds(self.kind, self.columns, self.layout, bounds)
 
     @classmethod
     def build(cls, settings: MixtureSettings, schema: ModelSchema) -> GaussianMixture:
@@ -143,11 +139,6 @@ class GaussianMixture(ConjugateExponential):
             start_seed=schema.seed,
             layout=schema.layout,
         )
-
-    @property
-    def width(self) -> int:
-        """Number of columns."""
-        return len(self.columns)
 
     @property
     def dimension(self) -> int:
@@ -178,20 +169,17 @@ class GaussianMixture(ConjugateExponential):
 
     @property
     def cells(self) -> int:
-        """Number of cells from which the server finds a start."""
+        """Number of cells from which the server computes a starting point."""
         return max(4 * self.components, 20)
 
     @property
     def _units(self) -> Units:
         return Units(math.sqrt(self.width + 4.0))
 
-    def check_records(self, party: str, records: Records) -> None:
-        check_x(self.kind, self.width, party, records)
-
     # Prior and posterior
 
     def prior(self, family: Family) -> Natural:
-        """The prior in units of the declared ranges; a fit has it in those of its columns."""
+        """The prior in units of the declared ranges; a fit uses it in units of its columns."""
         del family
         low, high = self.bounds
         return self._prior(0.5 * (low + high), np.diag(0.5 * (high - low)))
@@ -242,7 +230,7 @@ class GaussianMixture(ConjugateExponential):
         k, d = self.components, self.width
         shapes: dict[str, tuple[int, ...]] = {"centre": (d,), "root": (d, d)}
         if stage == CELLS:
-            shapes["cell_centres"] = (self.cells, d)
+            shapes |= {"cell_centres": (self.cells, d), "cell_factor": (d, d)}
         if stage == UPDATE:
             shapes |= {"log_weight": (k,), "mean": (k, d), "factor": (k, d, d)}
         return shapes
@@ -261,13 +249,17 @@ class GaussianMixture(ConjugateExponential):
             packed, norms = diagonal_rows(y, Units(1.0))
             return RowStatistics(left=np.ones((len(x), 1)), right=packed, sizes=norms)
         y = rowwise_product(gap, np.linalg.pinv(public["root"]))
-        packed, norms = outer_rows(y, self._units)
+        if stage == UPDATE:
+            own = own_coordinates(y, public["mean"], public["factor"])
+            weights = responsibilities(own, public["log_weight"])
+            return ComponentStatistics(weights=weights, coordinates=own, units=self._units)
         if stage == MOMENT:
+            packed, norms = outer_rows(y, self._units)
             return RowStatistics(left=np.ones((len(x), 1)), right=packed, sizes=norms)
-        if stage == CELLS:
-            return product_statistics(nearest_cells(y, public["cell_centres"]), packed, norms)
-        weights = responsibilities(y, public["log_weight"], public["mean"], public["factor"])
-        return product_statistics(weights, packed, norms)
+        cells = nearest_cells(y, public["cell_centres"])
+        gap = y - public["cell_centres"][np.argmax(cells, axis=1)]
+        packed, norms = outer_rows(rowwise_product(gap, public["cell_factor"]), self._units)
+        return product_statistics(cells, packed, norms)
 
     def advance(self, known: Arrays, answer: StageSum) -> tuple[Arrays, Natural | None]:
         if answer.stage == COLUMNS:
@@ -281,7 +273,7 @@ class GaussianMixture(ConjugateExponential):
         return found, None
 
     def _after_columns(self, known: Arrays, answer: StageSum) -> Arrays:
-        """Centre and scale: the first look gives the range of the second."""
+        """Centre and scale; the first visit determines the range of the second."""
         half = np.diagonal(known["root"])
         units = Units(1.0)
         moments = read_moments(answer.total, self.width, units, answer.noise_sd, diagonal=True)
@@ -307,11 +299,13 @@ class GaussianMixture(ConjugateExponential):
             "centre": known["centre"] + known["root"] @ mean,
             "root": known["root"] @ root,
             "cell_centres": rng.standard_normal((self.cells, self.width)),
+            "cell_factor": np.eye(self.width),
         }
 
     def _after_cells(self, known: Arrays, answer: StageSum) -> Arrays:
         moments = read_moments(answer.total, self.width, self._units, answer.noise_sd)
-        found = repaired(moments)
+        root = np.linalg.inv(known["cell_factor"])
+        found = repaired(moments, known["cell_centres"], np.tile(root, (self.cells, 1, 1)))
         rng = np.random.default_rng([self.start_seed, 2, answer.number])
         points = drawn_points(found, POINTS, rng)
         if answer.following == CELLS:
@@ -320,25 +314,33 @@ class GaussianMixture(ConjugateExponential):
                 found.mean,
                 points[rng.permutation(len(points))[: self.cells]],
             )
-            return {**_map(known), "cell_centres": centres}
+            pooled = np.einsum("k,kij->ij", found.count / np.sum(found.count), found.covariance)
+            factor = np.linalg.inv(positive_root(pooled, 0.0))
+            return {**_map(known), "cell_centres": centres, "cell_factor": factor}
         start = fitted_components(points, self.components, rng)
         count = start.count * np.sum(found.count)
         q = self._posterior(known, start._replace(count=count))
         return {**_map(known), **self._request(known, q)}
 
     def _after_update(self, known: Arrays, answer: StageSum) -> tuple[Arrays, Natural]:
-        step = 1.0 if answer.noise_sd == 0.0 else (1.0 + answer.number) ** -STEP_POWER
-        total, variance = answer.total, answer.noise_sd**2
-        if step < 1.0:
-            total = (1.0 - step) * known["sums"] + step * total
-            variance = (1.0 - step) ** 2 * float(known["noise"]) + step**2 * variance
-        moments = read_moments(total, self.width, self._units, math.sqrt(variance))
-        q = self._posterior(known, repaired(moments))
-        kept = {"sums": total, "noise": np.asarray(variance)}
-        return {**_map(known), **self._request(known, q), **kept}, q
+        mean, factor = known["mean"], known["factor"]
+        root = np.linalg.inv(factor)
+        found = read_moments(answer.total, self.width, self._units, answer.noise_sd)
+        if found.noisy and answer.number > 0:
+            # The sums of earlier rounds, in the coordinates of this one.
+            shift = -np.einsum("kij,kj->ki", factor, mean)
+            before = moved(Moments(*(known[name] for name in SUMS)), factor, shift)
+            before = before.with_noise(found, float(known["noise"]) / answer.noise_sd)
+            found = averaged(before, found, (1.0 + answer.number) ** -STEP_POWER)
+        q = self._posterior(known, repaired(found, mean, root))
+        kept = dict(zip(SUMS, moved(found, root, mean)[:3], strict=True))
+        noise = {"noise": np.asarray(found.count_sd * self._units.count)}
+        return {**_map(known), **self._request(known, q), **kept, **noise}, q
 
     def _request(self, known: Arrays, q: Natural) -> Arrays:
-        """What responsibilities depend on, in the coordinates of y (Bishop 2006, eq. 10.46)."""
+        """Arrays that determine responsibilities, in the coordinates of y (Bishop 2006, eq.
+        10.46).
+        """
         usual = self.own_family.usual(q)
         inverse = np.linalg.inv(known["root"])
         mean = (usual["mean"] - known["centre"]) @ inverse.T
@@ -445,41 +447,3 @@ def _log_total(logs: np.ndarray) -> np.ndarray:
 
 def _map(known: Arrays) -> Arrays:
     return {"centre": known["centre"], "root": known["root"]}
-
-
-# A record's values, independent of the other records to the last bit
-
-
-def rowwise_product(rows: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """rows @ matrixᵀ by elementwise operations: BLAS may round by the number of rows."""
-    result = np.zeros((len(rows), len(matrix)))
-    for i, weights in enumerate(matrix):
-        for j, weight in enumerate(weights):
-            result[:, i] = result[:, i] + weight * rows[:, j]
-    return result
-
-
-def nearest_cells(y: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """One-hot of the nearest centre; the first one of equally near ones."""
-    squares = np.zeros((len(y), len(centres)))
-    for j in range(y.shape[1]):
-        squares = squares + np.square(y[:, j, None] - centres[:, j])
-    return np.eye(len(centres))[np.argmin(squares, axis=1)]
-
-
-def responsibilities(
-    y: np.ndarray, log_weight: np.ndarray, mean: np.ndarray, factor: np.ndarray
-) -> np.ndarray:
-    """r ∝ exp(log weight − ½‖factor·(y − mean)‖²); equal where all are impossible."""
-    logs = np.empty((len(y), len(mean)))
-    for k in range(len(mean)):
-        turned = rowwise_product(y - mean[k], factor[k])
-        squares = np.zeros(len(y))
-        for j in range(y.shape[1]):
-            squares = squares + np.square(turned[:, j])
-        logs[:, k] = log_weight[k] - 0.5 * squares
-    weights = np.exp(logs - np.max(logs, axis=1, keepdims=True))
-    whole = np.zeros(len(y))
-    for column in weights.T:
-        whole = whole + column
-    return weights / whole[:, None]

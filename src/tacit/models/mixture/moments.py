@@ -1,9 +1,6 @@
-"""Second-moment statistics of a mixture: bounded rows, noisy sums and their repair.
+"""The server's half of a mixture: noisy sums of second moments, read so that they could be sums.
 
-With a + c = 1 and z = (√a, √c·y/R), a record contributes r ⊗ zzᵀ, r ≥ 0 and Σr = 1, whose norm is
-‖r‖(a + c‖y‖²/R²): at most 1 if ‖y‖ ≤ R. Two contributions have the inner product
-⟨r, r'⟩(z·z')² ≥ 0, so that replacing a record moves the clipped sum by √2 at most, whatever the
-number of components. Matrices are packed as upper triangles with off-diagonals times √2.
+What the numbers are is in `tacit.models.mixture.rows`.
 """
 
 from __future__ import annotations
@@ -12,72 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tacit.models.conjugate import RowStatistics
+from tacit.models.mixture.rows import Units
 
-CONSTANT = 0.4
-"""a: the share of the count in a record's norm."""
 LEAST_EIGENVALUE = 0.05
-"""Smallest variance of a component in a direction, relative to the pooled one; with noise only."""
-
-
-class Units(NamedTuple):
-    """What the packed numbers are multiples of, for d columns and the radius R."""
-
-    radius: float
-    constant: float = CONSTANT
-
-    @property
-    def count(self) -> float:
-        return self.constant
-
-    @property
-    def linear(self) -> float:
-        return np.sqrt(2.0 * self.constant * (1.0 - self.constant)) / self.radius
-
-    @property
-    def quadratic(self) -> float:
-        return (1.0 - self.constant) / self.radius**2
-
-
-def outer_rows(y: np.ndarray, units: Units) -> tuple[np.ndarray, np.ndarray]:
-    """zzᵀ of each row of y as one packed row, and its norm a + c‖y‖²/R²."""
-    rows, columns = np.triu_indices(y.shape[1])
-    root = np.where(rows == columns, 1.0, np.sqrt(2.0))
-    squares = np.zeros(len(y))
-    for column in y.T:
-        squares = squares + column * column
-    packed = np.empty((len(y), 1 + y.shape[1] + len(rows)))
-    packed[:, 0] = units.count
-    packed[:, 1 : 1 + y.shape[1]] = units.linear * y
-    for place, (i, j) in enumerate(zip(rows, columns, strict=True)):
-        packed[:, 1 + y.shape[1] + place] = (units.quadratic * root[place]) * (y[:, i] * y[:, j])
-    return packed, units.count + units.quadratic * squares
-
-
-def diagonal_rows(y: np.ndarray, units: Units) -> tuple[np.ndarray, np.ndarray]:
-    """The diagonal form ⊕ⱼ zⱼzⱼᵀ/√d with zⱼ = (√a, √c·yⱼ/R): (a, yⱼ …, yⱼ² …) and its norm.
-
-    Its squared norm is Σⱼ (a + c yⱼ²/R²)²/d, and inner products are Σⱼ (zⱼ·zⱼ')²/d ≥ 0. The d equal
-    constants are summed as one number.
-    """
-    d = y.shape[1]
-    root = np.sqrt(d)
-    packed = np.empty((len(y), 1 + 2 * d))
-    packed[:, 0] = units.count
-    packed[:, 1 : 1 + d] = (units.linear / root) * y
-    packed[:, 1 + d :] = (units.quadratic / root) * (y * y)
-    squares = np.zeros(len(y))
-    for column in y.T:
-        squares = squares + np.square(units.count + units.quadratic * (column * column))
-    return packed, np.sqrt(squares / d)
-
-
-def product_statistics(weights: np.ndarray, packed: np.ndarray, norms: np.ndarray) -> RowStatistics:
-    """r ⊗ T for responsibilities r and rows T of known norm."""
-    squares = np.zeros(len(weights))
-    for column in weights.T:
-        squares = squares + column * column
-    return RowStatistics(left=weights, right=packed, sizes=np.sqrt(squares) * norms)
+"""Smallest variance of a component in any direction, relative to the pooled one; only with
+noise.
+"""
 
 
 class Moments(NamedTuple):
@@ -89,7 +26,15 @@ class Moments(NamedTuple):
     count_sd: float = 0.0
     linear_sd: float = 0.0
     quadratic_sd: float = 0.0
-    """On the diagonal; off it, 1/√2 of this."""
+    """Noise on the diagonal; off the diagonal it is 1/√2 of this."""
+
+    def with_noise(self, other: Moments, ratio: float) -> Moments:
+        """The same moments, with noise of `ratio` times that of others."""
+        return self._replace(
+            count_sd=ratio * other.count_sd,
+            linear_sd=ratio * other.linear_sd,
+            quadratic_sd=ratio * other.quadratic_sd,
+        )
 
     @property
     def noisy(self) -> bool:
@@ -131,44 +76,83 @@ class Repaired(NamedTuple):
     covariance: np.ndarray
 
 
-def repaired(found: Moments) -> Repaired:
-    """Moments as a sum of statistics could have them: shrunk where they are mostly noise.
+def moved(found: Moments, factor: np.ndarray, shift: np.ndarray) -> Moments:
+    """Moments of factorₖ·u + shiftₖ from those of u, without the noise."""
+    turned = np.einsum("kij,kj->ki", factor, found.linear)
+    mixed = turned[:, :, None] * shift[:, None, :]
+    return Moments(
+        found.count,
+        turned + shift * found.count[:, None],
+        factor @ found.quadratic @ np.swapaxes(factor, 1, 2)
+        + mixed
+        + np.swapaxes(mixed, 1, 2)
+        + found.count[:, None, None] * shift[:, :, None] * shift[:, None, :],
+    )
+
+
+def averaged(before: Moments, found: Moments, step: float) -> Moments:
+    """(1 − step)·before + step·found, whose noise is independent."""
+
+    def both(old: float, new: float) -> float:
+        return float(np.hypot((1.0 - step) * old, step * new))
+
+    return Moments(
+        (1.0 - step) * before.count + step * found.count,
+        (1.0 - step) * before.linear + step * found.linear,
+        (1.0 - step) * before.quadratic + step * found.quadratic,
+        both(before.count_sd, found.count_sd),
+        both(before.linear_sd, found.linear_sd),
+        both(before.quadratic_sd, found.quadratic_sd),
+    )
+
+
+def repaired(found: Moments, centre: np.ndarray, root: np.ndarray) -> Repaired:
+    """Components of y = centreₖ + rootₖ·u from moments of u, as a sum of statistics could be.
 
     Counts are at least their noise. A covariance is shrunk towards the pooled one by the share of
-    its squared distance that is noise (James and Stein 1961). Means are not shrunk: components that
-    are drawn towards each other share their records. Without noise only the counts are kept
-    positive.
+    its squared distance that is explained by noise (James and Stein 1961). Means are not shrunk,
+    because components that move towards each other would share their records. Without noise only
+    the counts are kept positive.
     """
     count = np.maximum(found.count, max(found.count_sd, 1e-10))
-    everything = np.sum(count)
     mean = found.linear / count[:, None]
-    second = found.quadratic / count[:, None, None]
-    covariance = second - mean[:, :, None] * mean[:, None, :]
-    if not found.noisy:
-        return Repaired(count, mean, covariance)
-    pooled = np.einsum("k,kij->ij", count, covariance) / everything
-    return Repaired(count, mean, _shrunk(covariance, pooled, found, count))
+    own = found.quadratic / count[:, None, None] - mean[:, :, None] * mean[:, None, :]
+    covariance = root @ own @ np.swapaxes(root, 1, 2)
+    if found.noisy:
+        covariance = _shrunk(own, covariance, root, found.quadratic_sd / count, count)
+    return Repaired(count, centre + np.einsum("kij,kj->ki", root, mean), covariance)
 
 
 def _shrunk(
-    covariance: np.ndarray, pooled: np.ndarray, found: Moments, count: np.ndarray
+    own: np.ndarray,
+    covariance: np.ndarray,
+    root: np.ndarray,
+    noise_sd: np.ndarray,
+    count: np.ndarray,
 ) -> np.ndarray:
-    """Covariances relative to the pooled one, towards it by their share of noise."""
-    d = len(pooled)
-    root = positive_root(pooled, found.quadratic_sd * np.sqrt(len(count)) / np.sum(count))
-    inverse = np.linalg.inv(root)
-    squares = inverse.T @ inverse
-    # E‖ANAᵀ‖² for symmetric noise N of variance t² on the diagonal and t²/2 off it.
-    size = 0.5 * (np.trace(squares) ** 2 + np.sum(squares * squares))
-    noise = size * np.square(found.quadratic_sd / count)
+    """Covariances of y, drawn towards the pooled one by their share of noise.
+
+    `own` are those of u, with symmetric noise of `noise_sd` on the diagonal and 1/√2 of it
+    elsewhere. The distance to the pooled covariance is measured in the coordinates of u, where the
+    noise is the same in all directions.
+    """
+    d, share = own.shape[1], count / np.sum(count)
+    size = np.trace(root @ np.swapaxes(root, 1, 2), axis1=1, axis2=2) / d
+    pooled_noise = float(np.sqrt(np.sum(np.square(share * noise_sd * size))))
+    pooled = positive_root(np.einsum("k,kij->ij", share, covariance), pooled_noise)
+    unpooled = np.linalg.inv(pooled)
     result = np.empty_like(covariance)
-    for place, matrix in enumerate(covariance):
-        relative = inverse @ matrix @ inverse.T
-        away = float(np.sum(np.square(relative - np.eye(d))))
-        kept = max(0.0, 1.0 - noise[place] / max(away, 1e-300))
-        sizes, axes = np.linalg.eigh(np.eye(d) + kept * (relative - np.eye(d)))
+    for place, matrix in enumerate(own):
+        target = np.linalg.solve(root[place], pooled)
+        target = target @ target.T
+        away = float(np.sum(np.square(matrix - target)))
+        noise = 0.5 * d * (d + 1) * noise_sd[place] ** 2
+        kept = max(0.0, 1.0 - noise / max(away, 1e-300))
+        half = unpooled @ root[place]
+        relative = half @ (target + kept * (matrix - target)) @ half.T
+        sizes, axes = np.linalg.eigh(0.5 * (relative + relative.T))
         whole = (axes * np.maximum(sizes, LEAST_EIGENVALUE)) @ axes.T
-        result[place] = root @ whole @ root.T
+        result[place] = pooled @ whole @ pooled.T
     return 0.5 * (result + np.swapaxes(result, 1, 2))
 
 

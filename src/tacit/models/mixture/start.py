@@ -1,8 +1,8 @@
-"""Where a mixture starts: components fitted to points drawn from released cells.
+"""Starting point of a mixture: components fitted to points drawn from released cells.
 
-The server knows counts, means and covariances of many small cells. It draws points from normals
-with these moments and runs expectation-maximisation on them, from several starts, for free: points
-drawn from releases are no records.
+The server has counts, means and covariances of many small cells. It draws points from normals with
+these moments and runs expectation-maximisation on them, from several starts. This costs no budget,
+because the points are functions of releases.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def drawn_points(cells: Repaired, count: int, rng: np.random.Generator) -> np.nd
 
 
 def fitted_components(points: np.ndarray, components: int, rng: np.random.Generator) -> Repaired:
-    """The best of several runs of expectation-maximisation; counts are shares of 1."""
+    """The best of several runs of expectation-maximisation; `counts` are normalised to sum to 1."""
     best: tuple[float, Repaired] | None = None
     for _ in range(RESTARTS):
         start = _spread_centres(points, components, rng)

@@ -1,9 +1,9 @@
-"""Which columns a NumPyro model uses as indices, and of what range.
+"""Find the columns that a NumPyro model uses as indices, and their valid ranges.
 
-JAX clamps an index that is too large and wraps one that is negative, without a word: codes 1 … k
-for a plate of k would give the last group two groups' records and the first one none. The model is
+JAX silently clamps an index that is too large and wraps a negative one: codes 1 … k for a plate of
+k would assign the records of two groups to the last one and none to the first. The model is
 therefore run with index checks (`jax.experimental.checkify`) on one record of zeros in which one
-column has other values. No record is looked at.
+column has other values. No actual record is used.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class IndexRange(NamedTuple):
 def index_ranges(model: NumPyroModel) -> dict[str, IndexRange]:
     """The range of every column that is used as an index.
 
-    A column that is valid nowhere near 0 while the others are 0 is left out.
+    A column without a valid value near 0, while the others are 0, is left out.
     """
     blank = model.program.blank(1)
 
@@ -58,7 +58,7 @@ def index_ranges(model: NumPyroModel) -> dict[str, IndexRange]:
 
 
 def _range(valid: Callable[[int], bool], dtype: np.dtype) -> IndexRange | None:
-    """By bisection; None where the column is no index."""
+    """Valid range by bisection; None if the column is not an index."""
     whole = dtype.kind in "iu"
     top = min(LARGEST, int(np.iinfo(dtype).max)) if whole else LARGEST
     bottom = max(-LARGEST, int(np.iinfo(dtype).min)) if whole else -LARGEST
@@ -76,7 +76,7 @@ def _range(valid: Callable[[int], bool], dtype: np.dtype) -> IndexRange | None:
 
 
 def _last(valid: Callable[[int], bool], inside: int, outside: int) -> int:
-    """The last valid number on the way from one that is to one that is not."""
+    """The last valid number between a valid and an invalid one."""
     while abs(outside - inside) > 1:
         middle = (inside + outside) // 2
         inside, outside = (middle, outside) if valid(middle) else (inside, middle)
@@ -88,7 +88,7 @@ def check_indices(
 ) -> None:
     """Refuse codes that JAX would clamp or wrap, or beyond the declared number of levels.
 
-    The error names no record's value: a private fit is refused in the same words.
+    The error contains no value of the records, so a private fit gives the same message.
     """
     known = {
         column: (IndexRange(0, levels - 1), f"has {levels} declared levels, 0 … {levels - 1}")

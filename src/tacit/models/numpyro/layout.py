@@ -1,8 +1,8 @@
-"""What a NumPyro model looks like to tacit: latent sites, observed sites and the record plate.
+"""Structure of a NumPyro model: latent sites, observed sites and the record plate.
 
 The model is traced with two numbers of records. The record plate is the plate around the
-observations whose size follows that number; everything else must stay as it was. What cannot be
-a sum over records given one θ is refused here, before any party starts.
+observations whose size follows that number; everything else must not change. Models that are not a
+sum over records given one θ are refused here, before any party starts.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _WRAPPERS = (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independen
 
 
 class Layout(NamedTuple):
-    """The latents in trace order, the observed sites and the plate that counts records."""
+    """The latents in trace order, the observed sites and the plate over records."""
 
     latents: tuple[Latent, ...]
     observed: tuple[str, ...]
     plate: str
     target: str | None
-    """The site `response` speaks of: the only observed one, if it has one mean a record."""
+    """The site that `response` refers to: the only observed one, if it has one mean per record."""
     output: Output
     scales: tuple[str, ...] = ()
     """Latent sites with support from 0 upwards, such as standard deviations."""
@@ -96,7 +96,7 @@ def _target(observed: list[_Site], size: int) -> _Site | None:
 
 
 def _place(latents: list[_Site]) -> tuple[Latent, ...]:
-    """Each latent's slice of θ, in trace order."""
+    """The slice of θ of each latent, in trace order."""
     placed, start = [], 0
     for site in latents:
         shape = site.free_shape or ()
@@ -107,7 +107,7 @@ def _place(latents: list[_Site]) -> tuple[Latent, ...]:
 
 
 def _trace(program: Program, size: int, failure: str) -> list[_Site]:
-    """The sample sites for `size` records, from an abstract call: no number is computed."""
+    """The sample sites for `size` records, from an abstract call without numerical computation."""
     found: list[_Site] = []
 
     def call(records: dict[str, Any]) -> None:
@@ -131,9 +131,9 @@ def _trace(program: Program, size: int, failure: str) -> list[_Site]:
         ) from error
     except Exception as error:
         reason = (str(error).strip() or "no message").splitlines()[0]
-        raise ConfigError(
-            f"{failure} ({type(error).__name__}: {reason}); check the shapes, and {_ADVICE}"
-        ) from error
+        about_shapes = isinstance(error, TypeError | ValueError | IndexError)
+        advice = f"check the shapes, and {_ADVICE}" if about_shapes else "correct the function"
+        raise ConfigError(f"{failure} ({type(error).__name__}: {reason}); {advice}") from error
     return found
 
 
@@ -176,7 +176,7 @@ def _describe(site: dict[str, Any]) -> _Site:
 
 
 def _starts_at_zero(support: Any) -> bool:
-    """Whether a support is the positive half-line or an interval that begins at 0."""
+    """True if a support is the positive half-line or an interval that begins at 0."""
     bound = getattr(support, "lower_bound", None)
     return isinstance(bound, int | float) and bound == 0
 
@@ -210,7 +210,7 @@ def _check_latents(latents: list[_Site]) -> None:
 
 
 def _record_plate(observed: list[_Site], more: dict[str, _Site], size: int) -> str:
-    """The name of the one plate around every observed site whose size follows the batch."""
+    """Name of the single plate around all observed sites whose size follows the batch."""
     plates: dict[str, str] = {}
     for site in observed:
         what = f"numpyro.factor '{site.name}'" if site.factor else f"observed site '{site.name}'"

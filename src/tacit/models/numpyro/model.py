@@ -4,15 +4,15 @@
     log p(θ) = Σ log p(xₛ) + Σ log|dxₛ/dθₛ|,   xₛ = biject_to(support of s)(θₛ)
 
 `from_numpyro` traces the function on abstract batches, finds the plate over records and refuses
-what is not a sum over records given one shared θ.
+models that are not a sum over records given one shared θ.
 
-The prior. When log p(θ) is that of independent normals (every latent a Normal, or a site that
-becomes one in unconstrained space, such as a LogNormal), `prior` is exact. Otherwise the prior
-counts as outside the family: `has_site_prior` is True and `prior` is a stand-in, made of robust
-quantiles of prior draws (median, and half the width of the central 68 %), so that a heavy
-tail such as HalfCauchy's does not set its scale. The server keeps the stand-in as its own first
-factor and refines it like a party's, with `log_prior` as the likelihood; at the fixed point the
-stand-in is gone and the exact prior has taken its place.
+The prior. If log p(θ) is that of independent normals (every latent a Normal, or a site that is one
+in unconstrained space, such as a LogNormal), `prior` is exact. Otherwise the prior is outside the
+family: `has_site_prior` is True and `prior` is an approximation from robust quantiles of prior
+draws (median, and half the width of the central 68 %), so that a heavy tail such as HalfCauchy's
+does not set its scale. The server keeps this approximation as its own first factor and refines it
+like a party's, with `log_prior` as the likelihood; at the fixed point the exact prior has replaced
+it.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ def from_numpyro(
     columns: Mapping[str, Any] | None = None,
     seed: int = 0,
 ) -> NumPyroModel:
-    """Make a federated model of a NumPyro function with one plate over records.
+    """Convert a NumPyro function with one plate over records to a federated model.
 
     Parameters
     ----------
     function
         The NumPyro model. Its arguments are columns of the records.
     example
-        A few records, real or made up, by the names of the function's arguments; columns that the
-        function does not take are left out.
+        A few records, real or synthetic, by the names of the function's arguments; columns that the
+        function does not take are ignored.
     arguments
         Arguments of the function that are not records, such as a number of groups.
     columns
         Public facts about columns, for private scores: the number of levels of a column of codes
-        0 … k − 1, or the least and largest value of a number. Numbers that are not declared are
-        taken for standardised ones.
+        0 … k − 1, or the smallest and largest value of a number. Undeclared numbers are assumed to
+        be standardised.
     seed
         Seed of the starting point, which all parties share.
 
@@ -91,7 +91,7 @@ def from_numpyro(
 
 
 class NumPyroModel(SimulatedOutcomes, Model):
-    """A NumPyro function as a prior and a per-record log-likelihood; see the module's page."""
+    """A NumPyro function as a prior and a per-record log-likelihood; see the module docstring."""
 
     kind: ClassVar[str] = "numpyro"
     Settings = NumPyroSettings
@@ -122,7 +122,8 @@ class NumPyroModel(SimulatedOutcomes, Model):
             jax.eval_shape(self.log_likelihood, noise[0], self.program.blank(probe))
         self.reported = _shared_sites(self, noise, records)
         keys = jax.random.split(jax.random.key(seed), DRAWS)
-        median, spread = robust_quantiles(jax.vmap(self._draw)(keys), self.names)
+        draw = partial(self._draw, records=self.program.blank(1))
+        median, spread = robust_quantiles(jax.vmap(draw)(keys), self.names)
         # A median that is 0 within sampling error is set to 0, so that the start has no units.
         self.median = np.where(np.abs(median) < 0.2 * spread, 0.0, median)
         _check_independence(self, self.median + 0.1 * noise[0], records)
@@ -161,10 +162,16 @@ class NumPyroModel(SimulatedOutcomes, Model):
 
     @property
     def mixes(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether an observed site is a mixture of distributions."""
-        key = jax.random.key(0)
-        sites, _ = self.program.run(self.program.blank(1), key=key, blank=True)
-        return any(_is_mixture(sites[name]["fn"]) for name in self.layout.observed)
+        """True if an observed site is a mixture of distributions."""
+        found: list[bool] = []
+
+        def call(records: Records) -> None:
+            sites, _ = self.program.run(records, key=jax.random.key(0), blank=True)
+            found.extend(_is_mixture(sites[name]["fn"]) for name in self.layout.observed)
+
+        # Traced: blank records need not be valid numbers, such as weights of handlers.scale.
+        jax.eval_shape(call, self.program.blank(1))
+        return any(found)
 
     def log_likelihood(self, theta: Array, records: Records) -> Array:
         return self._log_likelihood(jnp.asarray(theta), self.program.batch(records))
@@ -172,7 +179,7 @@ class NumPyroModel(SimulatedOutcomes, Model):
     def log_prior(self, theta: Array) -> Array:
         """The log-density of θ in unconstrained space, the Jacobian included.
 
-        Computed in float64 whatever θ is: NumPyro checks simplices and matrices to a tolerance
+        Computed in float64 for any type of θ: NumPyro checks simplices and matrices to a tolerance
         that float32 does not always meet.
         """
         theta = jnp.asarray(theta)
@@ -196,7 +203,7 @@ class NumPyroModel(SimulatedOutcomes, Model):
         return self._response(jnp.asarray(theta), self.program.batch(records))
 
     def constrain(self, theta: Array) -> dict[str, Array]:
-        """Latent sites in their own space, and the deterministic sites that no record touches.
+        """Latent sites in their own space, and deterministic sites that do not depend on records.
 
         θ is one vector or a matrix of draws, one per row.
         """
@@ -231,7 +238,7 @@ class NumPyroModel(SimulatedOutcomes, Model):
         rng: np.random.Generator,
         bounds: tuple[float, float] | None = None,
     ) -> np.ndarray:
-        """Its one observed site, as it is."""
+        """Simulate its single observed site, without rescaling."""
         del bounds
         draws = self.predictive(theta[None], records, seed=int(rng.integers(2**31)))
         size = len(records["y"])
@@ -257,7 +264,7 @@ class NumPyroModel(SimulatedOutcomes, Model):
 
     @partial(jax.jit, static_argnums=0)
     def _shared(self, theta: Array, records: Records) -> tuple[Array, dict[str, Array]]:
-        """The log-prior, and every value that could be shared by all records."""
+        """The log-prior, and all values that might be shared by all records."""
         sites, log_det = self.program.run(records, theta=theta, latents=self.layout.latents)
         names = [latent.name for latent in self.layout.latents]
         total = log_det + sum(
@@ -290,9 +297,9 @@ class NumPyroModel(SimulatedOutcomes, Model):
         }
 
     @partial(jax.jit, static_argnums=0)
-    def _draw(self, key: Array) -> Array:
-        """One draw of θ from the prior."""
-        sites, _ = self.program.run(self.program.blank(1), key=key, blank=True)
+    def _draw(self, key: Array, records: Records) -> Array:
+        """One draw of θ from the prior; blank records are traced, so that none is checked."""
+        sites, _ = self.program.run(records, key=key, blank=True)
         parts = (sites[latent.name] for latent in self.layout.latents)
         return jnp.concatenate(
             [jnp.ravel(biject_to(site["fn"].support).inv(site["value"])) for site in parts]
@@ -341,7 +348,7 @@ def _shifted(records: Records) -> Records:
 
 
 def _shared_sites(model: NumPyroModel, thetas: Array, records: Records) -> tuple[str, ...]:
-    """The sites that are functions of θ alone; refuses a prior that reads the records."""
+    """The sites that are functions of θ alone; a prior that depends on the records is refused."""
     (blank_prior, blank), (prior, values) = (
         jax.vmap(partial(model._shared, records=batch))(thetas)
         for batch in (model.program.blank(1), _shifted(records))
@@ -361,7 +368,7 @@ def _shared_sites(model: NumPyroModel, thetas: Array, records: Records) -> tuple
 
 
 def _check_independence(model: NumPyroModel, theta: Array, records: Records) -> None:
-    """Refuses a likelihood in which one record's term reads another record.
+    """Refuse a likelihood in which one record's term depends on another record.
 
     Minibatches would bias such a model, and clipping would not bound one record's effect.
     """
@@ -377,5 +384,6 @@ def _check_independence(model: NumPyroModel, theta: Array, records: Records) -> 
     if not np.allclose(together, alone, rtol=1e-4, atol=1e-6, equal_nan=True):
         raise ConfigError(
             "a record's log-likelihood changes with the other records of its batch; "
-            "use only the record's own values (standardise before, not inside, the model)"
+            "use only the record's own values (standardise before, not inside, the model, and give "
+            "lags as columns)"
         )

@@ -1,9 +1,9 @@
-"""The law of the observed sites of a NumPyro model, and the columns that it depends on.
+"""The distribution of the observed sites of a NumPyro model, and the columns that it depends on.
 
-The sites' distributions are the parameters of the law: NumPyro's distributions are pytrees, so a
-score is one backward pass through the user's program for each outcome and the program itself runs
-once per record. What a distribution can do (a small finite support, quantiles, moments, a
-distribution function) is found out once, on abstract values.
+The sites' distributions are used as parameters: NumPyro's distributions are pytrees, so a score is
+one backward pass through the user's program for each outcome, and the program itself runs once per
+record. The abilities of a distribution (a small finite support, quantiles, moments, a distribution
+function) are determined once, on abstract values.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 
 Columns = Mapping[str, Any]
 _WIDER = 1.2
-"""Times the scale of the law: the scale of the proposal."""
+"""Scale of the proposal relative to that of the distribution."""
 _WRAPPERS = (dist.ExpandedDistribution, dist.Independent)
 
 
 class SimulatedOutcomes:
-    """What gives a NumPyro model the ability `SimulatesOutcomes`."""
+    """Mixin with the ability `SimulatesOutcomes` of a NumPyro model."""
 
     program: Program
     layout: Sites
     columns: Columns = {}  # noqa: RUF012 - never written to
-    """Public facts about columns: a number of levels, or the least and largest value."""
+    """Public facts about columns: a number of levels, or the smallest and largest value."""
     x_layout: Layout | None = None
-    """What each column of x is by the public schema, if there is one."""
+    """Description of each column of x by the public schema, if there is one."""
 
     def outcome_law(self) -> OutcomeLaw:
-        """p(outcome | covariates, θ); a ConfigError says why there is none."""
+        """p(outcome | covariates, θ); raises a ConfigError with the reason if there is none."""
         return self._outcome_law
 
     @cached_property
@@ -80,7 +80,7 @@ def checked_columns(columns: Columns | None, keys: tuple[str, ...]) -> dict[str,
 
 
 class NumPyroCovariates(Covariates):
-    """Every column but the outcome: numbers as they are, levels as one-hot columns."""
+    """All columns except the outcome: numbers unchanged, levels as one-hot columns."""
 
     def __init__(
         self, program: Program, outcomes: frozenset[str], columns: Columns, x_layout: Layout | None
@@ -233,7 +233,9 @@ class NumPyroLaw(OutcomeLaw):
         return self.program.run(records, theta=theta, latents=self.layout.latents)[0]
 
     def _check(self) -> frozenset[str]:
-        """Refuse sites that no outcome can be drawn for; the columns that hold the outcomes."""
+        """Refuse sites whose outcomes cannot be drawn; returns the columns that contain the
+        outcomes.
+        """
         blank = self.program.blank(1)
         found: set[str] = set()
 
@@ -263,7 +265,7 @@ class NumPyroLaw(OutcomeLaw):
         return len(self.names) == 1 and math.prod(shapes[self.names[0]].shape) == 1
 
     def _works(self, ability: Callable[[Any], Any]) -> bool:
-        """Whether the only site's distribution has this ability, tried on abstract values."""
+        """True if the distribution of the only site has this ability, tested on abstract values."""
         name = self.scalar
         if name is None:
             return False

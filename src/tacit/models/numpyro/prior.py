@@ -1,4 +1,6 @@
-"""The prior of a NumPyro model as independent normals in θ: exactly, or near enough to start."""
+"""The prior of a NumPyro model as independent normals in θ: exact, or an approximation to start
+from.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def independent_normals(
 ) -> tuple[Array, Array] | None:
     """(mean, sd) if the prior is independent normals in θ, else None.
 
-    Exactly then ∇log p is affine with a diagonal matrix: read off at zero, checked at `thetas`.
+    In that case ∇log p is affine with a diagonal matrix: evaluated at zero and checked at `thetas`.
     """
     slope = jax.grad(log_prior)
 

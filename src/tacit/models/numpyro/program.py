@@ -1,8 +1,8 @@
-"""One call of a NumPyro model on one batch of records, with θ in place of its latent sites.
+"""Run a NumPyro model on one batch of records, with θ substituted for its latent sites.
 
 NumPyro keeps its stack of effect handlers in one list for the whole process, so two threads that
-trace at once would see each other's sites. Every call therefore holds one lock; since callers
-compile what they call, it is held while tracing only.
+trace at once would see each other's sites. Every call therefore holds a lock; since callers compile
+their calls, it is held only while tracing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Sites = dict[str, dict[str, Any]]
 
 
 def load_program(place_and_name: str) -> Callable[..., Any]:
-    """The function that model.function names: "package.module:function" or "file.py:function"."""
+    """The function named by model.function: "package.module:function" or "file.py:function"."""
     place, colon, name = place_and_name.rpartition(":")
     if not colon:
         raise ConfigError(
@@ -62,7 +62,7 @@ def load_program(place_and_name: str) -> Callable[..., Any]:
 
 
 class Latent(NamedTuple):
-    """Where a latent site lives in θ: θ[start:stop], of `shape` before its transform."""
+    """Position of a latent site in θ: θ[start:stop], with `shape` before its transform."""
 
     name: str
     shape: tuple[int, ...]
@@ -87,7 +87,7 @@ class Program:
         self.dtypes = {key: array.dtype for key, array in arrays.items()}
 
     def batch(self, records: Records) -> Records:
-        """The records the model takes, or an error that names the key that is wrong."""
+        """The records that the model takes, or an error that names the invalid key."""
         batch, size = {}, None
         for key in self.keys:
             if records.get(key) is None:
@@ -112,7 +112,7 @@ class Program:
         return batch
 
     def blank(self, size: int) -> Records:
-        """Records of zeros: what the prior is traced with, so that no data is kept."""
+        """Records of zeros, with which the prior is traced, so that no data is kept."""
         return {key: np.zeros((size, *self.shapes[key]), self.dtypes[key]) for key in self.keys}
 
     def run(
@@ -125,7 +125,7 @@ class Program:
         simulate: bool = False,
         blank: bool = False,
     ) -> tuple[Sites, Array]:
-        """Every site of one call, and log|dx/dθ| of the latents that θ was substituted for.
+        """All sites of one call, and log|dx/dθ| of the latents that θ was substituted for.
 
         Sites without a value are drawn with `key`; `simulate` draws the observed ones too. With
         `blank` the records are zeros, which need not be valid parameters of the likelihood.
@@ -151,7 +151,7 @@ class Program:
 class _FlatSites(Messenger):
     """Gives a latent site with a flat prior, which cannot be drawn, a value near the origin of ℝᵈ.
 
-    Only where no θ is substituted: to find the sites and to choose a starting point.
+    Only used if no θ is substituted: to find the sites and to choose a starting point.
     """
 
     def __init__(self, key: Array) -> None:
@@ -170,7 +170,7 @@ class _FlatSites(Messenger):
 
 
 def is_flat(distribution: Any) -> bool:
-    """Whether a distribution is an ImproperUniform, perhaps expanded or with event dimensions."""
+    """True for an ImproperUniform, possibly expanded or with event dimensions."""
     while isinstance(distribution, dist.ExpandedDistribution | dist.Independent):
         distribution = distribution.base_dist
     return isinstance(distribution, dist.ImproperUniform)
@@ -179,8 +179,8 @@ def is_flat(distribution: Any) -> bool:
 class _FromUnconstrained(Messenger):
     """Gives each latent site its value from θ.
 
-    The transform is that of the support the site has in this very call, so a support that
-    depends on another latent is right too.
+    The transform is that of the site's support in this call, so it is also right for a support that
+    depends on another latent.
     """
 
     def __init__(self, latents: tuple[Latent, ...], theta: Array | None) -> None:
@@ -218,7 +218,7 @@ def _as_array(key: str, value: Array) -> Array:
 def _accepted(
     model: Callable[..., Any], keys: tuple[str, ...], arguments: tuple[str, ...]
 ) -> tuple[tuple[str, ...], frozenset[str]]:
-    """The record keys that the model takes, and those of them it can do without."""
+    """The record keys that the model takes, and those of them that are optional."""
     parameters = inspect.signature(model).parameters
     named = {name: value for name, value in parameters.items() if value.kind in _KEYWORD}
     takes_any = any(value.kind is inspect.Parameter.VAR_KEYWORD for value in parameters.values())

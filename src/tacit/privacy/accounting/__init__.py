@@ -46,7 +46,7 @@ def epsilon(
 ) -> float:
     """An ε such that the composition of the events is (ε, δ)-private under the adjacency.
 
-    Formal guarantee: the sequence of releases, each chosen after seeing the ones before it but with
+    Formal guarantee: the sequence of releases, each chosen after seeing the earlier ones but with
     noise, clip and sampling fixed in advance, is (ε, δ)-differentially private. The result does not
     depend on the order of the events or their grouping into counts, to the last bit.
 
@@ -66,7 +66,7 @@ def delta(
 ) -> float:
     """A δ such that the composition of the events is (ε, δ)-private under the adjacency.
 
-    Formal guarantee: as for `epsilon`; the result is at most 1, which is no guarantee.
+    Formal guarantee: as for `epsilon`; a result of 1 means that there is none.
 
     >>> event = GaussianEvent(clip=1.0, noise_sd=1.0)
     >>> round(delta([event], 1.0, "add-or-remove-one"), 6)
@@ -85,8 +85,8 @@ def epsilon_curve(
 ) -> list[float]:
     """ε after rounds 1, 2, …, `rounds`, or after each of the given numbers of rounds.
 
-    Each point costs one composition, whatever its number of rounds, because equal events are
-    composed as a power. For a long curve, give only the rounds to plot.
+    Each point costs one composition for any number of rounds, because equal events are composed as
+    a power. For a long curve, give only the rounds to plot.
 
     >>> event = GaussianEvent(clip=1.0, noise_sd=10.0)
     >>> [round(e, 2) for e in epsilon_curve([event], [1, 10], 1e-5, "add-or-remove-one")]

@@ -37,7 +37,7 @@ def calibrate(
         raise ConfigError(f"target_epsilon = {target_epsilon}; it must be a finite number > 0")
 
     def excess(log_noise: float) -> float:
-        """ln ε(z) − ln target, cut off at ±700: the sign decides, the size guides the secant."""
+        """ln ε(z) − ln target, limited to ±700: the sign decides, the size guides the secant."""
         empty = Composition(adjacency=adjacency, accountant=accountant)
         spent = empty.add(*make_events(math.exp(log_noise))).epsilon(delta)
         if spent > target_epsilon:

@@ -59,7 +59,7 @@ class Composition:
     """The releases so far under one adjacency: an immutable value that a ledger can extend.
 
     Equal steps are counted, not listed, and kept sorted: two compositions of the same releases are
-    equal whatever the order and grouping in which they were added, and so are their answers.
+    equal, and give equal results, for any order and grouping in which they were added.
 
     >>> event = GaussianEvent(clip=1.0, noise_sd=5.0)
     >>> spent = Composition(adjacency="add-or-remove-one").add(event, event)
@@ -97,7 +97,7 @@ class Composition:
     def epsilon(self, delta: float) -> float:
         """ε at δ; `math.inf` if there is no bound, as for Gaussian noise at δ = 0.
 
-        The losses of pure releases are bounded and add up; the others have ε at δ beside them.
+        The losses of pure releases are bounded and are added to the ε at δ of the others.
         """
         if not 0 <= delta < 1:
             raise ConfigError(f"delta = {delta}; it must be 0 or more and less than 1")
@@ -147,8 +147,8 @@ def _delta(accountant: Accountant, steps: Steps, epsilon: float) -> float:
 
 
 def _slack(steps: Steps) -> float:
-    """κ of all releases: δ(ε) ≤ e^κ δ′(ε − 2κ), δ′ that of the dominating Gaussians.
+    """κ of all releases: δ(ε) ≤ e^κ δ′(ε − 2κ), where δ′ is that of the dominating Gaussians.
 
-    docs/methods/lattice.md has the proof. At k = 20 it is far below a unit in the last place.
+    The proof is in docs/methods/lattice.md. At k = 20 it is far below a unit in the last place.
     """
     return math.fsum(step.slack * count for step, count in steps)

@@ -2,16 +2,16 @@
 
 An accountant's theorem fixes noise, clip and sampling of all releases in advance. A ledger's budget
 spans runs whose settings are chosen after seeing earlier results, so it needs a *filter*: a rule
-that admits the next run by what was charged so far, and that keeps (ε, δ) whatever was chosen and
-why. Three are proven and used here (docs/methods/accounting.md, "Filters"):
+that admits the next run based on the charges so far, and that guarantees (ε, δ) for any such
+choices. Three are proven and used here (docs/methods/accounting.md, "Filters"):
 
 * only releases with Laplace noise, whose losses are bounded: Σ ε ≤ the budget's ε, with no δ;
 * all releases Gaussian and without sampling: Σ distance² ≤ μ², exactly as if planned in advance;
 * Rényi divergences of one order, which the budget fixes: Σ D_order ≤ the budget's. A release that
   is purely ε-private has D_order ≤ min(ε, order·ε²/2) (Bun and Steinke 2016).
 
-The last two are given a share of δ each, so that a sequence of runs may end under any of them.
-Under a budget with δ = 0 only the first one admits anything.
+The last two get a share of δ each, so that a sequence of runs may end under any of them. Under a
+budget with δ = 0 only the first one admits anything.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tacit.privacy.accounting.steps import Step, not_negative, to_step
 from tacit.privacy.events import Adjacency, GaussianEvent, LaplaceEvent
 
 GAUSSIAN_SHARE = 0.8
-"""Share of δ for the first filter; the second has the rest."""
+"""Share of δ for the Gaussian filter; the Rényi filter has the rest."""
 _POINTS = 20_001
 _MARGIN = 1e-6
 """Relative margin for the quadratures, whose error is far smaller."""
@@ -43,10 +43,10 @@ def filtered_epsilon(
     budget: float,
     epsilon: Epsilon,
 ) -> float:
-    """ε of events of several adaptively chosen runs; a budget ε admits them if this is at most it.
+    """ε of events of several adaptively chosen runs; a budget admits them if this is at most its ε.
 
     Formal guarantee: if runs are admitted only while the result is at most `budget`, all releases
-    together are (budget, δ)-private, however each run was chosen from the releases before it. The
+    together are (budget, δ)-private, however each run was chosen from the earlier releases. The
     number itself is no guarantee for any other budget, because the order depends on the budget.
 
     Parameters
@@ -78,7 +78,7 @@ def is_sampled(event: GaussianEvent) -> bool:
 
 
 def renyi_order(epsilon: float, delta: float) -> float:
-    """The order at which the conversion to (ε, δ) allows the most noise-free Gaussian releases.
+    """The order at which the conversion to (ε, δ) allows the largest Rényi divergence per order.
 
     Maximises (ε − ln(1/δ)/(a − 1))/a over a. It depends on the budget alone, so it is fixed before
     the first release.
@@ -127,7 +127,7 @@ def _divergence(step: Step, order: float) -> float:
 def _log_moment(step: Step, order: float, *, reverse: bool) -> float:
     """ln ∫ P^order Q^(1 − order) of the pair on the line, or of its reversal.
 
-    Infinite if a distance is so large that its square is.
+    Infinite if a distance is so large that its square overflows.
     """
     reach = 12.0 + order * step.far
     x = np.linspace(-reach, step.far + step.near + reach, _POINTS)

@@ -1,4 +1,4 @@
-"""Group privacy: the guarantee for several units that follows from the one for one unit."""
+"""Group privacy: the guarantee for several units, derived from the guarantee for one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_EPSILON = 1e6
 
 
 def group_guarantee(epsilon: float, delta: float, size: int) -> tuple[float, float]:
-    """(tε, δ(e^{tε} − 1)/(e^ε − 1)) for t units (MEng eq. 3.8); δ is cut off at 1.
+    """(tε, δ(e^{tε} − 1)/(e^ε − 1)) for t units (MEng eq. 3.8); δ is at most 1.
 
     >>> epsilon, delta = group_guarantee(0.5, 1e-6, 2)
     >>> epsilon, round(1e6 * delta, 6)
@@ -32,8 +32,8 @@ def group_epsilon(
     """ε at δ for t units at once, from the releases; None if there is no useful bound.
 
     Without sampling, t units move a sum by at most t·C, which gives a far smaller ε than eq. 3.8.
-    Sampled batches may hold any number of the t units, so the general bound applies: the smallest ε
-    with t·ε₁ ≥ ε and δ(e^{tε₁} − 1)/(e^{ε₁} − 1) ≤ δ.
+    Sampled batches may contain any number of the t units, so the general bound applies: the
+    smallest ε with t·ε₁ ≥ ε and δ(e^{tε₁} − 1)/(e^{ε₁} − 1) ≤ δ.
     """
     if size == 1:
         return epsilon(events, delta, adjacency)

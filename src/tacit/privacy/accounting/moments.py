@@ -84,7 +84,7 @@ def _log_ratio(x: np.ndarray, sigma: float, rate: float) -> np.ndarray:
 
 
 def _log_integral(x: np.ndarray, spacing: float, sigma: float, factor: np.ndarray) -> float:
-    """ln ∫ μ₀(x) e^{factor(x)} dx by the trapezium rule, in logarithms."""
+    """ln ∫ μ₀(x) e^{factor(x)} dx by the trapezoidal rule, in logarithms."""
     log_density = -(x**2) / (2 * sigma**2) - math.log(sigma * math.sqrt(2 * math.pi))
     terms = log_density + factor
     highest = float(terms.max())

@@ -112,9 +112,10 @@ def _power(step: Step, count: int, grid: float, reverse: bool) -> PLDPmf:
 def _discretise(step: Step, grid: float, reverse: bool) -> PLDPmf:
     """The step's privacy loss distribution on multiples of `grid`, rounded pessimistically.
 
-    For ε ≥ 0 the profile is H_{e^ε} of the pair; for ε < 0 it is 1 − e^ε + e^ε·H_{e^−ε} of the pair
-    reversed, which for a symmetric step is the pair itself (Theorems 2 and 3 of the document). The
-    loss −ε then has e^−ε times the mass that the reversed pair gives to ε, and 0 has the rest.
+    For ε ≥ 0 the profile is H_{e^ε} of the pair; for ε < 0 it is 1 − e^ε + e^ε·H_{e^−ε} of the
+    reversed pair, which for a symmetric step is the pair itself (Theorems 2 and 3 of
+    docs/methods/accounting.md). The loss −ε then has e^−ε times the mass that the reversed pair
+    gives to ε, and 0 has the rest.
     """
     from dp_accounting.pld.pld_pmf import DensePLDPmf
 

@@ -1,7 +1,7 @@
 """Accountant steps: a sampling scheme and distances in units of the noise.
 
-Clip, noise, lattice and adjacency become an accountant's numbers only here. Distances are
-sensitivity / noise_sd (of integers, where the release is on a lattice), which avoids the libraries'
+Clip, noise, lattice and adjacency are converted to an accountant's numbers only here. Distances are
+sensitivity / noise_sd (in integers, if the release is on a lattice), which avoids the libraries'
 conventions for a noise multiplier under replace-one (dp_accounting's PLD doubles the sensitivity,
 its RDP does not).
 """
@@ -24,12 +24,13 @@ Scheme = Literal["all", "poisson", "without-replacement", "pure"]
 
 
 class Step(NamedTuple):
-    """One release: sampling scheme and how far one unit moves the sum, in units of the noise.
+    """One release: sampling scheme, and the distance that one unit moves the sum, in units of the
+    noise.
 
     `far` is the distance between the sums with the unit and with its replacement (or without it);
-    `near` is the distance between the sums with the unit and of a batch that excludes it.
-    A release with Laplace noise has the scheme "pure": `far` is its ε, the largest possible loss.
-    `one_way`: the same neighbour has the unit in every step, so the two directions of the privacy
+    `near` is the distance between the sums with the unit and of a batch that excludes it. A release
+    with Laplace noise has the scheme "pure": `far` is its ε, the largest possible loss. With
+    `one_way` the same neighbour has the unit in every step, so the two directions of the privacy
     loss are composed separately (add-or-remove-one). Otherwise they are mixed (replace-one).
     """
 
@@ -39,7 +40,9 @@ class Step(NamedTuple):
     near: float
     one_way: bool
     slack: float = 0.0
-    """κ of the domination lemma: how far a release on a lattice is from that of a Gaussian."""
+    """κ of the domination lemma: the log-ratio between a release on a lattice and a processed
+    Gaussian.
+    """
 
 
 def to_step(event: GaussianEvent, adjacency: Adjacency) -> Step:
@@ -72,7 +75,8 @@ def to_step(event: GaussianEvent, adjacency: Adjacency) -> Step:
 
 
 def not_negative(value: float, *, if_nan: float = math.inf) -> float:
-    """The larger of 0 and a computed bound. NaN is no bound (`max(0.0, nan)` would be 0).
+    """The larger of 0 and a computed bound; for NaN the value `if_nan` (`max(0.0, nan)` would be
+    0).
 
     >>> not_negative(-1e-17), not_negative(float("nan"))
     (0.0, inf)

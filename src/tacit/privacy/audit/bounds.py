@@ -49,11 +49,12 @@ class _Test(NamedTuple):
 def threshold_epsilon(
     scores: np.ndarray, others: np.ndarray, delta: float, *, confidence: float = CONFIDENCE
 ) -> float:
-    """Lower bound on ε from scores of releases of two data sets, whatever the law of the scores.
+    """Lower bound on ε from scores of releases of two data sets, for any distribution of the
+    scores.
 
-    Every other score chooses a threshold, the rest count: with p the share of one data set's scores
-    beyond it and q the share of the other's, (ε, δ)-privacy implies p ≤ e^ε q + δ. The
-    Clopper–Pearson bounds of p and q have half of the error each.
+    Every other score is used to choose a threshold, the rest to test it: with p the share of one
+    data set's scores beyond it and q the share of the other's, (ε, δ)-privacy implies p ≤ e^ε q +
+    δ. The Clopper–Pearson bounds of p and q have half of the error probability each.
 
     Parameters
     ----------
@@ -107,18 +108,18 @@ def upper_rate(hits: int, of: int, error: float) -> float:
 def projected_distance(
     difference: np.ndarray, noise: np.ndarray, *, confidence: float = CONFIDENCE
 ) -> float | None:
-    """Lower bound on μ: two releases are at least as far apart as N(0, 1) and N(μ, 1).
+    """Lower bound on μ such that two releases are at least as far apart as N(0, 1) and N(μ, 1).
 
-    The move of the exact sum between the neighbours is known to the auditor, the noise is a sample.
-    Along a direction w the releases differ by w·difference, and the noise has the sd of w·noise,
-    which a χ² bound limits. One half of the sample chooses directions (the move itself, and the one
-    in which the noise is smallest), the other half counts. None if the projected noise is not
-    normal: then only `threshold_epsilon` applies.
+    The auditor knows the difference of the exact sums of the neighbours and has a sample of the
+    noise. Along a direction w the releases differ by w·difference, and the noise has the sd of
+    w·noise, which a χ² bound limits. One half of the sample chooses directions (the difference
+    itself, and the one in which the noise is smallest), the other half gives the bound. None if the
+    projected noise is not normal: then only `threshold_epsilon` applies.
 
     Parameters
     ----------
     difference
-        Move of the exact sum, (d,).
+        Difference of the exact sums, (d,).
     noise
         Noise of independent releases, (draws, d).
     confidence
@@ -142,7 +143,7 @@ def projected_distance(
 
 
 def _directions(difference: np.ndarray, noise: np.ndarray) -> list[np.ndarray]:
-    """Directions in which neighbours may stand out from the noise."""
+    """Directions in which neighbours may be distinguishable from the noise."""
     size = float(np.linalg.norm(difference))
     if size == 0.0:
         return []

@@ -1,9 +1,9 @@
-"""What the least significant bits of a release reveal.
+"""Attack on the least significant bits of a release.
 
 Noise of the form fl(sum + sd·f(u)) with a uniform u of 52 bits reaches only some floating-point
-numbers, and which ones depends on the sum (Mironov 2012). An attacker who knows the two possible
-sums and the sampler's f can test which of them reaches a released number. Integers on a public
-lattice have no such bits: there the lowest bits are compared.
+numbers, which depend on the sum (Mironov 2012). An attacker who knows the two possible sums and the
+sampler's f can test which of them reaches a released number. Integers on a public lattice have no
+such bits; for these the lowest bits are compared.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def reachable(values: np.ndarray, total: np.ndarray, noise_sd: float) -> np.ndar
 def _integer_scores(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Log-likelihood ratios of the lowest bits, with frequencies of the first half of the draws.
 
-    The second half alone is scored, so that the frequencies are not fitted to what they score.
+    Only the second half is scored, so that the frequencies are not fitted to the scored draws.
     """
     bits = [one & (2**_BITS - 1) for one in (first, second)]
     half = len(bits[0]) // 2

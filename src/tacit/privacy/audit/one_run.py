@@ -3,8 +3,8 @@
 Each of m canaries is one of two records, chosen by a fair coin. The auditor sees the run's result
 and guesses the coins of which it is most certain. If the run is (ε, δ)-private, the number of right
 guesses is stochastically at most a binomial with success probability e^ε/(1 + e^ε), up to δ
-(Steinke, Nasr and Jagielski 2023). Where the run consists of Gaussian releases without sampling,
-its claim is more than one pair (ε, δ): no test tells neighbours apart better than N(0, 1) from
+(Steinke, Nasr and Jagielski 2023). If the run consists of Gaussian releases without sampling, its
+claim is stronger than one pair (ε, δ): no test distinguishes neighbours better than N(0, 1) from
 N(μ, 1). Mahloujifar, Melis and Chaudhuri (2024) bound the guesses by the whole curve, which rules
 out larger ε.
 """
@@ -33,10 +33,10 @@ def canaries_epsilon(
     gaussian: bool = False,
     confidence: float = CONFIDENCE,
 ) -> float:
-    """Lower bound on ε from the scores of m canaries, which are larger where the coin is True.
+    """Lower bound on ε from the scores of m canaries, which are larger if the coin is True.
 
     The number of guesses must be fixed in advance: all of them, half, and an eighth are tried, each
-    with a third of the error.
+    with a third of the error probability.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def canaries_epsilon(
 def gaussian_guesses_epsilon(
     canaries: int, guesses: int, right: int, delta: float, *, error: float
 ) -> float:
-    """ε at δ of the largest μ whose Gaussian curve `right` of `guesses` right guesses rule out.
+    """ε at δ of the largest μ that is ruled out by `right` correct guesses out of `guesses`.
 
     >>> gaussian_guesses_epsilon(1000, 100, 50, 1e-5, error=1e-4)
     0.0
@@ -109,7 +109,8 @@ def ruled_out(canaries: int, guesses: int, right: int, mu: float, error: float) 
 def guesses_epsilon(
     canaries: int, guesses: int, right: int, delta: float, *, error: float
 ) -> float:
-    """Largest ε that `right` of `guesses` right guesses about `canaries` coins rule out.
+    """Largest ε that is ruled out by `right` correct out of `guesses` guesses about `canaries`
+    coins.
 
     >>> guesses_epsilon(1000, 100, 50, 1e-5, error=1e-4)
     0.0
@@ -131,7 +132,7 @@ def guesses_epsilon(
 def guess_probability(
     canaries: int, guesses: int, right: int, epsilon: float, delta: float
 ) -> float:
-    """Bound on the probability of so many right guesses (ibid., Theorem 5.2)."""
+    """Bound on the probability of at least `right` correct guesses (ibid., Theorem 5.2)."""
     chance = 1.0 / (1.0 + math.exp(-epsilon))
     beyond = float(binom.sf(right - 1, guesses, chance))
     below = np.cumsum(binom.pmf(np.arange(right - 1, -1, -1), guesses, chance))

@@ -1,7 +1,7 @@
 """Releases to charge, and replies to store.
 
-These types validate what can be checked without the ledger's history. `rules` and `cost` check the
-rest.
+These types validate everything that does not depend on the ledger's history. `rules` and `cost`
+check the rest.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ReleaseRequest(msgspec.Struct, frozen=True, kw_only=True):
         return (self.run, self.request)
 
     def same_release(self, charge: Charge) -> bool:
-        """Whether the charge pays for the same events on the same data set."""
+        """True if the charge covers the same events on the same data set."""
         parts = ("dataset", "unit", "adjacency", "events")
         return all(getattr(self, part) == getattr(charge, part) for part in parts)
 
@@ -109,7 +109,7 @@ def check_release(events: Sequence[GaussianEvent], unit: str, adjacency: str) ->
 
 
 def check_distinct(batch: Iterable[ReleaseRequest | Reply]) -> None:
-    """Refuse a batch in which a request occurs twice: it would be charged or answered twice."""
+    """Refuse a batch with a repeated request, which would be charged or answered twice."""
     seen: set[tuple[str, str]] = set()
     for item in batch:
         if item.place in seen:

@@ -27,7 +27,7 @@ class BudgetCheck(msgspec.Struct, frozen=True, kw_only=True):
     total: float
     budget: Budget
     only_run: str = ""
-    """An unfinished run whose plan exceeds the budget unless no other run follows; then `total` is
+    """An unfinished run whose plan exceeds the budget if another run follows; `total` is then
     the ε of that plan. Empty otherwise.
     """
 
@@ -58,15 +58,17 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
     family: int
     """Number of data sets that share the budget."""
     planned: float | None = None
-    """ε that the same releases would have cost as one run, planned in advance. The difference to
-    `epsilon` is the price of choosing each run after seeing the ones before it.
+    """ε of the same releases if they had been planned in advance as one run. The difference to
+    `epsilon` is the cost of choosing each run after seeing the earlier ones.
     """
     shared: dict[str, int | None] = {}
-    """Contents of other data sets with records in common, and how many; None: perhaps all."""
+    """Contents of other data sets with records in common, and their numbers; None means possibly
+    all.
+    """
 
 
 class CachedAccountant:
-    """An accountant with a cache, called only where cached bounds do not decide."""
+    """An accountant with a cache, called only if cached bounds do not decide."""
 
     def __init__(self, epsilon: Epsilon | None) -> None:
         self._epsilon = epsilon
@@ -75,9 +77,9 @@ class CachedAccountant:
     def of(self, charged: Charged, budget: Budget) -> float:
         """Upper bound on ε of all charges, at the budget's δ, unit and adjacency.
 
-        Charges of one run were planned in advance. Several runs may have been chosen one after the
-        other, so that a filter has to bound them. It has to bound each plan as a whole, too: that
-        a run was not finished may be such a choice.
+        Charges of one run were planned in advance. Several runs may have been chosen adaptively, so
+        a filter must bound them. It must also bound each plan as a whole, because not finishing a
+        run may be such a choice.
         """
         if not charged.adaptive:
             return self._value(_query(charged.paid, budget))
@@ -94,7 +96,7 @@ class CachedAccountant:
         return self._value(_query(charged.paid, budget))
 
     def smallest_budget(self, charged: Charged, terms: Budget) -> float:
-        """Smallest ε of a budget in these terms that admits all charges and each plan."""
+        """Smallest budget ε, in these terms, that admits all charges and each plan."""
         plans = (self._value(_query(plan, terms)) for plan in charged.unfinished.values())
         low = max([self.planned(charged, terms), *plans])
         if not charged.adaptive or not 0.0 < low < math.inf:
@@ -118,9 +120,9 @@ class CachedAccountant:
     def fits(self, charged: Charged, budget: Budget) -> bool:
         """True if these charges stay within the budget.
 
-        ε of a multiset of events bounds ε of every subset. So if a larger cached multiset fits,
-        this one fits: after `check` of a whole run, its rounds need no further evaluation. Cached
-        bounds only allow; a refusal evaluates exactly these events.
+        The ε of a multiset of events bounds the ε of every subset. So if a larger cached multiset
+        fits, this one fits: after `check` of a whole run, its rounds need no further evaluation.
+        Cached bounds are only used to allow; a refusal evaluates exactly these events.
         """
         if charged.adaptive:
             return self.of(charged, budget) <= budget.epsilon
@@ -202,7 +204,7 @@ def _query(paid: Counter[Paid], budget: Budget) -> EpsilonQuery:
 
 
 def only_run_reason(check: BudgetCheck) -> str:
-    """Why no other run fits beside `check.only_run`, and what to do."""
+    """Why no other run fits the budget beside `check.only_run`, and what to do."""
     return (
         f"run {check.only_run} is unfinished and was planned for all of the budget"
         f" {shown(check.budget)}; with another run beside it, its plan counts ε ="

@@ -53,7 +53,7 @@ class EpsilonCache:
     def at_most(self, query: EpsilonQuery, limit: float) -> bool:
         """True if the cached ε of this or a larger query shows that ε ≤ limit.
 
-        False is no information: call the accountant.
+        False means that the cache does not decide: call the accountant.
         """
         if query in self._values:
             return self._use(query) <= limit

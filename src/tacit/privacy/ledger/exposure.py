@@ -14,7 +14,7 @@ Events = Counter[Paid]
 
 
 class Charged(NamedTuple):
-    """Events charged to a group of data sets, and what their runs planned, by run."""
+    """Events charged to a group of data sets, and the plans of their runs, by run."""
 
     by_run: Mapping[str, Events]
     plans: Mapping[str, Events] = {}
@@ -26,14 +26,14 @@ class Charged(NamedTuple):
         return _together(self.by_run.values())
 
     def plus(self, other: Charged) -> Charged:
-        """Both together."""
+        """Sum of both."""
         return Charged(_merged([self.by_run, other.by_run]), _merged([self.plans, other.plans]))
 
     @property
     def adaptive(self) -> bool:
         """True if a release may have been chosen after seeing an earlier one.
 
-        Either there are several runs, or a run has charged what it had not planned.
+        Either there are several runs, or a run was charged for releases that it had not planned.
         """
         beyond = (not paid <= self.plans.get(run, paid) for run, paid in self.by_run.items())
         return len(self.by_run) > 1 or any(beyond)
@@ -73,11 +73,15 @@ class Exposure:
         self.state, self.overlaps, self._older = state, overlaps, older or {}
 
     def groups(self, dataset: DatasetId) -> list[Group]:
-        """Data sets that some record of this one was charged with, one group per kind of record."""
+        """Groups of data sets that contain the same records, one per kind of record of this data
+        set.
+        """
         return self._widened(dataset, self.overlaps.groups)
 
     def _widened(self, dataset: DatasetId, groups_of: Callable[[str], list[Group]]) -> list[Group]:
-        """Groups of the members of a data set's family, with the families of their members."""
+        """Groups of all data sets linked to this one, with the data sets linked to their
+        members.
+        """
         family = self._family(dataset.content)
         groups = {group for own in family for group in groups_of(own)}
         wide = {frozenset().union(*(self._family(one) for one in group)) for group in groups}
@@ -105,7 +109,9 @@ class Exposure:
         return list(dict.fromkeys(budget for budget in found if budget is not None))
 
     def budget(self, dataset: DatasetId) -> Budget | None:
-        """A data set's own budget; else the smallest of those that cover each of its records."""
+        """A data set's own budget; otherwise the smallest of the budgets that cover all its
+        records.
+        """
         own = self.state.budget_of(self._family(dataset.content))
         if own is not None:
             return own

@@ -2,7 +2,7 @@
 
 The id is a hash of the public schema and a keyed hash of the content, both computed by
 `tacit.privacy.ledger.records`. Up to version 0.1 the content was that of the training records of
-one run (`fingerprint`), which is still computed to find the charges of such ledgers again.
+one run (`fingerprint`); it is still computed to find the charges in such ledgers.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class Ledger(LedgerReader):
         Create an empty ledger if there is none.
     epsilon
         The accountant; `tacit.privacy.accounting.epsilon` by default. It belongs to the ledger, so
-        that no run can choose how it is measured.
+        that runs cannot choose it.
     """
 
     def set_budget(
@@ -97,9 +97,9 @@ class Ledger(LedgerReader):
         Parameters
         ----------
         dataset
-            The data set, as `identify` names it.
+            The data set, as returned by `identify`.
         budget
-            What may be spent.
+            The total that may be spent.
         reason
             Why, for readers of the ledger.
         raising
@@ -113,8 +113,9 @@ class Ledger(LedgerReader):
         """Set the budgets of data sets and of those that they continue.
 
         Only the operator calls this, never a run or a server. A budget that is not below the
-        present one needs `raising`. Earlier charges must be countable in the new budget's terms.
-        Either all budgets are set or none; within a family the last one counts.
+        present one needs `raising`. Earlier charges must be convertible to the new budget's unit
+        and adjacency. Either all budgets are set or none; among linked data sets the last one
+        counts.
 
         Parameters
         ----------
@@ -194,19 +195,20 @@ class Ledger(LedgerReader):
     ) -> BudgetCheck:
         """Compare spent, requested and total ε of `events` with the budget. Charges nothing.
 
-        Where records are in several data sets, the comparison with the least left is returned.
+        If records are in several data sets, the comparison with the least remaining budget is
+        returned.
 
         Call it with the events of a whole run before the first round: the run's charges then need
-        no further evaluation (see `CachedAccountant.fits`), so each holds the file only briefly.
+        no further evaluation (see `CachedAccountant.fits`), so each locks the file only briefly.
 
         Parameters
         ----------
         dataset
-            The data set, as `identify` names it.
+            The data set, as returned by `identify`.
         events
             Gaussian releases with their clip, noise and sampling.
         unit, adjacency
-            What the release protects, and against which neighbours.
+            Protected unit of the release, and adjacency.
         run
             The run that the events belong to; by default a new one.
         """
@@ -221,16 +223,16 @@ class Ledger(LedgerReader):
         run: str = "",
         budget_required: bool = True,
     ) -> dict[DatasetId, BudgetCheck]:
-        """`check` for all data sets of a run: where they share records, their events are added.
+        """`check` for all data sets of a run; events of data sets that share records are added.
 
-        A data set whose records are under no budget is left out of the result.
+        Data sets whose records have no budget are left out of the result.
 
         Parameters
         ----------
         wanted
             Gaussian releases of the run, by data set.
         unit, adjacency
-            What the releases protect, and against which neighbours.
+            Protected unit of the releases, and adjacency.
         run
             The run that the events belong to; by default a new one.
         budget_required
@@ -262,18 +264,18 @@ class Ledger(LedgerReader):
         delta: float,
         run: str = "",
     ) -> float:
-        """Smallest budget ε in these terms under which `events` fit. Charges nothing.
+        """Smallest budget ε in these terms that allows `events`. Charges nothing.
 
-        Without events: ε of everything that was charged so far.
+        Without events: ε of all charges so far.
 
         Parameters
         ----------
         dataset
-            The data set, as `identify` names it.
+            The data set, as returned by `identify`.
         events
             Gaussian releases with their clip, noise and sampling.
         unit, adjacency
-            What the release protects, and against which neighbours.
+            Protected unit of the release, and adjacency.
         delta
             δ of the budget.
         run
@@ -296,14 +298,14 @@ class Ledger(LedgerReader):
         delta: Mapping[DatasetId, float],
         run: str = "",
     ) -> dict[DatasetId, float]:
-        """`price` for all data sets of a run: where they share records, their events are added.
+        """`price` for all data sets of a run; events of data sets that share records are added.
 
         Parameters
         ----------
         wanted
             Gaussian releases of the run, by data set.
         unit, adjacency
-            What the releases protect, and against which neighbours.
+            Protected unit of the releases, and adjacency.
         delta
             δ of each data set's budget.
         run
@@ -344,15 +346,15 @@ class Ledger(LedgerReader):
         Parameters
         ----------
         dataset
-            The data set, as `identify` names it.
+            The data set, as returned by `identify`.
         run, request
             Ids of the run and of the request.
         events
             Gaussian releases with their clip, noise and sampling.
         unit, adjacency
-            What the release protects, and against which neighbours.
+            Protected unit of the release, and adjacency.
         purpose
-            A few words for readers of the ledger.
+            A short description for readers of the ledger.
         """
         release = ReleaseRequest(
             dataset=dataset, run=run, request=request, events=events,
@@ -395,8 +397,8 @@ class Ledger(LedgerReader):
     ) -> list[Entry]:
         """Write charges for all releases; returns their entries without hashes.
 
-        The state does not change while it is written from, so releases that share a budget are
-        summed here before the comparison. Plans of runs that have begun are left out.
+        The state does not change until the entries are read back, so releases that share a budget
+        are summed here before the comparison. Plans of runs that have begun are omitted.
         """
         plans = [plan for plan in plans if wanted and not state.begun(plan.run)]
         exposure = self._exposure(state)
@@ -517,17 +519,17 @@ class Ledger(LedgerReader):
         Parameters
         ----------
         dataset
-            The data set, as `identify` names it.
+            The data set, as returned by `identify`.
         run, request
             Ids of the run and of the request.
         events
             Gaussian releases with their clip, noise and sampling.
         unit, adjacency
-            What the release protects, and against which neighbours.
+            Protected unit of the release, and adjacency.
         compute
             A function of the noise key that returns the reply.
         purpose
-            A few words for readers of the ledger.
+            A short description for readers of the ledger.
         content
             Digest of everything that the server chooses and the reply depends on.
         """
@@ -574,9 +576,9 @@ class Ledger(LedgerReader):
     ) -> tuple[list[bytes | None], list[ChargedRequest]]:
         """First half of `answer_many`, for replies that are computed elsewhere.
 
-        Returns the stored replies (None where there is none yet) and the remaining releases,
-        charged, each with its noise key. If a reply was lost, its charge is not repeated: the
-        stored key is returned, for the charged content only. `store_replies` is the second half.
+        Returns the stored replies (None if there is none yet) and the remaining releases, charged,
+        each with its noise key. If a reply was lost, its charge is not repeated: the stored key is
+        returned, for the charged content only. `store_replies` is the second half.
 
         Parameters
         ----------
@@ -586,7 +588,7 @@ class Ledger(LedgerReader):
             Refuse a data set that has no budget. If False, it is charged without a limit, so that
             later runs on the same records see what was spent.
         plans
-            What the run of these releases intends to release from all its data sets. Recorded once,
+            All planned releases of the run, from all its data sets. Recorded once,
             with the run's first charge, and counted as a whole as soon as another run is charged
             to the same records.
         """

@@ -1,8 +1,8 @@
 """Which data sets of a ledger have records in common.
 
-A record that is in several data sets is exposed by what was charged to each of them. So the ledger
-looks at every *group*: the data sets that one record is in. What a data set has spent is the
-largest total over its groups, and a charge must fit the budgets of all their members.
+If a record is in several data sets, the charges of all of them add up for this record. So the
+ledger considers every *group*: the data sets that contain one record. The spending of a data set is
+the largest total over its groups, and a charge must fit the budgets of all their members.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import numpy as np
 Group = frozenset[str]
 """Contents of data sets (`DatasetId.content`) that are charged together."""
 SAME_VALUES = 8
-"""Sampled values that two columns have in common if their data sets are the same records.
+"""Number of equal sampled values from which two columns count as the same records. Of 64 sampled
+values, tables with a quarter of the records in common share 16 on average. Columns of unrelated
+records share a few at most, because a column is sampled only if its values do not repeat.
 
 Of 64, those of tables with a quarter of the records in common have 16 on average. Columns of
 unrelated records have a few at most: a column is sampled only if its values do not repeat.
@@ -46,7 +48,7 @@ class Overlaps:
             Hashes of sampled values, one row per column.
         divisions
             Name of the division that each data set is a part of, or "". Data sets of one division
-            are declared to have no record in common, so equal columns do not make them the same.
+            are declared to have no record in common, even if they have equal columns.
         """
         self._divisions = divisions or {}
         self._sizes = {name: len(own) for name, own in elements.items()}
@@ -61,7 +63,7 @@ class Overlaps:
         self._covering = self._grouped([pair for pair in pairs if not self.in_common(*pair)])
 
     def groups(self, content: str) -> list[Group]:
-        """The groups that a data set belongs to; itself alone if its records are not known."""
+        """The groups of a data set; only itself if its records are not known."""
         return sorted(self._groups.get(content, {frozenset({content})}), key=sorted)
 
     def covering(self, content: str) -> list[Group]:
@@ -73,7 +75,7 @@ class Overlaps:
         return sorted(self._covering.get(content, {frozenset({content})}), key=sorted)
 
     def _grouped(self, pairs: Iterable[tuple[str, str]]) -> dict[str, set[Group]]:
-        """Groups of each data set, where these pairs may be the same records."""
+        """Groups of each data set, if these pairs may be the same records."""
         alike: dict[str, set[str]] = {}
         for one, other in pairs:
             alike.setdefault(one, set()).add(other)
@@ -93,7 +95,9 @@ class Overlaps:
         return self._common[(min(one, other), max(one, other))]
 
     def others(self, content: str) -> dict[str, int | None]:
-        """Data sets with records in common, and how many; None: equal columns, so perhaps all."""
+        """Data sets with records in common, and their number; None for equal columns, so
+        possibly all.
+        """
         found: dict[str, int | None] = {}
         for group in self.groups(content):
             for other in group - {content}:
@@ -105,10 +109,11 @@ class Overlaps:
         return division != "" and division == self._divisions.get(other, "")
 
     def _with_alike(self, group: Group, pairs: Mapping[str, set[str]]) -> list[Group]:
-        """A group with the data sets that its members have a column in common with.
+        """A group with the data sets that share a column with its members.
 
-        A record is in one part of a division only, so there is a group for every choice of parts;
-        if these are too many, all parts together, which charges too much and never too little.
+        A record is in one part of a division only, so there is a group for every combination of
+        parts. If these are too many, all parts form one group, which overstates the charges and
+        never understates them.
         """
         alike = set[str]().union(*(pairs.get(member, set()) for member in group)) - group
         parts: dict[tuple[str, str], list[str]] = {}
@@ -131,7 +136,7 @@ def division_name(contents: Iterable[str]) -> str:
 
 
 def shared_records(elements: Mapping[str, np.ndarray]) -> Counter[Group]:
-    """Number of records by the set of data sets that they are in.
+    """Number of records for each set of data sets that contain them.
 
     >>> one, two = np.array([1, 2, 3], np.uint64), np.array([3, 4], np.uint64)
     >>> sorted((sorted(group), n) for group, n in shared_records({"a": one, "b": two}).items())

@@ -1,4 +1,4 @@
-"""The half of a ledger that only reads: budgets, charges, spent ε, entries and their check."""
+"""The read-only half of a ledger: budgets, charges, spent ε, entries and their check."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tacit.privacy.ledger.verify import Report, Row, as_row, audit, write_export
 
 
 class LedgerReader:
-    """What `tacit.privacy.ledger.ledger.Ledger` answers without adding an entry."""
+    """Queries of `tacit.privacy.ledger.ledger.Ledger` that add no entry."""
 
     def __init__(
         self,
@@ -80,12 +80,12 @@ class LedgerReader:
     ) -> dict[str, DatasetId]:
         """Ids of the data sets of parties that have no record in common.
 
-        That they have none is the caller's statement: equal rows are different records, and equal
-        columns (a time grid) do not make two of these parties the same records.
+        The caller declares that they have none in common: equal rows are different records, and
+        equal columns (a time grid) do not make two of these parties the same records.
 
         The keyed hashes of the records are compared with those of all data sets in the ledger:
-        what was charged to any of these counts for the records that they share. The hashes are
-        stored with the first budget or charge.
+        charges to any of these count for the records that they share. The hashes are stored with
+        the first budget or charge.
 
         Parameters
         ----------
@@ -94,10 +94,10 @@ class LedgerReader:
         parties
             All records of each party by column, before any split, selection or preparation.
         person
-            Column that says whose record it is.
+            Column that identifies the person of a record.
         older
             Function from a party to the id of its data set under version 0.1. Called if the ledger
-            has data sets of that version; the charges of the one that it names are carried over.
+            has data sets of that version; the charges of the returned data set are carried over.
         """
         found = hash_records(schema, parties, self._log.store.key, person=person)
         if len(found) > 1:
@@ -147,7 +147,7 @@ class LedgerReader:
         Parameters
         ----------
         use
-            What the key is for.
+            Purpose of the key.
         """
         state = hashlib.blake2b(key=self._log.store.key, person=b"tacit.derived", digest_size=32)
         state.update(use.encode())
@@ -156,8 +156,8 @@ class LedgerReader:
     def budget(self, data: DatasetId | str) -> Budget | None:
         """Budget of a data set; None if none was set.
 
-        A data set without one has the smallest budget of the data sets that its records are in, if
-        each of its records is in one with a budget.
+        A data set without one inherits the smallest budget of the data sets that share its records,
+        if each of its records is covered by one.
 
         Parameters
         ----------
@@ -178,7 +178,7 @@ class LedgerReader:
         return self.recall_many([(run, request)])[0]
 
     def recall_many(self, requests: Sequence[tuple[str, str]]) -> list[bytes | None]:
-        """The stored replies to (run, request), to be sent again as they are; None for no reply.
+        """The stored replies to (run, request), to be sent again unchanged; None for no reply.
 
         Parameters
         ----------
@@ -269,7 +269,7 @@ class LedgerReader:
         Parameters
         ----------
         dataset
-            The data set, as `identify` names it.
+            The data set, as returned by `identify`.
         """
         with self._log.writing() as state:
             return list(state.lookalikes(dataset))[::-1]

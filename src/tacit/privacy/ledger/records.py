@@ -1,21 +1,27 @@
-"""Keyed hashes of records, by which a ledger finds the same records again in other data sets.
+"""Keyed hashes of records, by which a ledger recognises the same records in other data sets.
 
-A data set is a set of records, whatever split, order or column choice a run makes of it. The ledger
-keeps a 64-bit keyed hash of every record, so that two data sets with records in common are known to
-share them. Without the ledger's key a guess about a record cannot be tested against its hash.
+A data set is a set of records, independent of the split, order or selection of columns of a run.
+The ledger stores a 64-bit keyed hash of every record, so that it detects records that two data sets
+share. Without the ledger's key, guesses about a record cannot be tested against its hash.
 
-Equal records of one data set are numbered (first copy, second copy, …), so that parties that divide
-one table between them share no record, although it may contain equal rows.
+Equal records of one data set are numbered (first copy, second copy, …), so that parties among which
+one table is divided share no record, although it may contain equal rows.
 
-A record whose columns were changed has another hash. For that case the ledger also keeps a sample
-of the values of every column of measurements (numbers with so many digits that none is repeated):
-data sets that have such a column in common are taken to be the same records.
+Values are compared by their meaning, independent of reader and type: text that contains a number, a
+boolean or an ISO date is that number, 0 or 1, or that time, and "NA" is a missing value.
+
+A record whose columns were changed has a different hash. For that case the ledger also stores a
+sample of the values of every column of measurements (numbers without repeated values): data sets
+that share such a column are treated as the same records.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,17 +30,21 @@ from tacit.errors import DataError
 from tacit.privacy.ledger.fingerprint import DatasetId, check_key, hash_of_schema
 
 SAMPLE = 64
-"""Values kept of a column of measurements: those with the smallest hashes."""
+"""Number of stored values of a column of measurements: those with the smallest hashes."""
 MOST_COLUMNS = 64
 _NAN = float("nan")
+_MISSING = ("", "na", "n/a", "#n/a", "<na>", "nan", "null", "none")
+_WORDS = {"false": 0.0, "true": 1.0} | dict.fromkeys(_MISSING, _NAN)
+"""Texts that other readers of the same file turn into booleans and missing values."""
+_DATE = re.compile(r"\d{4}-\d\d-\d\d(?:$|[ T]\d\d:)")
 
 
 class HashedRecords(NamedTuple):
-    """A data set's id, and the keyed hashes that the ledger keeps of it."""
+    """A data set's id, and the keyed hashes that the ledger stores."""
 
     id: DatasetId
     elements: np.ndarray
-    """Sorted 64-bit hashes of the records and, where there is a person column, of the persons."""
+    """Sorted 64-bit hashes of the records and, if there is a person column, of the persons."""
     columns: np.ndarray
     """Hashes of sampled values, one row of `SAMPLE` per column of measurements."""
 
@@ -67,7 +77,7 @@ def hash_records(
     key
         The ledger's key.
     person
-        Column that says whose record it is.
+        Column that identifies the person of a record.
     """
     check_key(key)
     keyed = _Keyed(key)
@@ -228,7 +238,7 @@ def _common_length(columns: Mapping[str, Any]) -> int:
 
 
 def _bits(values: np.ndarray) -> np.ndarray:
-    """64 bits of each number; readers and types that round differently give the same ones."""
+    """64 bits of each number, equal for readers and types that round differently."""
     with np.errstate(over="ignore"):
         short = values.astype(np.float32).astype(np.float64)
     same = np.where(values == np.rint(values), values, short)
@@ -237,7 +247,9 @@ def _bits(values: np.ndarray) -> np.ndarray:
 
 
 def _number(cell: Any) -> float | str:
-    """The number that a cell holds or spells; NaN for a missing value; otherwise its text."""
+    """The number in a cell, also if written as text; NaN for a missing value; otherwise its
+    text.
+    """
     if cell is None or cell == "":
         return _NAN
     if isinstance(cell, int | float | np.number):
@@ -246,7 +258,20 @@ def _number(cell: Any) -> float | str:
         raise DataError(
             f"a text column holds a {type(cell).__name__}; convert the column to numbers or to text"
         )
+    text = cell.strip()
     try:
-        return float(cell)
+        return float(text)
     except ValueError:
-        return cell.strip()
+        pass
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if _DATE.match(text):
+        with contextlib.suppress(ValueError):
+            return _microseconds(datetime.fromisoformat(text))
+    return text
+
+
+def _microseconds(time: datetime) -> float:
+    """Since 1970, as NumPy counts them; a time without a zone is taken as it stands."""
+    apart = time.replace(tzinfo=time.tzinfo or UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    return float(apart // timedelta(microseconds=1))

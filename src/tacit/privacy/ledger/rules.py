@@ -16,7 +16,7 @@ class LineageWarning(UserWarning):
 
 
 def check_same_release(state: State, wanted: ReleaseRequest) -> list[Charge]:
-    """Charges of a request; refused if they were for other records or another release.
+    """Charges of a request; refused if they were for other records or a different release.
 
     Ids come from a server, and a reused id must not return the reply to another request.
     """
@@ -30,7 +30,7 @@ def check_same_release(state: State, wanted: ReleaseRequest) -> list[Charge]:
 
 
 def check_same_content(charge: Charge, wanted: ReleaseRequest, content: str) -> None:
-    """Refuse to recompute a lost reply for any other content than was charged.
+    """Refuse to recompute a lost reply for content other than that charged.
 
     The same noise in two different replies would cancel in their difference.
     """
@@ -58,7 +58,9 @@ def answerable(state: State, reply: Reply, digest: str) -> Charge | None:
 
 
 def required_budget(exposure: Exposure, dataset: DatasetId) -> Budget:
-    """Budget of a data set, or that of those which contain all its records; refused if none."""
+    """Budget of a data set, or of the data sets that contain all its records; refused if there
+    is none.
+    """
     budget = exposure.budget(dataset)
     if budget is not None:
         return budget
@@ -79,7 +81,7 @@ def required_budget(exposure: Exposure, dataset: DatasetId) -> Budget:
 
 
 def shared_records(exposure: Exposure, dataset: DatasetId) -> str:
-    """Clause that says which data sets have records of this one; empty if none."""
+    """Clause that names the data sets with records of this one; empty if there are none."""
     others = exposure.overlaps.others(dataset.content)
     if not others:
         return ""

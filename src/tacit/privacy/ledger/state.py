@@ -7,11 +7,11 @@ events count under a budget; the accountant computes their total ε.
 is derived. A charge under add-or-remove-one counts under a replace-one budget (its sum moves by at
 most 2C). The reverse is refused: a run under replace-one may treat the number of records as public.
 
-**Unit.** A charge for a coarser unit (record < person < party) counts under a finer budget, not
-at its own number: one record more *changes* its person's contribution, by up to 2C, where one
-person more adds C. And a substituted record may move from one person to another, which changes
-two contributions. So `counted` rewrites the event to the distance that the budget's neighbours
-can move its sum. With sampled batches that argument fails, and the charge is refused.
+**Unit.** A charge for a coarser unit (record < person < party) counts under a finer budget, but
+with a different sensitivity: adding a record *changes* its person's contribution, by up to 2C,
+whereas adding a person adds C. A replaced record may also move from one person to another, which
+changes two contributions. So `counted` converts the event to the sensitivity for the budget's
+neighbours. With sampled batches this argument fails, and the charge is refused.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def check_terms(unit: str, adjacency: str) -> None:
 def counted(
     event: GaussianEvent, unit: Unit, adjacency: Adjacency, budget: Budget
 ) -> GaussianEvent:
-    """Equivalent event whose sensitivity in the budget's terms bounds the given one's.
+    """Equivalent event whose sensitivity, under the budget's unit and adjacency, bounds that of the
+    given one.
 
     >>> person = Budget(epsilon=1, delta=1e-6, adjacency="add-or-remove-one", unit="record")
     >>> counted(GaussianEvent(clip=1, noise_sd=5), "person", "add-or-remove-one", person).clip
@@ -152,7 +153,7 @@ def tally(charges: Iterable[tuple[Iterable[GaussianEvent], Unit, Adjacency]]) ->
 
 
 def under(paid: Counter[Paid], budget: Budget) -> tuple[GaussianEvent, ...]:
-    """Charged events in the budget's terms, merged and in a fixed order."""
+    """Charged events converted to the budget's unit and adjacency, merged and in a fixed order."""
     merged: Counter[GaussianEvent] = Counter()
     for (event, unit, adjacency), count in paid.items():
         merged[counted(event, unit, adjacency, budget)] += count
@@ -242,7 +243,7 @@ class State:
     def lookalikes(self, dataset: DatasetId) -> Iterator[DatasetId]:
         """Charged data sets with this schema that are not linked with it: possibly older states.
 
-        Data sets of one run are the records of its parties and no states of each other. Yields the
+        Data sets of one run are the records of its parties, not versions of each other. Yields the
         most recent first, lazily, because callers often need only one.
         """
         family, runs = self.family(dataset.content), self.runs_of(dataset.content)
@@ -253,7 +254,7 @@ class State:
 
 
 def _add(runs: dict[str, dict[str, Counter[Paid]]], charge: Charge) -> None:
-    """Add a charge, or a plan in its form, to the events by content and run."""
+    """Add a charge, or a plan in the same form, to the events by content and run."""
     own = runs.setdefault(charge.dataset.content, {}).setdefault(charge.run, Counter())
     own.update(tally([(charge.events, charge.unit, charge.adjacency)]))
 

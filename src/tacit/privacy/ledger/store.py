@@ -175,7 +175,9 @@ class Store:
 
     @contextmanager
     def _overwritten_journal(self) -> Iterator[None]:
-        """Write zeros over a journal with noise secrets in it, after the commit has unlinked it."""
+        """Overwrite a journal that contains noise secrets with zeros, after the commit has
+        unlinked it.
+        """
         path = self.path.with_name(self.path.name + "-journal")
         if not (self._holds_secrets and os.name == "posix" and path.exists()):
             yield
@@ -303,7 +305,9 @@ class Store:
             self.db.executemany("DELETE FROM noise_secrets WHERE seq = ?", rows)
 
     def publish(self, head: Head) -> None:
-        """Write the outer head; inside the caller's transaction, so heads never go back."""
+        """Write the outer head, inside the caller's transaction, so that heads never move
+        backwards.
+        """
         try:
             write_durably(self.head_path, msgspec.json.encode(head))
         except OSError as error:

@@ -164,7 +164,7 @@ def _structure(store: Store, _: _Hashes) -> Iterable[str]:
 
 
 def _chain(store: Store, hashes: _Hashes) -> Iterable[str]:
-    """Yield every fault of the chain, continuing after each from the stored values."""
+    """Yield every error in the chain, continuing after each from the stored values."""
     count, last = 0, store.first
     for row in store.rows():
         entry = read_row(row, count + 1)

@@ -1,4 +1,4 @@
-"""One run of a sweep: from a job to a row."""
+"""One run of a sweep: carry out a job and return its row."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     config: dict[str, Any]
     runner: str | None = None
     """"package.module:function" that maps the job to the columns of its row, for runs without a
-    configuration or directory; None: `tacit run`.
+    configuration or directory; None for `tacit run`.
     """
 
 

@@ -14,7 +14,7 @@ from tacit.run.sweep.local import TRIES
 
 
 class OnRay:
-    """Runs jobs on the actors of a cluster, whose nodes must all reach the sweep directory."""
+    """Runs jobs on the actors of a cluster whose nodes can all access the sweep directory."""
 
     def __init__(
         self, folder: Path, workers: int | None, ledger: Path | None, address: str | None

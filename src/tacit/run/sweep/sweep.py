@@ -32,7 +32,9 @@ class Workers(Protocol):
 
 @dataclass(frozen=True)
 class Swept:
-    """Result of a sweep: one row per run, one row per case, and the number found finished."""
+    """Result of a sweep: one row per run, one row per case, and the number of runs that were
+    already finished.
+    """
 
     jobs: list[Job]
     rows: list[Row]

@@ -124,7 +124,9 @@ def _by_halving(
     federations: Sequence[int],
     advance: Callable[[list[Trial], int], list[Trial]],
 ) -> tuple[list[Trial], list[Trial]]:
-    """Trials after that many new federations per stage, best first, and those dropped between."""
+    """Trials after that many new federations per stage, best first, followed by those dropped
+    earlier.
+    """
     over: list[Trial] = []
     first = 0
     for stage, new in enumerate(federations):
@@ -139,7 +141,7 @@ def _by_halving(
 
 
 def _halved(trials: list[Trial]) -> tuple[list[Trial], list[Trial]]:
-    """The better half, with the given configuration in any case, and the others."""
+    """The better half, always with the given configuration, and the others."""
     keep = max(1, math.ceil(len(trials) / 2))
     ranked = sorted(trials, key=lambda trial: -trial.mean)
     stays = [trial for i, trial in enumerate(ranked) if i < keep or not trial.settings]

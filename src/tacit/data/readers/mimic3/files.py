@@ -93,7 +93,7 @@ def read_stays(folder: Path) -> list[Stay]:
 
 
 def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line numbers and cells; a line with another number of cells than the header is an error."""
+    """Line numbers and cells; a line whose number of cells differs from the header is an error."""
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""MIMIC-III: 21,139 intensive-care stays; does the patient die in hospital?
+"""MIMIC-III: 21,139 intensive-care stays; the outcome is death in hospital.
 
 The first 48 hours of a stay become 714 numbers, as for the benchmark's logistic regression
 (Harutyunyan et al., Scientific Data 6, 2019): six statistics of each of 17 channels over seven
