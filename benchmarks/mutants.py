@@ -318,8 +318,8 @@ MUTANTS = (
     ),
     Mutant(
         "a party's own clip is not charged", SETTLING,
-        "return method.clip if own is None or own.clip is None else check_clip(own.clip, \"clip\")",
-        "return method.clip", (SETTLE,),
+        'return check_clip(own.clip, "clip")', "return method.party_clip(party, own.records)",
+        (SETTLE,),
     ),
     Mutant(
         "a party's own δ is ignored", "privacy/settings.py",
@@ -343,10 +343,8 @@ MUTANTS = (
     ),
     Mutant(
         "nothing is charged", "party/charge.py",
-        "            self.ledger.open_many(\n"
-        "                releases, budget_required=self.budget_required, plans=self.plans\n"
-        "            )\n"
-        "            if releases\n            else ([], [])\n",
+        "            self.ledger.open_many(releases, budget_required=self.budget_required, "
+        "plans=self.plans)\n            if releases\n            else ([], [])\n",
         "            [None] * len(releases), []\n",
         (CHARGING,),
     ),

@@ -123,8 +123,7 @@ def federation_from(
     counts
         True: the outcome is a count and is not rescaled.
     numeric
-        True: the outcome is a number; False: it is yes/no or one of several levels; None:
-        determined by the schema and the records.
+        True: the outcome is a number; False: it has levels; None: by the schema and the records.
     seed
         Seed of the held-out split.
     """

@@ -94,8 +94,7 @@ def fit(
     """Fit a model to the records of several parties, in this process.
 
     A private fit is charged to a ledger that adds up the spending on the same records, and is
-    refused if it would exceed their budget. Unusable arguments or records raise a
-    `tacit.TacitError`.
+    refused if it would exceed their budget. Unusable arguments or records raise a `TacitError`.
 
     Parameters
     ----------
@@ -112,8 +111,7 @@ def fit(
     party, person
         Columns of a data frame: the party of each record, and its person (for unit = "person").
     schema
-        Public bounds and levels of the columns. Without privacy, undeclared facts are read from
-        `data`.
+        Public bounds and levels of columns. Without privacy, undeclared ones are read from `data`.
     family
         Likelihood of a formula: "logistic", "linear", "poisson", "softmax", "auto" (by the kind of
         outcome), or keys of the [model] table: ``{"kind": "linear", "noise_sd": 12.0}``.

@@ -20,7 +20,7 @@ from tacit.errors import PeerError, PrivacyBudgetError, TacitError
 from tacit.expfam import Natural
 from tacit.live.journal import Journal
 from tacit.live.protocol.messages import MaskedUpdate
-from tacit.live.secure.kept_party import KeptParty
+from tacit.live.secure.kept_party import KeptParty, LostKeysError
 from tacit.live.server.live_run import MAX_NATURAL_PARAMETER
 from tacit.live.session import (
     REFUSED,
@@ -51,6 +51,7 @@ APPROVAL_S, VERSION_WAIT_S = 1.0, 2.0
 MAX_ABSENCE_S = 86_400.0
 """A party tries again after a day, even if the server announced a longer absence."""
 BUDGET_REACHED = "this party's privacy budget allows no further reply; it waits for the result"
+LOST_KEYS = "this party has lost its keys of this run, which goes on without it or ends"
 CANNOT_ANSWER = "this party cannot reply at present; the reason is in its log"
 
 
@@ -238,6 +239,10 @@ class LiveParty:
         try:
             while (turn := await session.wait_for_posterior()) is not None:
                 await self._answer(session, turn)
+        except LostKeysError:
+            if not session.gone:
+                await self._leave(session, LOST_KEYS, None)
+            raise
         except asyncio.CancelledError:
             await self._leave(session, "the party was stopped and will return")
             if self._work is not None:  # it may be charged: finish, store and send it later

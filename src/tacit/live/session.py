@@ -324,6 +324,11 @@ class AsyncSession:
         finally:
             await self.close()
 
+    @property
+    def gone(self) -> bool:
+        """True once the connection is closed."""
+        return self.side is PartySide.GONE
+
     async def close(self) -> None:
         """Close the connection without a message."""
         self.side = PartySide.GONE

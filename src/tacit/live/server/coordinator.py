@@ -20,6 +20,7 @@ from tacit.errors import DataError, PeerError, TacitError
 from tacit.live.journal import Journal
 from tacit.live.protocol import messages as m
 from tacit.live.protocol.state_tables import ServerSide
+from tacit.live.secure.checks import SecureSumError
 from tacit.live.server.connection import Connection
 from tacit.live.server.conversation import Conversations
 from tacit.live.server.listener import Listener
@@ -248,6 +249,15 @@ class WireServer:
                 try:
                     terms, total = await asyncio.to_thread(sums.total, shapes)
                     live.check_sum(terms, total)
+                except SecureSumError as error:
+                    self._fail(
+                        PeerError(
+                            f"the sum of slot {sums.open} cannot be unmasked: {error}; what was "
+                            "charged stays charged: look for the cause at that party, then start "
+                            "a new run (another serve.state, and tacit approve at every party)"
+                        )
+                    )
+                    return
                 except PeerError as error:
                     self._fail(error)
                     return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -317,11 +317,17 @@ class LiveRun(ServerRun):
         assert self.sums is not None
         if self.state is None or self.finished:
             return [], ()
-        log = self._attend(attendance.widen, self.sums.arrived, now)
+        log = self._attend(attendance.widen, self._in_sum(self.state.left), now)
         asked = {party: one for party, one in super().requests().items() if party in self.parties}
         if asked and self.sums.open != self.state.round:
             self.sums.begin(next(iter(asked.values())), self.sum_shapes())
         return list(asked), log
+
+    def _in_sum(self, left: Container[str]) -> list[str]:
+        """Parties that have sent their vector and can help to unmask the sum, or have done so."""
+        assert self.sums is not None
+        done = self.sums.revealed
+        return [party for party in self.sums.arrived if party not in left or party in done]
 
     def sum_shapes(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes of the integers of the open round."""
