@@ -87,7 +87,7 @@ def _planned(config: Config, records: int | None, seed: int) -> tuple[Federation
         model = make_model(config, federation)
         if not model.traceable:
             raise ConfigError(
-                f"model.kind = {model.kind!r}; synthetic documents cannot be made: no audit"
+                f"model.kind = {model.kind!r}; synthetic documents cannot be generated for an audit"
             )
         try:
             return federation, plan_for(config, model, federation.parties)
