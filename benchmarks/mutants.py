@@ -318,8 +318,8 @@ MUTANTS = (
     ),
     Mutant(
         "a party's own clip is not charged", SETTLING,
-        "return method.clip if own is None or own.clip is None else check_clip(own.clip, \"clip\")",
-        "return method.clip", (SETTLE,),
+        'return check_clip(own.clip, "clip")', "return method.party_clip(party, own.records)",
+        (SETTLE,),
     ),
     Mutant(
         "a party's own δ is ignored", "privacy/settings.py",
@@ -343,10 +343,8 @@ MUTANTS = (
     ),
     Mutant(
         "nothing is charged", "party/charge.py",
-        "            self.ledger.open_many(\n"
-        "                releases, budget_required=self.budget_required, plans=self.plans\n"
-        "            )\n"
-        "            if releases\n            else ([], [])\n",
+        "            self.ledger.open_many(releases, budget_required=self.budget_required, "
+        "plans=self.plans)\n            if releases\n            else ([], [])\n",
         "            [None] * len(releases), []\n",
         (CHARGING,),
     ),
@@ -368,6 +366,12 @@ MUTANTS = (
         "                check_same_release(state, release)\n",
         "",
         (CHARGING, "tests/privacy/ledger/test_replies.py"),
+    ),
+    Mutant(
+        "an unfinished run counts by its charges alone", "privacy/ledger/cost.py",
+        "return max(self._filtered(charged.paid, budget), unfinished)",
+        "return self._filtered(charged.paid, budget)",
+        ("tests/privacy/ledger/test_plans.py",),
     ),
     Mutant(
         "the budget is not asked", "privacy/ledger/ledger.py",

@@ -16,7 +16,8 @@ one per fit; `--table` prints what it holds:
     rms        root mean square of standardised errors, which should be 1
     misfit     share of fits whose rank histogram has p < 0.01
 
-`--method dp-sgd` measures DP-SGD with its defaults in the same way.
+`--method dp-sgd` measures DP-SGD in the same way, with its defaults or, for instance, with
+`--option clip=5 --option rounds=100`.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from tacit.methods.scores.server import fit_of, trouble
 from tacit.models import from_numpyro
 from tacit.plan.plan import make_plan
 from tacit.privacy.settings import Privacy
+from tacit.schedules import Synchronous
 
 PARTIES, DELTA = 10, 1e-5
 METHODS = {"dp-scores": PrivateScores, "dp-sgd": DPSGD}
@@ -88,7 +90,15 @@ class Replications:
                 insecure_noise_seed=noise_seed,
             )
             began = time.process_time()
-            plan = make_plan(self.model, parties, method=METHODS[method](), privacy=privacy)
+            options = dict(given.option)
+            rounds = options.pop("rounds", None)
+            plan = make_plan(
+                self.model,
+                parties,
+                method=METHODS[method](**options),
+                privacy=privacy,
+                schedule=None if rounds is None else Synchronous(rounds=rounds),
+            )
             outcome = carry_out(plan)
             found_mean, found_sd = outcome.posterior.mean, outcome.posterior.sd
             memory = outcome.state.memory or {}
@@ -110,8 +120,8 @@ class Replications:
 
 def key_of(line):
     """What the fits of one row of the table have in common."""
-    names = ("case", "columns", "correlation", "records", "parties")
-    usual = {"records": RECORDS, "parties": PARTIES}
+    names = ("case", "columns", "correlation", "records", "parties", "options")
+    usual = {"records": RECORDS, "parties": PARTIES, "options": ""}
     line = usual | line
     return tuple(line[name] for name in (*names, "method", "aggregation", "epsilon"))
 
@@ -133,6 +143,7 @@ def measure(given):
             "correlation": given.correlation,
             "records": given.records,
             "parties": given.parties,
+            "options": " ".join(f"{name}={value}" for name, value in given.option),
         }
         for repeat in range(given.first, given.first + given.repeats):
             wanted = [
@@ -162,11 +173,11 @@ def mean_and_error(values):
 
 def row_of(key, lines):
     """One row of the table."""
-    case, _, correlation, records, parties, method, aggregation, epsilon = key
+    case, _, correlation, records, parties, options, method, aggregation, epsilon = key
     label = f"{case}, d = {len(lines[0]['names'])}"
     label += f", ρ = {correlation:g}" if correlation else ""
     label += "" if records == RECORDS else f", {records} records, {parties} parties"
-    cells = [label, method, f"{epsilon:g}", aggregation, str(len(lines))]
+    cells = [label, f"{method} {options}".strip(), f"{epsilon:g}", aggregation, str(len(lines))]
     if lines[0]["errors"] is None:
         cells += ["", "", ""]
     else:
@@ -206,8 +217,17 @@ def table(lines):
     head = names.split("|")
     print("| " + " | ".join(head) + " |\n|" + " --- |" * len(head))
     order = {name: place for place, name in enumerate(CASES)}
-    for key in sorted(rows, key=lambda key: (order[key[0]], *key[1:6], key[7], key[6])):
+    for key in sorted(rows, key=lambda key: (order[key[0]], *key[1:7], key[8], key[7])):
         print("| " + " | ".join(row_of(key, rows[key])) + " |")
+
+
+def option(text):
+    """NAME=VALUE of a method; values are numbers where they can be."""
+    name, _, value = text.partition("=")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
 
 
 def main():
@@ -217,6 +237,7 @@ def main():
     parser.add_argument("--table", action="store_true", help="print what was measured and stop")
     parser.add_argument("--case", choices=CASES, action="append")
     parser.add_argument("--method", choices=METHODS, default="dp-scores")
+    parser.add_argument("--option", type=option, action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--width", type=int, default=10, help="columns of x")
     parser.add_argument("--correlation", type=float, default=0.0)
     parser.add_argument("--records", type=int, default=RECORDS)

@@ -152,6 +152,19 @@ def test_a_third_code_of_a_yes_no_outcome_is_refused_with_words():
     assert fitted("died ~ age", frame, schema=declared)._result.model.kind == "logistic"
 
 
+def test_an_unknown_outcome_and_dates_as_text_are_refused_with_words():
+    frame = FRAME.assign(
+        died=np.where(FRAME.index % 40 == 0, "Unknown", np.where(FRAME["died"], "yes", "no")),
+        on=[f"2024-02-{1 + i % 28:02d}" for i in FRAME.index],
+    )
+    with pytest.raises(DataError, match=r'level "Unknown"; .*missing_values=\{"died": \["Unkn'):
+        fitted("died ~ age", frame)
+    schema = tacit.Schema(missing_values={"died": ["Unknown"]}, missing={"died": "drop"})
+    assert fitted("died ~ age", frame, schema=schema)._result.model.kind == "logistic"
+    with pytest.raises(DataError, match='"on" holds dates'):
+        fitted("stay ~ on", frame)
+
+
 def test_codes_that_stand_for_missing_are_declared_or_named():
     """As text and as numbers, they are neither values nor part of centre and scale."""
     gone = FRAME.index % 10 == 0

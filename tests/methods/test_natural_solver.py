@@ -9,7 +9,7 @@ from tacit.expfam.quadrature import normal_rule, weighing_draws
 from tacit.expfam.rooted import RootedGaussian
 from tacit.methods.natural.curvature import absolute_eigen, lower_root
 from tacit.methods.natural.solver import NaturalSolver
-from tacit.methods.natural.stages import CANDIDATES, EVALUATE, FAILED, MODE, WEIGH
+from tacit.methods.natural.stages import CANDIDATES, DRAWS, EVALUATE, FAILED, MODE, WEIGH
 from tacit.methods.natural.weights import smoothed, weigh_draws
 from tacit.server.combine import RoundSum, Shared
 
@@ -144,6 +144,31 @@ def test_weights_of_the_posterior_itself_are_even_and_correct_a_wrong_one():
     assert far.pareto_k > 0.7
     assert not far.believed
     assert not far.usable
+
+
+def test_draws_with_heavier_tails_find_the_moments_of_a_wider_posterior():
+    """A Student-t with 5 degrees of freedom has sds of 1.29 times its scale, a normal q 1."""
+    size = 3
+
+    def log_joint(theta):
+        return -0.5 * (5.0 + size) * np.log1p(np.sum(theta * theta, axis=1) / 5.0)
+
+    solver = NaturalSolver(FullGaussian(size), None)
+    draws = weighing_draws(size)
+    public = {"mean": np.zeros(size), "root": np.eye(size), "prior_share": np.asarray(1.0)}
+    memory = {"phase": np.asarray(5), "settled": np.asarray(1.0), "last_change": np.asarray(1e-6)}
+    shared = Shared(solver.natural(np.zeros(size), np.eye(size)), public, memory, stage=WEIGH)
+    first = weigh_draws(draws, -0.5 * np.sum(draws * draws, axis=1), log_joint(draws))
+    sd = np.sqrt(5.0 / 3.0)
+    assert np.mean(np.sqrt(np.diagonal(first.covariance))) < 0.95 * sd
+    shared = solver(shared, RoundSum({"log_likelihood": log_joint(draws)}, 1, 1))
+    assert shared.stage == DRAWS
+    theta = shared.public["draws"]
+    shared = solver(shared, RoundSum({"log_likelihood": log_joint(theta)}, 1, 2))
+    assert shared.finished == "converged"
+    found = RootedGaussian(size).usual(shared.q | shared.public)
+    np.testing.assert_allclose(np.sqrt(np.diagonal(found["covariance"])), sd, rtol=0.04)
+    np.testing.assert_allclose(found["mean"], 0.0, atol=0.02)
 
 
 def test_lengths_of_many_dimensional_draws_vary_like_those_of_normal_vectors():

@@ -463,8 +463,12 @@ def test_wide_intervals_are_announced_before_anything_is_spent():
         )
     found = tacit.check(model, parties, privacy=Privacy(epsilon=1.0), method="dp-scores")
     assert any(text.startswith("Expect intervals about") for text in found.warnings)
+    noisy = tacit.check(model, parties, privacy=Privacy(epsilon=0.6), method="dp-scores")
+    assert any(text.startswith("Some fits with 3000 records") for text in noisy.warnings)
+    assert not any(text.startswith("Some fits with") for text in found.warnings)
     precise = plan_of(parties, model, epsilon=8.0, aggregation="trusted")
     assert precise.method.known_limits(model, precise.settled) is None
+    assert precise.method.settling_risk(model, precise.settled) is None
 
 
 def _interrupt(state, log):

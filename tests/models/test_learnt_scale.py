@@ -143,3 +143,14 @@ def test_what_a_prior_is_is_stated_and_stored():
         assert words in (prior_statement(plan) or "")
     assert LinearRegression(NAMES, noise_sd=5.0).scale_unit == 5.0
     assert SoftmaxRegression(NAMES, levels=("u", "v", "w"), prior_sd=1.0).scale_unit is None
+
+
+def test_scales_of_many_columns_are_drawn():
+    """The number of draws need not be a multiple of the number of drawn scales."""
+    rng = np.random.default_rng(0)
+    x = np.column_stack([np.ones(160), rng.normal(size=(160, 70))])
+    y = (x[:, 1] + rng.logistic(size=160) > 0).astype(float)
+    names = ("intercept", *(f"x{j}" for j in range(70)))
+    found = carry_out(make_plan(LogisticRegression(names), {"a": {"x": x, "y": y}}))
+    assert any(event.get("note") == "scales drawn" for event in found.log)
+    assert found.posterior.mean[1] / found.posterior.sd[1] > 1.0

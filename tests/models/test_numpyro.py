@@ -65,12 +65,12 @@ def correlated(pair, missing):
         numpyro.sample("pair", noise, obs=pair)
 
 
-def nested(pair):
-    """Records on the left axis, columns in a plate of their own, and a factor per record."""
+def nested(pair, weight):
+    """Records on the left axis with weights, columns in their own plate, a factor per record."""
     centre = numpyro.sample("centre", dist.Beta(2.0, 2.0))
     columns = numpyro.plate("columns", 2, dim=-1)
     with numpyro.plate("records", pair.shape[0], dim=-2):
-        with columns, numpyro.handlers.scale(scale=0.5):
+        with columns, numpyro.handlers.scale(scale=weight[:, None]):
             numpyro.sample("pair", dist.Laplace(centre, 1.0), obs=pair)
         numpyro.factor("tilt", -centre * pair[:, :1] ** 2)
 
@@ -80,7 +80,7 @@ CASES = {
     "simplex": (simplex, {"group": GROUP, "y": Y}),
     "logit": (logit, {"x": X, "click": CLICK}),
     "correlated": (correlated, {"pair": PAIR, "missing": np.array([0, 1, 0, 0, 1])}),
-    "nested": (nested, {"pair": PAIR}),
+    "nested": (nested, {"pair": PAIR, "weight": np.linspace(0.3, 2.0, len(PAIR))}),
 }
 
 
@@ -243,7 +243,7 @@ def test_predictive_draws_new_observations(models):
     # 20 000 coins of chance 0.731: five standard errors are 0.016.
     assert abs(float(simulated.mean()) - 1.0 / (1.0 + np.exp(-1.0))) < 0.016
     np.testing.assert_array_equal(simulated, model.predictive(draws, {"x": X})["click"])
-    assert list(models["nested"].predictive(np.zeros(1), {"pair": PAIR})) == ["pair"]
+    assert list(models["nested"].predictive(np.zeros(1), CASES["nested"][1])) == ["pair"]
 
 
 def test_a_response_that_numpyro_does_not_know_is_refused():

@@ -119,17 +119,11 @@ def predict(
     incomplete = int((~new.prepared.complete).sum())
     _write(frame, out)
     if json:
-        print_json(
-            {
-                "predictions": str(out),
-                "rows": frame.height,
-                "what": new.what,
-                "level": level,
-                "clipped": new.prepared.clipped,
-                "without_prediction": incomplete,
-                "warnings": fitted.cautions,
-            }
-        )
+        print_json({
+            "predictions": str(out), "rows": frame.height, "what": new.what, "level": level,
+            "clipped": new.prepared.clipped, "without_prediction": incomplete,
+            "warnings": fitted.cautions,
+        })  # fmt: skip
         return
     from tacit.cli.show.results import console
 

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from tacit.data.codes import MissingCodeWarning, is_coded, missing_code
+from tacit.data.codes import ISO_DATE, UNKNOWN, MissingCodeWarning, is_coded, missing_code
 from tacit.data.config import TABULAR, ColumnConfig, DataConfig, PartitionConfig
 from tacit.data.derived import columns_of, with_derived
 from tacit.data.federation import Federation, federation_of_table
@@ -123,8 +123,7 @@ def federation_from(
     counts
         True: the outcome is a count and is not rescaled.
     numeric
-        True: the outcome is a number; False: it is yes/no or one of several levels; None:
-        determined by the schema and the records.
+        True: the outcome is a number; False: it has levels; None: by the schema and the records.
     seed
         Seed of the held-out split.
     """
@@ -300,6 +299,8 @@ class _Reader:
             if not categorical:
                 _refuse_mixed(series, config, f"write C({config.name}) if it is a category")
             levels = _levels(series, config)
+            if not categorical and pl.Series(levels).str.contains(ISO_DATE).all():
+                raise _dates(config.name)
             if len(levels) > MAX_LEVELS and not categorical:
                 raise DataError(
                     f'column "{config.name}" has {len(levels)} different texts; '
@@ -385,6 +386,13 @@ class _Reader:
             raise DataError(
                 f'outcome "{config.name}" has {len(levels)} different texts; it must be a '
                 "number or one of a few levels"
+            )
+        unknown = [one for one in levels if one.lower() in UNKNOWN]
+        if unknown:
+            raise DataError(
+                f'outcome "{config.name}" has the level "{unknown[0]}"; if it stands for missing, '
+                f'declare Schema(missing_values={{"{config.name}": ["{unknown[0]}"]}}, '
+                f'missing={{"{config.name}": "drop"}}), otherwise levels={{"{config.name}": […]}}'
             )
         self.note(config.name, "its levels come")
         return _with_levels(config, levels)
@@ -484,16 +492,20 @@ def _present(series: pl.Series, config: ColumnConfig) -> pl.Series:
 def _is_number(series: pl.Series, config: ColumnConfig) -> bool:
     """True for numbers, and for text that contains numbers, as in a CSV file."""
     if series.dtype.is_temporal():
-        raise DataError(
-            f'column "{config.name}" holds dates or times; convert it to a number, e.g. years since'
-            " a public date"
-        )
+        raise _dates(config.name)
     if series.dtype.is_numeric() or series.dtype == pl.Null:
         return True
     if isinstance(series.dtype, pl.Enum | pl.Categorical) or series.dtype == pl.Boolean:
         return False
     present = _present(series, config)
     return present.cast(pl.Float64, strict=False).null_count() == 0
+
+
+def _dates(name: str) -> DataError:
+    return DataError(
+        f'column "{name}" holds dates or times; convert it to a number, e.g. years since a public '
+        "date"
+    )
 
 
 def _refuse_mixed(series: pl.Series, config: ColumnConfig, category: str) -> None:

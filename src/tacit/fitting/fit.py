@@ -39,7 +39,7 @@ from tacit.plan.plan import Plan, make_plan
 from tacit.privacy.settings import Privacy
 from tacit.results.check import Check, describe
 from tacit.results.compose import compose_result, data_facts, party_row, privacy_facts
-from tacit.results.diagnostics import known_limits
+from tacit.results.diagnostics import known_before
 from tacit.results.evaluation import (
     Attempts,
     EvaluationWarning,
@@ -94,8 +94,7 @@ def fit(
     """Fit a model to the records of several parties, in this process.
 
     A private fit is charged to a ledger that adds up the spending on the same records, and is
-    refused if it would exceed their budget. Unusable arguments or records raise a
-    `tacit.TacitError`.
+    refused if it would exceed their budget. Unusable arguments or records raise a `TacitError`.
 
     Parameters
     ----------
@@ -112,8 +111,7 @@ def fit(
     party, person
         Columns of a data frame: the party of each record, and its person (for unit = "person").
     schema
-        Public bounds and levels of the columns. Without privacy, undeclared facts are read from
-        `data`.
+        Public bounds and levels of columns. Without privacy, undeclared ones are read from `data`.
     family
         Likelihood of a formula: "logistic", "linear", "poisson", "softmax", "auto" (by the kind of
         outcome), or keys of the [model] table: ``{"kind": "linear", "noise_sd": 12.0}``.
@@ -239,7 +237,7 @@ def _run(
     progress: bool | None,
 ) -> Fit:
     """Charge the ledger, run the plan and evaluate it. Warnings name the line that called `fit`."""
-    before = known_limits(prepared.plan)
+    before = known_before(prepared.plan)
     warn(before, stacklevel=4)
     with fit_ledger(prepared.plan, prepared.federation, ledger) as charged:
         charging = None if charged is None else charged.charging

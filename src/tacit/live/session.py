@@ -95,6 +95,9 @@ class Turn(NamedTuple):
         return divide(self.posterior, self.factor)
 
 
+REFUSED = "the server refused to accept this party: "
+
+
 @dataclass(frozen=True, kw_only=True)
 class Introduction:
     """Facts that a party announces when it joins, and limits on what it accepts."""
@@ -193,7 +196,7 @@ class AsyncSession:
         message = await self._next(timeout_s=CONNECT_S)
         if isinstance(message, m.RejectionFromCluster):
             raise RejectedError(
-                f"the server refused to accept this party: {_shown(message.reason)}",
+                f"{REFUSED}{_shown(message.reason)}",
                 fixable=message.fixable,
                 code=_given(message.code),
             )
@@ -320,6 +323,11 @@ class AsyncSession:
             raise HangupError(f"no acknowledgement within {CONNECT_S:g} s of leaving") from None
         finally:
             await self.close()
+
+    @property
+    def gone(self) -> bool:
+        """True once the connection is closed."""
+        return self.side is PartySide.GONE
 
     async def close(self) -> None:
         """Close the connection without a message."""
@@ -482,6 +490,25 @@ async def open_session(
             await session.close()
             raise
     raise AssertionError("unreachable")
+
+
+async def send_approval(
+    server: str,
+    credentials: Credentials,
+    introduction: Introduction,
+    context: ssl.SSLContext | None = None,
+) -> None:
+    """Ask once to join under another version of the agreed file than the run follows.
+
+    Raises RejectedError; its code "version" means that the server keeps the approval.
+    """
+    reader, writer, check = await dial(server, credentials, context)
+    session = AsyncSession(reader, writer, encoding="msgpack", introduction=introduction)
+    session.check_server = check
+    try:
+        await session.join(rejoin=False)
+    finally:
+        await session.close()
 
 
 def _content_id(posterior: Natural, factor: Natural, damping: float) -> str:

@@ -315,6 +315,10 @@ class PrivateMethod(LocalMethod, abc.ABC):
         """Known weaknesses of a planned run, from public numbers, before anything is charged."""
         del model, settled
 
+    def settling_risk(self, model: Model, settled: Mapping[str, Any]) -> str | None:
+        """Why a run may fail to converge, from public numbers; shown only before it is charged."""
+        del model, settled
+
     def count_units(self, party: str, records: Records) -> int:
         """Number of units of a party."""
         if self.unit == "party":

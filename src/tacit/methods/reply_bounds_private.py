@@ -249,9 +249,7 @@ def _broken_gradient(
         {name: natural[name] for name in names}
         for natural in (exchange.q, exchange.factor, exchange.released)
     )
-    scale = 1.0
-    if method.adaptive is not None:
-        scale = float(clip_scale(exchange.public))
+    scale = 1.0 if method.adaptive is None else float(clip_scale(exchange.public))
     # A step that the server makes arrives whole: as one of length 1 that averages nothing.
     whole_step = method.steps_at_server
     settled, number = exchange.settled, 0.0 if whole_step else float(exchange.visit)

@@ -153,7 +153,8 @@ def _free_reach(steps: Steps) -> Reach:
     model, method, settled = steps.model, steps.method, steps.exchange.settled
     factor, r, others, prior, gradient, _ = _start(steps)
     progress = steps.exchange.visit / max(1, settled.visits - 1)
-    rates = method._rates(model, prior, np.asarray(float(settled.releases)), np.asarray(progress))
+    number = np.asarray(float(settled.releases * method.parties))
+    rates = method._rates(model, prior, number, np.asarray(progress))
     low = high = np.maximum(others - 2.0 * factor["quadratic"], prior)
     mean = np.abs((r + factor["linear"]) / low)
     velocity = slope = 0.0

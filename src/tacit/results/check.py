@@ -15,11 +15,11 @@ from tacit.models import Records
 from tacit.plan.calibrate import Settled
 from tacit.plan.plan import Plan
 from tacit.plan.signal import POOR, signal
-from tacit.results.diagnostics import known_limits
+from tacit.results.diagnostics import known_before
 from tacit.results.evaluation import cannot_evaluate
 from tacit.results.statements import prior_statement, statement
 from tacit.results.verdict import missing_caution
-from tacit.server.schedule import Damping, PowerDamping
+from tacit.server.schedule import Damping, PowerDamping, StalenessDamping
 
 MOST_ROWS = 12
 TERMS = (
@@ -99,7 +99,7 @@ def describe(
     terms = []
     if plan.settled:
         terms, poor = _terms(plan)
-        warnings += [*poor, *(one.text for one in known_limits(plan))]
+        warnings += [*poor, *(one.text for one in known_before(plan))]
         notes.append(
             "numbers of records are exact here; show them only to people who may see the records"
         )
@@ -123,6 +123,8 @@ def plan_rows(plan: Plan) -> list[tuple[str, str]]:
         damping = f"{damping.start} to {damping.end} over {damping.rounds} rounds"
     elif isinstance(damping, PowerDamping):
         damping = f"({damping.offset:g} + t)^−{damping.decay:g}"
+    elif isinstance(damping, StalenessDamping):
+        damping = f"by staleness, at least {damping.least:g}"
     visited = schedule.parties_per_round or len(plan.parties)
     return [
         ("model", f"{plan.model.kind}, {plan.model.dimension} parameters"),

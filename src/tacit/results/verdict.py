@@ -112,6 +112,7 @@ class Caution(NamedTuple):
 
 CATEGORIES: dict[str, type[UserWarning]] = {
     "not-converged": NotConvergedWarning,
+    "may-not-converge": NotConvergedWarning,
     "little-learned": LittleLearnedWarning,
     "clipping": ClippingWarning,
     "misfit": MisfitWarning,

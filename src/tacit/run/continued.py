@@ -168,8 +168,9 @@ class SeenRecords:
 
     @classmethod
     def of(cls, plan: Plan, federation: Federation, key: bytes, *, own_key: bool) -> SeenRecords:
-        """The records of a run: all rows of its source."""
-        source = source_records(federation, list(plan.parties))
+        """The records of a run: all rows of its source, of the parties whose records are here."""
+        here = [name for name, records in plan.parties.items() if records]
+        source = source_records(federation, here)
         hashed = hash_records([], source, key).values()
         rows = np.unique(np.concatenate([one.elements for one in hashed]))
         return cls(key, rows, own_key=own_key)

@@ -39,6 +39,7 @@ from tacit.privacy.mechanisms import check_released
 from tacit.privacy.settings import Privacy
 from tacit.server.combine import Shared
 from tacit.server.schedule import Synchronous
+from tacit.support.trees import unstacked
 from tacit.testing.data_sets import DataSets, first_question, furthest_pair
 from tacit.testing.laws import gaussian_faults, moment_faults
 from tacit.testing.local_methods import synthetic_records
@@ -218,15 +219,15 @@ def _charged(
     assert all(isinstance(update.cost, Noted) for update in updates), (
         f"cost: {where}: {len(charged)} events are charged, but no mechanism was used"
     )
-    costs = [jax.tree.map(np.asarray, update.cost.cost) for update in updates]
-    same = {tuple(leaf.tobytes() for leaf in jax.tree.leaves(cost)) for cost in costs}
+    leaves = [jax.tree.leaves(update.cost.cost) for update in updates]
+    same = {tuple(np.asarray(leaf).tobytes() for leaf in each) for each in leaves}
     assert len(same) == 1, f"cost: {where}: what an answer costs depends on one unit"
+    cost = jax.tree.map(np.asarray, updates[0].cost.cost)
     try:
-        check_released(costs[0], charged, PARTY)
+        check_released(cost, charged, PARTY)
     except PrivacyBudgetError as wrong:
         raise AssertionError(f"cost: {where}: {wrong}") from None
-    places = range(len(np.atleast_1d(costs[0].clip)))
-    return tuple(jax.tree.map(lambda leaf: leaf[place], costs[0]).event() for place in places)  # noqa: B023
+    return tuple(one.event() for one in unstacked(cost, len(np.atleast_1d(cost.clip))))
 
 
 def _check_used(plan: Plan, sets: Sequence[Records], count: Count) -> None:

@@ -156,6 +156,12 @@ class ServerSums:
         slot = self._slot
         return () if slot is None else tuple(sorted(slot.masked))
 
+    @property
+    def revealed(self) -> Container[str]:
+        """Parties that have given their shares of the open sum."""
+        slot = self._slot
+        return () if slot is None else slot.shares
+
     def take(self, party: str, message: m.ClientMessage) -> bool:
         """Check and process a message; False if it came too late to be used.
 

@@ -13,6 +13,11 @@ not depend on L, which only sets the step length in m. L is the mean of all K so
 out the noise of a nearly constant quantity. The momentum v consists of released numbers; between
 rounds the server keeps it (the memory of `floored_step`), so a party has no state.
 
+With one step per round the changes of b and L are linear in (G, K) and in the party's factor, and
+η does not depend on the party. So the sum of the parties' changes is the change that their summed
+releases and the product of their factors make: under aggregation "secure" and "trusted" the server
+sees sums only and takes the step itself (`from_integers`).
+
 `optimiser` "adam" or "sgd" makes steps in m and the log-sd of q from the same releases
 (`tacit.methods.dpsgd.optimiser`).
 """
@@ -50,11 +55,11 @@ from tacit.methods.private import PrivateMethod, Terms, by_unit, units_present
 from tacit.models import LinearPredictor, Model, Records
 from tacit.privacy.bounded import Bounded, Tally
 from tacit.privacy.events import GaussianEvent
-from tacit.privacy.guarantee import Unit
+from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.privacy.mechanisms import Cost, Gaussian, Release
 from tacit.privacy.settings import check_clip
 from tacit.pvi import cavity, damped_update, divide, multiply, power
-from tacit.server.combine import Combine, Run
+from tacit.server.combine import Combine, RoundSum, Run
 from tacit.server.messages import Asked
 from tacit.support.compiler import jax, jnp
 
@@ -121,8 +126,9 @@ class DPSGD(PrivateMethod):
 
     "adam" and "sgd" move mean and log-sd of q instead. `step_size` is Adam's learning rate, and of
     SGD that of a gradient over C n: n units of norm C each move m by at most `step_size`. By
-    default it is D/√T for T releases, the step of T noisy unit gradients over a distance D, which
-    is the prior's sd or 1 if that is wider. SGD learns far more slowly; it is there to compare.
+    default it is D/√T for T steps of all parties, those of T noisy unit gradients over a distance
+    D, which is the prior's sd or 1 if that is wider. SGD learns far more slowly; it is there to
+    compare.
 
     Parameters
     ----------
@@ -163,6 +169,7 @@ class DPSGD(PrivateMethod):
 
     kind: ClassVar[str] = "dp-sgd"
     units: ClassVar[tuple[Unit, ...]] = ("record", "person")
+    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "secure", "trusted")
     damping: ClassVar[float | None] = 1.0  # `step_size` replaces damping
     steps: int = 1
     sampling_rate: float = 1.0
@@ -256,6 +263,12 @@ class DPSGD(PrivateMethod):
                 "set it, e.g. 0.05"
             )
         self.batches.check(self.adjacency)
+        if self.steps > 1 and self.aggregation != "plain":
+            raise ConfigError(
+                f"method.steps = {self.steps} with privacy.aggregation = {self.aggregation!r}, "
+                "under which the server takes one step per round from the parties' sum: set "
+                "steps = 1 and more schedule.rounds, or use 'plain'"
+            )
 
     def arrange(self, party: str, records: Records, seed: int) -> Arranged:
         del seed
@@ -347,17 +360,18 @@ class DPSGD(PrivateMethod):
         """One step of Adam or SGD per round."""
         prior = -2.0 * np.asarray(run.model.prior(run.family)["quadratic"])
 
-        def rates(number: int) -> Free:
-            progress = np.asarray((number - 1) / max(1, run.rounds - 1))
-            return self._rates(run.model, prior, np.asarray(float(run.rounds)), progress)
+        def rates(answers: RoundSum) -> Free:
+            progress = np.asarray((answers.number - 1) / max(1, run.rounds - 1))
+            steps = run.rounds * run.asked / max(1, answers.contributors)
+            return self._rates(run.model, prior, np.asarray(steps), progress)
 
         return server_step(self.optimiser, self.beta, run, rates)
 
-    def _rates(self, model: Model, prior: Array, releases: Array, progress: Array) -> Free:
-        """Learning rates of mean and log-sd of a run with so many releases of a party."""
-        xp = namespace(releases)
+    def _rates(self, model: Model, prior: Array, steps: Array, progress: Array) -> Free:
+        """Learning rates of mean and log-sd of a run with so many steps of all parties."""
+        xp = namespace(steps)
         reach = xp.minimum(1.0, 1.0 / xp.sqrt(prior))
-        size = 1.0 / xp.sqrt(xp.maximum(releases, 1.0))
+        size = 1.0 / xp.sqrt(xp.maximum(steps, 1.0))
         rates = {"location": reach * size, "scale": size}
         if self.step_size is not None:
             rates = {"location": xp.full_like(prior, self.step_size), "scale": self.step_size}
@@ -526,7 +540,8 @@ class DPSGD(PrivateMethod):
         gradient = {
             "location": value["location"] + path.rest["linear"] - rest * mean, "scale": slope,
         }  # fmt: skip
-        rates = self._rates(model, path.least, path.terms.releases, path.terms.progress)
+        steps = path.terms.releases * self.parties
+        rates = self._rates(model, path.least, steps, path.terms.progress)
         moves, state = stepped(
             self.optimiser, self.beta, gradient, local.state, number - path.first, rates
         )
@@ -553,6 +568,8 @@ class DPSGD(PrivateMethod):
         if size is None:
             size = min(0.5, STABLE_SHARE * 2.0 * (1.0 + self.beta) / dimension)
         parties = math.sqrt(self.parties)
+        if self.aggregation != "plain":  # `noise_sd` is that of `shares` parties together
+            parties = parties / xp.sqrt(terms.shares)
         doubt = self.precision_noise(model, 1.0) * terms.noise_sd
         known = xp.maximum(known, parties * doubt / xp.sqrt(number + 1.0))
         walk = terms.noise_sd / self.sampling_rate * parties

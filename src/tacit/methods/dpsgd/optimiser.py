@@ -94,7 +94,7 @@ def largest_adam_move(momentum: float, number: int) -> float:
 
 
 def server_step(
-    optimiser: OptimiserName, momentum: float, run: Run, rates: Callable[[int], Free]
+    optimiser: OptimiserName, momentum: float, run: Run, rates: Callable[[RoundSum], Free]
 ) -> Combine:
     """Server half that makes one step from the sum of a round; damping shortens it.
 
@@ -111,7 +111,7 @@ def server_step(
         gradient = {"location": score, "scale": -change / precision}
         memory: Arrays = shared.memory or still(optimiser, mean) | {"steps": np.zeros(())}
         moves, state = stepped(
-            optimiser, momentum, gradient, memory, memory["steps"], rates(answers.number)
+            optimiser, momentum, gradient, memory, memory["steps"], rates(answers)
         )
         mean = mean + damping * moves["location"]
         precision = np.maximum(precision * np.exp(-2.0 * damping * moves["scale"]), least)

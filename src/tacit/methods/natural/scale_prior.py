@@ -148,18 +148,27 @@ def mixture_draws(
     form = (vectors * np.maximum(values, 0.0)) @ vectors.T
     start = prior.transform @ (mean - prior.mean)
     states = _scale_states(prior, form, slope + form @ middle, start, rng)
-    each = len(weighing_draws(size)) // (2 * len(states))
+    # Of every state about as many draws: their number need not be a multiple of the states.
+    half = len(weighing_draws(size)) // 2
+    each = [half // len(states) + (k < half % len(states)) for k in range(len(states))]
     degrees = HEAVY_TAILS + size
-    noise = rng.standard_normal((len(states), each, size))
-    noise *= np.sqrt(degrees / rng.chisquare(degrees, (len(states), each, 1)))
-    noise = np.concatenate([noise, -noise], axis=1)
+    noise = rng.standard_normal((half, size))
+    noise *= np.sqrt(degrees / rng.chisquare(degrees, (half, 1)))
     drawn = np.concatenate(
         [
-            where + np.linalg.solve(factor.T, normal.T).T
-            for (where, factor), normal in zip(states, noise, strict=True)
+            where + np.linalg.solve(factor.T, np.concatenate([normal, -normal]).T).T
+            for (where, factor), normal in zip(
+                states, np.split(noise, np.cumsum(each)[:-1]), strict=True
+            )
         ]
     )
-    densities = np.stack([_log_student(drawn, *state, degrees) for state in states])
+    densities = np.stack(
+        [
+            np.log(count) + _log_student(drawn, *state, degrees)
+            for state, count in zip(states, each, strict=True)
+            if count
+        ]
+    )
     theta = prior.mean + np.linalg.solve(prior.transform, drawn.T).T
     return theta, np.logaddexp.reduce(densities, axis=0)
 

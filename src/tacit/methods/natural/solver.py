@@ -11,9 +11,10 @@ in z (`tacit.methods.natural.party`), the server adds the prior and sees only th
    units. A step that lowers the evidence lower bound is shortened, four lengths per exchange. The
    run has converged when a full step would move q by less than `settled_kl`; that step is taken.
 4. **Weights.** Log-likelihoods of fresh draws from q give importance weights, which show how far q
-   is from the exact posterior (`tacit.methods.natural.weights`). Usable ones correct its moments.
-5. **Split.** If the weights show that q is wrong, or the steps did not converge, a mixture of
-  normals along one axis replaces it (`tacit.methods.natural.split`).
+   is from the exact posterior (`tacit.methods.natural.weights`). Usable ones correct its moments;
+   where they are uneven, those of draws with heavier tails do (`tacit.methods.natural.tails`).
+5. **Split.** If the weights show that q is wrong, a mixture of normals along one axis replaces it
+   (`tacit.methods.natural.split`).
 
 This is PVI with all parties updated together: a party's site has precision −E_q[∇²] of its own
 records, and may be improper as long as q is proper.
@@ -30,7 +31,7 @@ import numpy as np
 from tacit.arrays import Arrays, Natural, solve_lower
 from tacit.expfam import FullGaussian, Gaussian
 from tacit.expfam.quadrature import weighing_draws
-from tacit.methods.natural import split_phases
+from tacit.methods.natural import split_phases, tails
 from tacit.methods.natural.curvature import absolute_eigen, lower_root
 from tacit.methods.natural.move import Move, Place, extrapolated, log_volume, move_of
 from tacit.methods.natural.scale_prior import (
@@ -53,6 +54,9 @@ from tacit.models.learnt_scale import LearntScalePrior
 from tacit.server.combine import RoundSum, Shared
 
 MAX_STEPS = 40
+SLOW_STEPS, SLOW_KL = 20, 1e-2
+"""Steps after which moves of so few nats end them: a density with kinks has no steps that settle.
+Weights then decide."""
 MAX_NEWTON = 20
 NEAR_MODE = 0.5
 """Squared Newton decrement per coordinate below which variational steps begin."""
@@ -118,6 +122,7 @@ class NaturalSolver:
             partial(split_phases.after_axis, solver),
             partial(split_phases.after_nodes, solver),
             partial(split_phases.after_draws, solver),
+            partial(tails.after_tails, solver),
         )[phase]
         with np.errstate(all="ignore"):
             following = after(shared, memory, answers)
@@ -307,7 +312,8 @@ class NaturalSolver:
         if divergence < self.settled_kl and move.definite:
             mean, root = move.taken(place, 1.0)
             return self._finish(shared, memory, mean, root, place, settled=True)
-        if steps >= MAX_STEPS:
+        slow = steps >= SLOW_STEPS and divergence < SLOW_KL and self._affordable
+        if steps >= MAX_STEPS or (slow and self.scale_prior is None):
             return self._finish(shared, memory, place.mean, place.root, place, settled=False)
         length, changes = float(memory["limit"]), memory.get("changes", np.zeros(0))
         changes = np.r_[changes[-2:], divergence]
@@ -348,14 +354,16 @@ class NaturalSolver:
         if DISPERSION in answers.total:
             memory[DISPERSION] = answers.total[DISPERSION]
         doubtful = not found.believed or not bool(memory["settled"])
-        affordable = len(mean) <= SPLIT_UP_TO and isinstance(self.family, FullGaussian)
+        affordable = self._affordable
         if affordable and self.scale_prior is not None:
             drawn = None
             if doubtful or found.effective_share < CLOSE_SHARE:
                 drawn = self._draw_scales(shared, memory)
             if drawn is not None:
                 return drawn
-        elif doubtful and affordable:
+        elif affordable and (doubtful or found.uneven):
+            if found.believed:
+                return tails.begin(shared, memory, found)
             return split_phases.begin(self, shared, memory)
         # Weights that are usable and not all alike correct the moments of q.
         weighted = found.usable and isinstance(self.family, FullGaussian)
@@ -403,6 +411,11 @@ class NaturalSolver:
     def _give_up(self, shared: Shared, memory: Arrays, note: str) -> Shared:
         memory |= {"settled": np.asarray(0.0), "last_change": np.asarray(1e300)}
         return shared._replace(memory=memory, finished="no density", note=note)
+
+    @property
+    def _affordable(self) -> bool:
+        """Whether draws and splits follow where weights are uneven."""
+        return self.family.dimension <= SPLIT_UP_TO and isinstance(self.family, FullGaussian)
 
     # Requests
 

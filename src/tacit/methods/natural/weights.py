@@ -58,6 +58,12 @@ class Weighed(NamedTuple):
         return self.effective_share >= EVEN_SHARE
 
     @property
+    def uneven(self) -> bool:
+        """Whether draws with heavier tails would give better moments."""
+        few = self.effective_share < CLOSE_SHARE
+        return few or (not self.even and self.pareto_k > MAX_PARETO_K)
+
+    @property
     def believed(self) -> bool:
         """True if the draws are close to draws of the posterior."""
         return is_believed(self.pareto_k, self.effective_share)

@@ -170,6 +170,25 @@ class PrivateScores(SummedMethod):
         precision = sum(_summed_noise(settled, visit) ** -2.0 for visit in main)
         return score_bound(model.dimension) / math.sqrt(precision)
 
+    def settling_risk(self, model: Model, settled: Mapping[str, Any]) -> str | None:
+        """Where noise alone moves θ in a burn-in round by more than a step can be linearised over.
+
+        The burn-in may then not arrive, which shows only afterwards. As in `check_settled`.
+        """
+        if not self.total_units:
+            return None
+        noise = score_bound(model.dimension) * _summed_noise(settled, self.stages.index(SCORE))
+        moved = noise * math.sqrt(model.dimension) / (0.75 * self.total_units)
+        if moved <= FARTHEST:
+            return None
+        return (
+            f"Some fits with {self.total_units} records in {len(settled)} parties and this ε do "
+            "not settle, and say so only after the budget is spent: noise moves θ by "
+            f"{moved:.2g} units of one record's information in an early round, at most "
+            f"{FARTHEST:g} to rely on it; use privacy.aggregation = 'secure' or 'trusted', a "
+            "larger epsilon, more records or fewer parameters."
+        )
+
     def known_limits(self, model: Model, settled: Mapping[str, Any]) -> str | None:
         """Warning if some intervals will be more than `WIDE` times as wide as without privacy."""
         if not self.total_units:

@@ -131,9 +131,9 @@ def _trace(program: Program, size: int, failure: str) -> list[_Site]:
         ) from error
     except Exception as error:
         reason = (str(error).strip() or "no message").splitlines()[0]
-        raise ConfigError(
-            f"{failure} ({type(error).__name__}: {reason}); check the shapes, and {_ADVICE}"
-        ) from error
+        about_shapes = isinstance(error, TypeError | ValueError | IndexError)
+        advice = f"check the shapes, and {_ADVICE}" if about_shapes else "correct the function"
+        raise ConfigError(f"{failure} ({type(error).__name__}: {reason}); {advice}") from error
     return found
 
 

@@ -122,7 +122,8 @@ class NumPyroModel(SimulatedOutcomes, Model):
             jax.eval_shape(self.log_likelihood, noise[0], self.program.blank(probe))
         self.reported = _shared_sites(self, noise, records)
         keys = jax.random.split(jax.random.key(seed), DRAWS)
-        median, spread = robust_quantiles(jax.vmap(self._draw)(keys), self.names)
+        draw = partial(self._draw, records=self.program.blank(1))
+        median, spread = robust_quantiles(jax.vmap(draw)(keys), self.names)
         # A median that is 0 within sampling error is set to 0, so that the start has no units.
         self.median = np.where(np.abs(median) < 0.2 * spread, 0.0, median)
         _check_independence(self, self.median + 0.1 * noise[0], records)
@@ -162,9 +163,15 @@ class NumPyroModel(SimulatedOutcomes, Model):
     @property
     def mixes(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """True if an observed site is a mixture of distributions."""
-        key = jax.random.key(0)
-        sites, _ = self.program.run(self.program.blank(1), key=key, blank=True)
-        return any(_is_mixture(sites[name]["fn"]) for name in self.layout.observed)
+        found: list[bool] = []
+
+        def call(records: Records) -> None:
+            sites, _ = self.program.run(records, key=jax.random.key(0), blank=True)
+            found.extend(_is_mixture(sites[name]["fn"]) for name in self.layout.observed)
+
+        # Traced: blank records need not be valid numbers, such as weights of handlers.scale.
+        jax.eval_shape(call, self.program.blank(1))
+        return any(found)
 
     def log_likelihood(self, theta: Array, records: Records) -> Array:
         return self._log_likelihood(jnp.asarray(theta), self.program.batch(records))
@@ -290,9 +297,9 @@ class NumPyroModel(SimulatedOutcomes, Model):
         }
 
     @partial(jax.jit, static_argnums=0)
-    def _draw(self, key: Array) -> Array:
-        """One draw of θ from the prior."""
-        sites, _ = self.program.run(self.program.blank(1), key=key, blank=True)
+    def _draw(self, key: Array, records: Records) -> Array:
+        """One draw of θ from the prior; blank records are traced, so that none is checked."""
+        sites, _ = self.program.run(records, key=key, blank=True)
         parts = (sites[latent.name] for latent in self.layout.latents)
         return jnp.concatenate(
             [jnp.ravel(biject_to(site["fn"].support).inv(site["value"])) for site in parts]
@@ -377,5 +384,6 @@ def _check_independence(model: NumPyroModel, theta: Array, records: Records) -> 
     if not np.allclose(together, alone, rtol=1e-4, atol=1e-6, equal_nan=True):
         raise ConfigError(
             "a record's log-likelihood changes with the other records of its batch; "
-            "use only the record's own values (standardise before, not inside, the model)"
+            "use only the record's own values (standardise before, not inside, the model, and give "
+            "lags as columns)"
         )
