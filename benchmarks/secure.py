@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tacit.live.secure import party, server
 from tacit.live.secure.signing import fingerprint, public_bytes
 from tacit.live.secure.terms import Terms
-from tacit.privacy.secure_sums import default_thresholds
+from tacit.privacy.secure_sums import SecureSums
 
 
 class Clock:
@@ -38,9 +38,10 @@ def measure(count: int, length: int, slots: int = 4, drops: int = 1) -> dict[str
     clock = Clock()
     names = [f"p{number:03d}" for number in range(count)]
     keys = {name: ec.generate_private_key(ec.SECP256R1()) for name in names}
-    threshold, quorum = default_thresholds(count)
+    agreed = SecureSums().among(count)
     terms = Terms(
-        run="r", configuration="c", threshold=threshold, quorum=quorum, colluding=1, slots=slots,
+        run="r", configuration="c", threshold=agreed.threshold, quorum=agreed.quorum,
+        colluding=agreed.colluding, slots=slots,
         parties={name: fingerprint(public_bytes(key.public_key())) for name, key in keys.items()},
     )  # fmt: skip
     state, parties = server.ServerState(terms), {}
@@ -64,7 +65,7 @@ def measure(count: int, length: int, slots: int = 4, drops: int = 1) -> dict[str
         parties[name], masked = clock(
             "round", party.mask_vector, parties[name], 0, "r0", vectors[name]
         )
-        if number >= min(drops, count - quorum):
+        if number >= min(drops, count - agreed.quorum):
             state = server.take_masked(state, masked)
     state, told = server.close_slot(state, 0)
     for name in told.names:

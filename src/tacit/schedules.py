@@ -2,6 +2,20 @@
 
 from __future__ import annotations
 
-from tacit.server.schedule import Asynchronous, Damping, PowerDamping, Sequential, Synchronous
+from tacit.server.schedule import (
+    Asynchronous,
+    Damping,
+    PowerDamping,
+    Sequential,
+    StalenessDamping,
+    Synchronous,
+)
 
-__all__ = ["Asynchronous", "Damping", "PowerDamping", "Sequential", "Synchronous"]
+__all__ = [
+    "Asynchronous",
+    "Damping",
+    "PowerDamping",
+    "Sequential",
+    "StalenessDamping",
+    "Synchronous",
+]

@@ -7,7 +7,9 @@ import pytest
 
 import tacit.run.run as runs
 from tacit.auditing.configured import _planned, compare_files
+from tacit.auditing.party import AuditedParty, distance_below
 from tacit.run.config import read_config
+from tacit.testing.releases import noted
 
 TOML = """
 name = "small"
@@ -78,3 +80,51 @@ def test_an_uncharged_number_in_a_public_file_is_found(monkeypatch, tmp_path):
     found = compare_files(config, federation, plan, 0)
     assert not found.holds
     assert "events.jsonl" in found.note
+
+
+def test_a_method_that_needs_thousands_of_records_is_audited_on_few(tmp_path):
+    """Its noise would spoil the posterior, which is no reason to leave it unaudited."""
+    (tmp_path / "c.toml").write_text(TOML)
+    changes = ('method.kind="dp-scores"', "schedule.rounds=12", 'privacy.adjacency="replace-one"')
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _, plan = _planned(read_config(tmp_path / "c.toml", changes), 60, 0)
+    assert plan.method.kind == "dp-scores"
+    assert plan.method.total_units == 60
+    assert plan.guarantee.epsilon == pytest.approx(2.0, rel=1e-3)
+
+
+TOPICS = """
+name = "topics"
+[data]
+source = "synthetic-topics"
+[partition]
+parties = 2
+[model]
+kind = "topics"
+topics = 3
+document_words = 20
+[method]
+kind = "dp-statistics"
+[schedule]
+rounds = 2
+[privacy]
+epsilon = 2.0
+delta = 1e-5
+"""
+
+
+def test_topics_are_audited_on_synthetic_documents(tmp_path):
+    """Two documents without a word in common are as far apart as the sensitivity allows."""
+    (tmp_path / "c.toml").write_text(TOPICS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _, plan = _planned(read_config(tmp_path / "c.toml"), 12, 0)
+    audited = AuditedParty(plan, "party-1")
+    with noted():
+        (pair,) = audited.worst_pairs(0)
+        (draws,) = audited.draws([pair], pair.first, 128, 0.0)
+    sensitivity = pair.event.sensitivity("replace-one")
+    assert 0.99 * sensitivity < pair.moved <= sensitivity * (1 + 1e-9)
+    charged = sensitivity / pair.event.noise_sd
+    assert 0.5 * charged < distance_below(pair, draws, 1) <= charged

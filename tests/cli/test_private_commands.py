@@ -109,8 +109,8 @@ BAD = {
         "privacy.aggregation = 'trusted' with 1 party per round",
     ),
     "trusted, dpsgd": (
-        ["privacy.aggregation=trusted"],
-        "privacy.aggregation = 'trusted' with method.kind = 'dp-sgd'",
+        ["privacy.aggregation=trusted", "method.steps=2"],
+        "method.steps = 2 with privacy.aggregation = 'trusted'",
     ),
     "trusted, sequential": (
         [*TRUSTED, "schedule.kind=sequential"],

@@ -9,8 +9,8 @@ import tacit as package
 from tacit.cli.main import COMMANDS, app
 
 NO_RESULT = {
-    "serve", "join", "approve", "server start", "server stop", "server readmit", "certs init",
-    "certs server", "certs party", "certs revoke", "schema",
+    "serve", "join", "approve", "server start", "server stop", "server propose", "server readmit",
+    "certs init", "certs server", "certs party", "certs revoke", "schema",
 }  # fmt: skip
 """Commands that act or report progress; `serve` and `join` write JSON lines all the same, and
 `schema` prints nothing else."""

@@ -22,7 +22,7 @@ from tacit.datasets import document_records
 from tacit.engines.execute import carry_out
 from tacit.engines.ray.engine import deal
 from tacit.errors import ConfigError, DataError
-from tacit.methods import PrivateScores, PrivateScoring, PrivateStatistics, PrivateUpdate
+from tacit.methods import DPSGD, PrivateScores, PrivateScoring, PrivateStatistics, PrivateUpdate
 from tacit.methods.scores.method import LEAST_ROUNDS
 from tacit.models import LinearRegression, SoftmaxRegression, TopicModel
 from tacit.plan.plan import make_plan
@@ -147,13 +147,17 @@ def test_private_scoring_is_that_of_one_process(cluster, parties):
         np.testing.assert_allclose(there.state.q[name], here.state.q[name], rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("aggregation", ["plain", "secure"])
-def test_private_scores_are_those_of_one_process(cluster, parties, aggregation):
+@pytest.mark.parametrize(("method", "aggregation"), [
+    (PrivateScores(), "plain"), (PrivateScores(), "secure"), (DPSGD(), "secure"),
+])  # fmt: skip
+def test_private_scores_and_secure_steps_are_those_of_one_process(
+    cluster, parties, method, aggregation
+):
     from tacit.engines.ray import RayEngine
 
     asked = Privacy(epsilon=8.0, delta=1e-3, aggregation=aggregation, insecure_noise_seed=1)
     schedule = Synchronous(rounds=LEAST_ROUNDS)
-    plan = make_plan(LINEAR, parties, method=PrivateScores(), schedule=schedule, privacy=asked)
+    plan = make_plan(LINEAR, parties, method=method, schedule=schedule, privacy=asked)
     here = carry_out(plan)
     there = carry_out(plan, engine=partial(RayEngine, actors=1))
     for name in here.state.q:

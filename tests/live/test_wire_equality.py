@@ -124,9 +124,9 @@ MODELS = {
         "privacy": SEEDED,
         "method": {"kind": "dp-statistics", "sampling_rate": 0.5},
     },
-    "private, with sums": {
+    "private, secure steps": {
         **PRIVATE,
-        "privacy": SEEDED,
+        "privacy": SECURE,
         "method": {"kind": "dp-sgd", "adaptive": 0.5},
     },
     "private scoring": {**PRIVATE, "privacy": SEEDED, "method": {"kind": "dp-scoring"}},
@@ -278,7 +278,7 @@ CASES = [
     ("private, in stages", "synchronous", MIX),
     ("topics", "sequential", ("json",)),
     ("private topics", "synchronous", MIX),
-    ("private, with sums", "synchronous", MIX),
+    ("private, secure steps", "synchronous", MIX),
     ("private, whitened", "synchronous", MIX),
     ("private scoring", "synchronous", MIX),
     ("private scoring of levels", "synchronous", MIX),

@@ -283,7 +283,7 @@ ATTACKS = {
     told_other_sets: "did not sign the set of survivors that this party signed",
     told_few: "a sum of 3 parties; at least 4 were agreed",
     told_without_me: "a set of survivors without this party",
-    told_other_keys: "a signature that is not theirs",
+    told_other_keys: "an invalid signature",
     told_few_keys: "all 5 that were agreed take part",
     told_other_shares: "are not signed by their dealer",
 }
@@ -374,7 +374,10 @@ def test_a_vector_beyond_the_range_of_sums_ends_the_run(tmp_path, monkeypatch):
     assert fed.state().round == 2
 
 
-def test_a_party_that_lost_its_keys_makes_no_new_ones_in_the_same_run(tmp_path, monkeypatch):
+def test_a_party_that_lost_its_keys_leaves_and_the_run_ends_with_what_was_paid_for(
+    tmp_path, monkeypatch
+):
+    """It makes no new keys in the same run, and without it three parties have no sum."""
     Crashing(monkeypatch, [(1, "a", "after sending")])
     fed = federation(tmp_path)
 
@@ -387,10 +390,15 @@ def test_a_party_that_lost_its_keys_makes_no_new_ones_in_the_same_run(tmp_path, 
             (fed.base / "state-a" / SUMS).unlink()
             with pytest.raises(ConfigError, match="take part in a new run"):
                 await asyncio.wait_for(join(fed.party("a")), 60)
+            await asyncio.wait_for(asyncio.gather(*others), 60)
+            return await asyncio.wait_for(server, 60)
         finally:
             await ended(*others, server)
 
-    asyncio.run(lost())
+    assert asyncio.run(lost()).finished == "too few parties"
+    assert fed.state().round == 1, "the sum of the first round is in the result"
+    (line,) = [line for line in fed.journal() if line["event"] == "left"]
+    assert line["party"] == "a"
 
 
 def test_a_party_with_another_key_than_agreed_is_told_before_it_joins(tmp_path):

@@ -145,6 +145,7 @@ def test_the_released_share_of_clipped_documents_is_the_measured_one():
     assert 0.2 < outcome.clipped.share < 0.8
     told = counted_clipping(plan, outcome.state.memory)
     assert told is not None
+    assert told.noise_sd is not None
     # A document within the clip has a coordinate of a quarter of it.
     assert told.noise_sd == pytest.approx(4.0 * event.noise_sd / 9.0 / plan.settled["a"].units)
     assert told.share == pytest.approx(outcome.clipped.share, abs=4 * told.noise_sd + 0.05)

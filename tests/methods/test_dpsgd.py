@@ -12,10 +12,11 @@ from tacit.expfam import FullGaussian, MeanFieldGaussian
 from tacit.methods import DPSGD, NaturalVI
 from tacit.models import LinearRegression, LogisticRegression, Model, NeuralNetwork
 from tacit.plan.agreement import Agreement
-from tacit.plan.plan import make_plan
+from tacit.plan.plan import _terms, make_plan
 from tacit.privacy.events import Poisson, WithoutReplacement
 from tacit.privacy.settings import Privacy
-from tacit.server.messages import Request
+from tacit.pvi import product
+from tacit.server.messages import Asked, Request
 from tacit.server.schedule import Sequential, Synchronous
 
 MODEL, FAMILY = LogisticRegression(("a", "b", "c"), prior_sd=1.0), MeanFieldGaussian(3)
@@ -120,11 +121,49 @@ def test_with_little_noise_it_finds_the_posterior(many):
             MODEL, many, family="mean-field", method=NaturalVI(), schedule=Synchronous(rounds=30)
         )
     ).state.result
-    careful = plan_of(many, DPSGD(clip=60.0), rounds=60, noise_multiplier=1e-4)
-    means = carry_out(careful).posterior.mean
     wanted = exact["linear"] / (-2.0 * exact["quadratic"])
     sd = np.sqrt(1.0 / (-2.0 * exact["quadratic"]))
-    assert np.all(np.abs(means - wanted) < 0.25 * sd)
+    for aggregation in ("plain", "trusted"):
+        little = {"noise_multiplier": 1e-4, "aggregation": aggregation}
+        careful = plan_of(many, DPSGD(clip=60.0), rounds=60, **little)
+        assert np.all(np.abs(carry_out(careful).posterior.mean - wanted) < 0.25 * sd), aggregation
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"precision": "isotropic"},
+        {"precision": "per-coordinate"},
+        {"precision": "fixed"},
+        {"precision": "isotropic", "optimiser": "adam"},
+    ],
+    ids=str,
+)
+def test_a_step_from_the_sum_is_the_sum_of_the_steps(parties, options):
+    """The server of secure sums reads one sum, with the product of the parties' factors."""
+    plan = plan_of(parties, DPSGD(step_size=0.1, **options), aggregation="trusted")
+    method, rng = plan.method, np.random.default_rng(0)
+    event = plan.settled["site-0"].events_at(1)[0]
+    shapes = method.integer_shapes(MODEL, FAMILY, "update")
+    factors = {
+        name: {"linear": rng.normal(size=3), "quadratic": -rng.random(3)} for name in parties
+    }
+    q = product(MODEL.prior(FAMILY), factors.values())
+    terms = _terms(plan.settled["site-0"], event, 1)
+
+    def step(factor, integers):
+        asked = Asked("site-0", 1, "update", q, factor, 1.0, {}, terms)
+        return method.from_integers(MODEL, FAMILY, event, asked, integers)
+
+    sent = {
+        name: {part: rng.integers(-(2**30), 2**30, shape) for part, shape in shapes.items()}
+        for name in parties
+    }
+    single = [step(factors[name], sent[name]) for name in parties]
+    total = {part: sum(one[part] for one in sent.values()) for part in shapes}
+    together = step(product(FAMILY.zero(), factors.values()), total)
+    for name, value in product(single[0], single[1:]).items():
+        np.testing.assert_allclose(together[name], value, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("precision", ["per-coordinate", "fixed"])

@@ -18,6 +18,7 @@ from tacit.methods.natural.wide import WideSolver
 from tacit.methods.reply_bounds import Exchange, broken_bound
 from tacit.plan.auto import choose_method
 from tacit.plan.plan import make_plan
+from tacit.results.verdict import TooNarrowWarning
 from tacit.server.combine import RoundSum, Shared
 
 FEW = 30
@@ -93,10 +94,10 @@ def test_the_diagonal_of_an_inverse_is_known_once_the_space_is_exhausted():
     np.testing.assert_allclose(inverse, np.diagonal(np.linalg.inv(matrix)), rtol=1e-9)
 
 
-def logistic(units, prior_sd, size=50, count=400):
+def logistic(units, prior_sd, size=50, count=400, middle=1.0):
     rng = np.random.default_rng(2)
     white = 0.8 * rng.normal(size=(count, size)) + 0.6 * rng.normal(size=(count, 1))
-    x = np.column_stack([np.ones(count), (white + 1.0) * units])
+    x = np.column_stack([np.ones(count), (white + middle) * units])
     y = (rng.random(count) < 1 / (1 + np.exp(-white @ (0.3 * rng.normal(size=size))))) * 1.0
     names = ("intercept", *(f"x{j}" for j in range(size)))
     sd = None if prior_sd is None else np.r_[5.0, prior_sd / units]
@@ -129,7 +130,7 @@ def test_learnt_scales_do_not_depend_on_units_and_use_corrected_variances(few, m
     units = np.exp(3.0 * np.random.default_rng(0).normal(size=50))
     wide = tacit.fit(*logistic(np.ones(50), None), privacy="none")
     other = tacit.fit(*logistic(units, None), privacy="none")
-    assert "scales learnt from the records" in wide.summary()["prior"][0]
+    assert "scales learned from the records" in wide.summary()["prior"][0]
     assert wide.converged, wide.why
     scaled = other.posterior.mean * np.r_[1.0, units]
     assert np.max(np.abs(scaled - wide.posterior.mean) / wide.posterior.sd) < 1e-3
@@ -140,6 +141,12 @@ def test_learnt_scales_do_not_depend_on_units_and_use_corrected_variances(few, m
     apart = (wide.posterior.mean - full.posterior.mean) / full.posterior.sd
     assert np.sqrt(np.mean(apart**2)) < 0.25
     assert np.all(np.abs(wide.posterior.sd / full.posterior.sd - 1.0) < 0.15)
+
+
+def test_columns_that_are_far_from_centred_are_said(few):
+    with pytest.warns(TooNarrowWarning, match="subtract public means"):
+        fit = tacit.fit(*logistic(np.ones(50), None, middle=4.0), privacy="none")
+    assert any("half a standard deviation" in text for text in fit.cautions)
 
 
 GROUPS, EACH, NOISE = 90, 3, 120.0

@@ -11,6 +11,7 @@ from tacit.engines.batching import PartyBatches
 from tacit.expfam import MeanFieldGaussian
 from tacit.methods.dpsgd.clipping import clipped_gradient
 from tacit.methods.private import group_rows
+from tacit.methods.scoring.party import score_sum
 from tacit.models import LogisticRegression, SoftmaxRegression
 from tacit.party.compute import padded_rows, stack_records
 from tacit.privacy.sampling import chunk_length
@@ -47,11 +48,11 @@ def test_a_private_fit_scores_no_training_records():
     assert fit.metrics["held_out"] is not None
 
 
-def cancelling(width):
+def cancelling(width, size=1.1e8, dtype=np.float32):
     """θ whose products with a record cancel: what is left depends on the order of additions."""
     theta = np.random.default_rng(1).normal(size=width)
-    theta[[0, -1]] = 1.1e8, -1.1e8
-    return theta.astype(np.float32)
+    theta[[0, -1]] = size, -size
+    return theta.astype(dtype)
 
 
 @pytest.mark.full_optimisation
@@ -82,8 +83,14 @@ def test_a_record_counts_the_same_whatever_the_length_of_the_array(kind):
         given = (model, family, free, still, {"x": x, "y": y}, weights, 1.0, maps)
         return clipped_gradient(*given).value["location"]
 
+    assert_same_in_every_length(total, x, y)
+
+
+def assert_same_in_every_length(total, x, y):
+    """The sum of the first records in arrays of several lengths, padded with weight 0."""
+
     def summed(count, rows):
-        there = (np.arange(rows) < count).astype(np.float32)
+        there = (np.arange(rows) < count).astype(x.dtype)
         places = np.where(there > 0, np.arange(rows), 0)
         return np.asarray(jax.jit(jax.vmap(total))(x[None, places], y[None, places], there[None]))
 
@@ -94,6 +101,28 @@ def test_a_record_counts_the_same_whatever_the_length_of_the_array(kind):
         for one in found[1:]:
             # The sum itself may round differently, which is charged.
             np.testing.assert_allclose(one, found[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.full_optimisation
+def test_a_score_counts_the_same_whatever_the_length_of_the_array():
+    """As above for private scoring, whose records are float64."""
+    rng, width, levels = np.random.default_rng(0), 50, ("u", "v", "w")
+    x = rng.normal(size=(128, width))
+    x[:, [0, -1]] = 1.0
+    y = rng.integers(0, len(levels), 128).astype(float)
+    model = SoftmaxRegression(tuple(f"c{place}" for place in range(width)), levels=levels)
+    point = cancelling(width, 1.1e15, np.float64)
+    point = np.concatenate([(1.0 + 0.3 * level) * point for level in range(len(levels))])
+    bend = rng.normal(size=(4, width))
+    steered = {"centre": np.zeros(width), "scale": np.ones(width), "bend": 0.1 * bend}
+
+    def total(x, y, weights):
+        likelihood, records = model.score_likelihood(), {"x": x, "y": y}
+        return score_sum(
+            likelihood, records, weights, 1.0, **steered, point=point, reach=np.asarray(1.0)
+        ).value
+
+    assert_same_in_every_length(total, x, y)
 
 
 @pytest.mark.parametrize(

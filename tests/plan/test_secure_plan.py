@@ -72,7 +72,7 @@ def test_settings_that_make_no_sense_are_refused():
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    ({"method": DPSGD()}, r"'dp-sgd'; the method supports plain"),
+    ({"method": DPSGD(steps=2)}, r"method.steps = 2 with privacy.aggregation = 'secure', under"),
     ({"schedule": Asynchronous(rounds=2)}, "use schedule.kind = 'synchronous'"),
     ({"schedule": Synchronous(rounds=4, parties_per_round=3)}, "sums are over all parties"),
     ({"method": SendsFloats()}, "sends floats at stage 'update'"),
@@ -84,7 +84,9 @@ def test_what_cannot_be_added_up_in_secret_is_refused(options, words):
         plan_of(**options)
 
 
-@pytest.mark.parametrize("secure", [SecureSums(quorum=4), SecureSums(quorum=5, colluding=2)])
+@pytest.mark.parametrize("secure", [
+    SecureSums(quorum=4, colluding=1), SecureSums(quorum=5, colluding=2),
+])  # fmt: skip
 def test_epsilon_against_the_server_and_its_colluders_is_the_claim(secure):
     """Of any sum of q parties, the noise of q − c is left, and it is that of the guarantee."""
     plan = plan_of(secure=secure)
@@ -157,8 +159,9 @@ def test_the_noise_of_a_sum_is_what_was_claimed():
     assert stats.chi2.cdf(statistic * 3 / 5, found.size) < 1e-4
 
 
-def test_a_party_that_adds_less_noise_than_was_charged_sends_nothing():
-    plan = plan_of(PrivateScoring(), secure=SecureSums(quorum=4))
+@pytest.mark.parametrize("method", [PrivateScoring(), DPSGD()], ids=["scoring", "steps"])
+def test_a_party_that_adds_less_noise_than_was_charged_sends_nothing(method):
+    plan = plan_of(method, secure=SecureSums(quorum=4))
     wrong = msgspec.structs.replace(plan.settled["site-0"], shares=5)
     with pytest.raises(PrivacyBudgetError, match="was charged; nothing is sent"):
         released(plan, "site-0", bytes(32), wrong)

@@ -5,6 +5,7 @@ import tomllib
 import numpy as np
 import pytest
 
+import tacit
 from tacit.cli.main import main
 from tacit.errors import ConfigError, DataError, PrivacyBudgetError
 from tacit.party.datasets import identify_parties
@@ -88,7 +89,7 @@ def test_released_statistics_of_two_batches_add_up(batches, tmp_path):
     result = run(study(second, tmp_path / "a", privacy=loud, method=wide), tmp_path / "b")
     run(study(both), tmp_path / "c")
     assert_close(tmp_path / "b", tmp_path / "c", 0.005)
-    assert "those of the earlier run have that run's" in result.privacy.statement
+    assert "those of the earlier run have its guarantee" in result.privacy.statement
 
 
 def test_the_ledger_charges_each_record_once(batches, tmp_path):
@@ -195,6 +196,23 @@ def test_a_damaged_list_of_records_is_an_error(batches, tmp_path):
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(DataError, match="cannot be read"):
         run(study(second, tmp_path / "a"), tmp_path / "b")
+
+
+def test_the_python_call_gives_the_fit_of_both_batches(batches, tmp_path):
+    first, second, both = batches
+    run(study(first), tmp_path / "a")
+    fit = tacit.update(tmp_path / "a", second)
+    run(study(both), tmp_path / "c")
+    assert_close(tmp_path / "a-update", tmp_path / "c", 1e-12)
+    whole = tacit.load(tmp_path / "c").posterior
+    np.testing.assert_allclose(fit.posterior.mean, whole.mean, rtol=1e-9)
+    again = {"settings": {"data.path": str(second)}, "out": tmp_path / "b"}
+    np.testing.assert_allclose(tacit.update(tmp_path / "a", **again).posterior.mean, whole.mean)
+    with pytest.raises(DataError, match="60 of the 100 rows are equal"):
+        tacit.update(tmp_path / "a", both, out=tmp_path / "d")
+    with pytest.raises(ConfigError, match="the new records are not named"):
+        tacit.update(tmp_path / "a", out=tmp_path / "d")
+    assert not (tmp_path / "d").exists()
 
 
 def command(monkeypatch, capsys, *words):

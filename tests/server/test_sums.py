@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tacit.methods import PrivateScoring, PrivateStatistics, PrivateUpdate
+from tacit.methods import DPSGD, PrivateScoring, PrivateStatistics, PrivateUpdate
 from tacit.models import LinearRegression, LogisticRegression
 from tacit.plan.plan import first_factors, make_plan
 from tacit.privacy.lattice import lattice_sum
@@ -22,6 +22,7 @@ CASES = {
     "scoring": (LOGISTIC, PrivateScoring()),
     "updates": (LOGISTIC, PrivateUpdate()),
     "statistics": (LINEAR, PrivateStatistics()),
+    "steps": (LOGISTIC, DPSGD(adaptive=0.5)),
 }
 
 

@@ -13,7 +13,15 @@ import msgspec
 import numpy as np
 
 from tacit.auditing.audit import DRAWS, Audit, Finding, Progress, audit
-from tacit.data import Federation, public_records, public_schema, synthetic_federation
+from tacit.data import (
+    DataConfig,
+    Federation,
+    load_federation,
+    public_records,
+    public_schema,
+    synthetic_federation,
+)
+from tacit.data.config import CORPORA
 from tacit.errors import ConfigError
 from tacit.methods import PrivateMethod
 from tacit.plan.calibrate import LargeDeltaWarning
@@ -85,20 +93,24 @@ def _planned(config: Config, records: int | None, seed: int) -> tuple[Federation
     for factor in _TRIES if records is None else _TRIES[:1]:
         federation = synthetic(config, count * factor, seed)
         model = make_model(config, federation)
-        if not model.traceable:
-            raise ConfigError(
-                f"model.kind = {model.kind!r}; synthetic documents cannot be made: no audit"
-            )
         try:
-            return federation, plan_for(config, model, federation.parties)
-        except ConfigError as refused:  # e.g. too few records for this noise
+            return federation, plan_for(config, model, federation.parties, any_noise=True)
+        except ConfigError as refused:  # e.g. too few records for this sampling rate
             last = refused
     assert last is not None
     raise last
 
 
 def synthetic(config: Config, records: int, seed: int) -> Federation:
-    """Synthetic records of all parties, from the public schema and the model's prior."""
+    """Synthetic records of all parties, from the public schema and the model's prior.
+
+    Documents are those of the source "synthetic-topics", whose vocabulary is small: the noise of a
+    release does not depend on the number of words.
+    """
+    if config.data.source in CORPORA:
+        data = DataConfig(source="synthetic-topics", records=records, held_out=0.0)
+        balanced = msgspec.structs.replace(config.partition, kind="balanced")
+        return load_federation(data, balanced, seed)
     sites = config.partition.parties if config.partition.kind == "source" else None
     schema = public_schema(config.data, sites=sites)
     check_private(config, schema)

@@ -32,6 +32,8 @@ BATCH = 128
 """Data sets or draws per call: one compiled shape."""
 FILLS = (1.0, 0.1, 1e3)
 """Sizes of public arrays that a server may send."""
+TRIES = 4
+"""Random public arrays of each size."""
 MINIMUM = 1024
 """Draws that are taken even if the time is up."""
 
@@ -159,14 +161,16 @@ class AuditedParty:
     ) -> list[Update]:
         """Replies to a request, one per data set."""
         plan = self.plan
-        wanted = [*sets, *([sets[0]] * (-len(sets) % BATCH))]
+        # Of one compiled shape, where something is compiled.
+        missing = -len(sets) % BATCH if plan.model.traceable else 0
+        wanted = [*sets, *([sets[0]] * missing)]
         # Memory before the first visit, which depends on no record.
         memory = plan.method.memory(plan.model, plan.family) if visit else None
         found: list[Update] = []
         for start in range(0, len(wanted), BATCH):
             data_sets = DataSets(plan, self.party, wanted[start : start + BATCH], self._rows)
             found += data_sets.answer(
-                question, visit, [memory] * BATCH, insecure_noise_seed, self.settled
+                question, visit, [memory] * data_sets.count, insecure_noise_seed, self.settled
             )
         return found[: len(sets)]
 
@@ -176,7 +180,7 @@ class AuditedParty:
         first = first_question(self.plan, visit)
         yield first
         if first.public:
-            for fill in FILLS:
+            for fill in FILLS * TRIES:
                 public = {n: fill * rng.normal(size=v.shape) for n, v in first.public.items()}
                 yield Shared(first.q, public)
 

@@ -65,10 +65,12 @@ def serve_command(path: Path, overrides: list[str] | None, *, standby: bool, as_
 
 def join_command(path: Path, overrides: list[str] | None, *, as_json: bool) -> None:
     """`tacit join`."""
-    setup = read_party(path, tuple(overrides or ()))
-    from tacit.live.join import finished_run, require_approval
+    setup = file = read_party(path, tuple(overrides or ()))
+    from tacit.live.approval import followed_version, require_approval
+    from tacit.live.join import finished_run
 
     require_approval(setup)  # before anything is loaded
+    setup = followed_version(setup)
     finished = finished_run(setup)
     if finished is not None:
         _show_finished(path, setup, finished, as_json=as_json)
@@ -96,7 +98,7 @@ def join_command(path: Path, overrides: list[str] | None, *, as_json: bool) -> N
 
     async def until_stopped() -> PartyEnd:
         _leave_on_signal(signals, quiet=as_json)
-        return await join(setup, say_json if as_json else PartyLines(bar), prepared)
+        return await join(file, say_json if as_json else PartyLines(bar), prepared)
 
     with nullcontext() if as_json else bar:
         try:
@@ -173,17 +175,25 @@ async def _leave_for_good(setup: PartySetup, credentials: Any, reason: str | Non
 def approve_command(path: Path, *, yes: bool) -> None:
     """`tacit approve`."""
     setup = read_party(path)
-    from tacit.cli.show.agreement import show_approval
+    from tacit.cli.show.agreement import show_approval, show_version
     from tacit.cli.show.live import say
-    from tacit.live.join import approve, approved_digest, prepare_party
+    from tacit.live.approval import approved_digest
+    from tacit.live.join import added_parties, approve, prepare_party
 
-    show_approval(prepare_party(setup), path)
+    added = added_parties(setup)
+    if added is not None:
+        show_version(prepare_party(setup), added)
+    else:
+        show_approval(prepare_party(setup), path)
     say("")
-    if approved_digest(setup) == setup.agreed.digest:
+    if approved_digest(setup) == setup.agreed.digest and added is None:
         say("this was approved before; approving it again allows one more run")
     if not yes and not _confirmed("approve this?"):
         raise ConfigError(f"not approved; nothing was written, and tacit join {path} will refuse")
     written = approve(setup)
+    if added is not None:
+        say(f"approved: {written}; tacit join tells the server, and the run goes on meanwhile")
+        return
     say(f"approved: {written}; take part with: tacit join {path}")
 
 

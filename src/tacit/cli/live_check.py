@@ -65,7 +65,8 @@ def _check_server(setup: ServerSetup) -> None:
     from tacit.cli.show.agreement import show_server_check
     from tacit.cli.show.live import say
     from tacit.live.plan import server_plan
-    from tacit.live.server.membership import load_roster
+    from tacit.live.serve import version_in_force
+    from tacit.live.server.membership import load_roster, roster_digest
     from tacit.live.state_dir import in_use
     from tacit.live.transport.tls import server_context
 
@@ -74,8 +75,12 @@ def _check_server(setup: ServerSetup) -> None:
     roster, running = setup.state / "roster", in_use(setup.state)
     state = f"{setup.state}: new, a run would start from the prior"
     if roster.exists():
-        found = load_roster(roster, setup.agreed.digest)
+        following = version_in_force(setup)
+        found = load_roster(roster, roster_digest(roster) or "")
         state = f"{setup.state}: {found.run}, which {len(found.members)} parties have joined"
+        if following.digest != setup.agreed.digest:
+            old, new = following.federation.version, setup.agreed.federation.version
+            state += f"; it follows version {old}, and version {new} waits for approvals"
     trouble = _not_free(setup.own.serve.listen)
     address = setup.own.serve.listen + (
         " (this server runs now)" if running else " (free)" if trouble is None else " (IN USE)"
@@ -108,7 +113,8 @@ def _not_free(listen: str) -> ConfigError | None:
 def _check_party(setup: PartySetup, path: Path) -> None:
     from tacit.cli.show.agreement import show_party_check
     from tacit.cli.show.live import say
-    from tacit.live.join import check_budget, prepare_party, require_approval
+    from tacit.live.approval import require_approval
+    from tacit.live.join import check_budget, prepare_party
     from tacit.live.transport.tls import client_context
 
     client_context(setup.own.join.credentials(setup.base))

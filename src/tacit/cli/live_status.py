@@ -59,6 +59,30 @@ def readmit_command(path: Path, party: str) -> None:
     typer.echo(f"readmit {party}: {told}")
 
 
+def propose_command(path: Path) -> None:
+    """`tacit server propose`."""
+    setup = read_server(path)
+    from tacit.live.serve import read_proposal, version_in_force
+    from tacit.live.server.status import CONTROL
+
+    following = version_in_force(setup)
+    if not (setup.state / CONTROL).is_dir() or following.digest == setup.agreed.digest:
+        raise ConfigError(
+            f"{setup.agreed.path} is version {setup.agreed.federation.version}, which the run "
+            "follows or would begin with; there is nothing to propose"
+        )
+    proposal = read_proposal(setup, following)
+    told = _give(setup, "propose")
+    known = following.federation.parties
+    added = [name for name in proposal.agreed.federation.parties if name not in known]
+    typer.echo(
+        f"propose version {proposal.version}, which adds {', '.join(added)}: {told}\n"
+        f"digest: {proposal.agreed.digest}\n"
+        "it counts once every party has approved it (tacit approve) and the new ones have asked to "
+        "join: tacit status says who is waited for"
+    )
+
+
 def stop_command(path: Path, *, return_in: float | None, reason: str, for_good: bool) -> None:
     """`tacit server stop`."""
     if return_in is not None and (for_good or not 0 < return_in < float("inf")):
@@ -124,14 +148,15 @@ def _server_status(state: Path) -> dict[str, Any]:
 
 
 def _party_status(state: Path, ledger_path: Path | None) -> dict[str, Any]:
+    from tacit.live.approval import approved_versions
     from tacit.live.join import run_in_ledger
     from tacit.live.state_dir import in_use
     from tacit.party.store import PartyStore
 
-    approved = None
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        approved = str(json.loads((state / "approved.json").read_text())["configuration"])
-    store = PartyStore(state / "party", approved or "")
+    versions = approved_versions(state)
+    approved = versions[-1] if versions else None
+    followed = PartyStore.digest_in(state / "party")
+    store = PartyStore(state / "party", str(followed if followed in versions else approved or ""))
     log: deque[dict[str, Any]] = deque(maxlen=LOG_LINES)
     with suppress(OSError), (state / "log.jsonl").open(encoding="utf-8") as file:
         for line in file:
@@ -139,7 +164,9 @@ def _party_status(state: Path, ledger_path: Path | None) -> dict[str, Any]:
                 log.append(json.loads(line))
     answers, ledger = store.visits, None
     if ledger_path is not None and ledger_path.exists():
-        answers, ledger = _charged(ledger_path, run_in_ledger(approved or "", store.run or ""))
+        answers, ledger = _charged(
+            ledger_path, run_in_ledger(versions[0] if versions else "", store.run or "")
+        )
     return {
         "state": str(state),
         "running": in_use(state),

@@ -10,7 +10,9 @@ import typer
 from tacit.cli.options import Overrides
 from tacit.errors import ConfigError
 
-server_app = typer.Typer(help="Operate a running server: start training, stop, readmit a party.")
+server_app = typer.Typer(
+    help="Operate a running server: start training, stop, add or readmit a party."
+)
 
 ServerFile = Annotated[Path, typer.Argument(metavar="SERVER.toml", help="The server's file.")]
 PartyFile = Annotated[Path, typer.Argument(metavar="PARTY.toml", help="The party's file.")]
@@ -145,6 +147,20 @@ def server_stop(
     from tacit.cli.live_status import stop_command
 
     stop_command(config, return_in=return_in, reason=reason, for_good=for_good)
+
+
+@server_app.command("propose")
+def server_propose(config: ServerFile) -> None:
+    """Propose a new version of the agreed file, which adds parties to the run.
+
+    Raise `version` and add names at the end of `parties` in the agreed file first. Every party
+    approves the new version; until then the run follows the old one. Example:
+
+      tacit server propose server.toml
+    """
+    from tacit.cli.live_status import propose_command
+
+    propose_command(config)
 
 
 @server_app.command("readmit")

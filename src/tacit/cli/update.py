@@ -8,11 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from tacit.cli.options import ChargedLedger, Json, Overrides, Overwrite, Report, Resume
-from tacit.errors import ConfigError, DataError, PrivacyBudgetError
+from tacit.errors import ConfigError, PrivacyBudgetError
 
 
 def update(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of the earlier run.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN|SERVER.toml", help="Directory of the earlier run, or a live server's file."
+        ),
+    ],
     data: Annotated[
         list[str] | None,
         typer.Argument(metavar="DATA …", help="File or files with the new records [data.path]."),
@@ -43,52 +48,62 @@ def update(
       tacit update runs/first records-2027.csv --study update.toml
 
       tacit update runs/second --set data.path=records-2028.csv
+
+      tacit update server.toml --study federation-2027.toml
     """
-    raw = updated_study(run, data, overrides)
+    if run.is_file():
+        _continue_federation(run, study, data=data, out=out, overrides=overrides, as_json=json)
+        return
+    from tacit.live.update import updated_study
+    from tacit.run.config import read_override
+
+    raw = updated_study(run, data, dict(map(read_override, overrides or ())))
     if study is not None:
         _write_study(study, raw, as_json=json)
         return
+    out = out or run.with_name(f"{run.name}-update")
+    options = {"resume": resume, "overwrite": overwrite, "report": report, "ledger": ledger}
+    _carry_out(raw, out, f"{run} {' '.join(data or [])}", as_json=json, **options)
+
+
+def _carry_out(raw: dict[str, Any], out: Path, arguments: str, **options: Any) -> None:
     from tacit.cli.commands import carry_out_run
     from tacit.run.config import parse_config
 
-    config = parse_config(raw)
-    out = out or run.with_name(f"{run.name}-update")
     try:
-        carry_out_run(
-            config, Path("update.toml"), out,
-            resume=resume, overwrite=overwrite, report=report, ledger=ledger, as_json=json,
-        )  # fmt: skip
+        carry_out_run(parse_config(raw), Path("update.toml"), out, **options)
     except PrivacyBudgetError as error:
-        files = " ".join(data or [])
         raise PrivacyBudgetError(
-            f"{error}; the study file: tacit update {run} {files} --study update.toml"
+            f"{error}; the study file: tacit update {arguments} --study update.toml"
         ) from error
 
 
-def updated_study(run: Path, data: list[str] | None, overrides: list[str] | None) -> dict[str, Any]:
-    """The study file of an update as a dictionary: that of the earlier run with the new records."""
-    from tacit.results.summary import public_of
-    from tacit.run.config import override, read_toml
-    from tacit.run.directory import CONFIG
+def _continue_federation(server: Path, study: Path | None, *, as_json: bool, **given: Any) -> None:
+    """Write the agreed file of a live run that continues the finished one of server.toml."""
+    import tomlkit
 
-    path = public_of(run) / CONFIG
-    if not path.is_file():
-        raise DataError(
-            f"{path} does not exist; give the directory of a finished run (tacit run --out …)"
-        )
-    raw = read_toml(path)
-    raw["continues"] = {"run": str(run)}
-    if data:
-        raw.setdefault("data", {})["path"] = data[0] if len(data) == 1 else data
-    before = dict(raw.get("data", {}))
-    for asked in overrides or ():
-        override(raw, asked)
-    if not data and raw.get("data") == before and raw.get("seed") == read_toml(path).get("seed"):
+    from tacit.cli.options import print_json
+    from tacit.live.config import read_agreed
+    from tacit.live.update import continued_federation
+    from tacit.support.storage import write_text
+
+    unused = next((name for name, value in given.items() if value), None)
+    if study is None or unused is not None:
         raise ConfigError(
-            "the new records are not named; give their files, e.g. tacit update "
-            f"{run} new.csv, or --set data.query=…"
+            f"{server} is a live federation's file, whose parties have the new records; write the "
+            f"agreed file of the update, and nothing else: tacit update {server} --study FILE.toml"
         )
-    return raw
+    if study.exists():
+        raise ConfigError(f"--study {study} exists; choose another name")
+    write_text(study, tomlkit.dumps(continued_federation(server)))
+    digest = read_agreed(study).digest
+    if as_json:
+        print_json({"study": str(study), "configuration": digest})
+    else:
+        typer.echo(
+            f"agreed file: {study} (digest {digest[:12]}…); next: every end names its old state "
+            "directory as earlier and a new one as state, and every party approves the file"
+        )
 
 
 def _write_study(path: Path, raw: dict[str, Any], *, as_json: bool) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -175,6 +177,9 @@ def serve(
 ) -> Fit | None:
     """Serve a live federation until its end, as `tacit serve` does.
 
+    It blocks, in a notebook too. Ctrl-C or SIGTERM stop the server and tell the parties when to
+    reconnect; the same call continues the run.
+
     Parameters
     ----------
     config
@@ -199,5 +204,36 @@ def serve(
 
     setup = read_server(Path(config))
     with one_blas_thread():
-        result = asyncio.run(serve_async(setup, observe=callback, ready=ready, standby=standby))
+        result = _blocking(
+            lambda: serve_async(setup, observe=callback, ready=ready, standby=standby)
+        )
     return None if result is None else load(setup.state)
+
+
+def _blocking(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Run to the end; in a thread where an event loop runs already, as in a notebook.
+
+    An interrupt there cancels the work, and is raised once it has ended.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work())
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(work())
+
+    def to_the_end() -> None:
+        with contextlib.suppress(BaseException):  # `task` keeps it
+            loop.run_until_complete(task)
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+    thread = threading.Thread(target=to_the_end, name="tacit.serve")
+    thread.start()
+    try:
+        thread.join()
+    except KeyboardInterrupt:
+        loop.call_soon_threadsafe(task.cancel)
+        thread.join()
+        raise
+    return task.result()

@@ -37,6 +37,20 @@ FILES = ("file", "documents")
 """Sources for which each party has its own files."""
 
 
+class ContinuedRun(Table, frozen=True, kw_only=True):
+    """An earlier live run whose posterior is the prior of this one, for records that came later."""
+
+    place: ClassVar[str] = "continues"
+
+    run: str
+    """Id of the earlier run, e.g. "run-4f1c…"."""
+    posterior: str
+    """Digest of its posterior, as `tacit update SERVER.toml --study FILE` writes it."""
+    equal_rows: Literal["refuse", "allow"] = "refuse"
+    """"refuse": a row that a party has used in the earlier run is an error, because it would count
+    twice; "allow": equal rows are different records."""
+
+
 class Federation(Table, frozen=True, kw_only=True):
     """Settings that all parties and the server agree on."""
 
@@ -52,6 +66,8 @@ class Federation(Table, frozen=True, kw_only=True):
     """The guarantee. Training without privacy must be requested explicitly: "none"."""
     parties: tuple[str, ...]
     """Common names of the parties' certificates, in the order of their updates."""
+    version: Count = 1
+    """Number of this version; a higher one adds parties to a running federation."""
     name: str = "federation"
     """Title of the run in results and reports."""
     seed: Seed = 0
@@ -69,6 +85,8 @@ class Federation(Table, frozen=True, kw_only=True):
     """Number of replies that complete a round after the server's deadline; by default all."""
     on_leave: Literal["keep", "divide-out"] = "keep"
     """What happens to the factor of a party that leaves permanently."""
+    continues: ContinuedRun | None = None
+    """The earlier run that this one updates with new records; None: it starts from the prior."""
     keys: dict[str, str] = msgspec.field(default_factory=dict)
     """SHA-256 of each party's public key in hexadecimal (`tacit certs fingerprint`), for secure
     sums.
@@ -245,6 +263,8 @@ class Agreed(msgspec.Struct, frozen=True, kw_only=True):
     path: Path
     federation: Federation
     digest: str
+    earlier: Path | None = None
+    """State directory of the earlier run at this end, if the federation continues one."""
 
     def terms(self, plan: Any) -> Callable[[str], Any]:
         """Terms of the secure sums of a run, by its id; `plan` is the agreed one."""
@@ -324,9 +344,9 @@ class PartySetup(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def read_agreed(path: Path) -> Agreed:
-    """federation.toml."""
-    raw = read_toml(path)
+def read_agreed(path: Path, *, copy: Path | None = None) -> Agreed:
+    """federation.toml, or a copy of an earlier version of it."""
+    raw = read_toml(copy or path)
     data = raw.setdefault("data", {})
     if isinstance(data, dict):
         data.setdefault("held_out", 0.0)
@@ -341,7 +361,8 @@ def read_server(path: Path, overrides: tuple[str, ...] = ()) -> ServerSetup:
     """Read server.toml and its agreed file."""
     raw = _own_table(path, overrides, "serve", "tacit serve")
     own = read_table(raw, ServerFile)
-    setup = ServerSetup(base=path.parent, agreed=read_agreed(path.parent / own.federation), own=own)
+    agreed = _with_earlier(read_agreed(path.parent / own.federation), path, own.serve.earlier)
+    setup = ServerSetup(base=path.parent, agreed=agreed, own=own)
     federation, start = setup.agreed.federation, own.serve.start
     parties, most = len(federation.parties), own.serve.most_connections
     secure = federation.private is not None and federation.private.aggregation == "secure"
@@ -362,7 +383,8 @@ def read_party(path: Path, overrides: tuple[str, ...] = ()) -> PartySetup:
     """Read party.toml and its agreed file."""
     raw = _own_table(path, overrides, "join", "tacit join")
     own = read_table(raw, PartyFile)
-    setup = PartySetup(base=path.parent, agreed=read_agreed(path.parent / own.federation), own=own)
+    agreed = _with_earlier(read_agreed(path.parent / own.federation), path, own.join.earlier)
+    setup = PartySetup(base=path.parent, agreed=agreed, own=own)
     parties = len(setup.agreed.federation.parties)
     if parties < own.join.minimum_parties:
         raise ConfigError(
@@ -370,6 +392,21 @@ def read_party(path: Path, overrides: tuple[str, ...] = ()) -> PartySetup:
             f"{own.join.minimum_parties}; join a larger federation, or lower it"
         )
     return setup
+
+
+def _with_earlier(agreed: Agreed, path: Path, earlier: str | None) -> Agreed:
+    """The agreed file with this end's state directory of the run that it continues."""
+    if (agreed.federation.continues is None) != (earlier is None):
+        raise ConfigError(
+            f"earlier = {earlier!r} in {path.name}, but {agreed.path.name} continues no run; leave "
+            "it out"
+            if earlier is not None
+            else f"earlier is missing in {path.name}; {agreed.path.name} continues a run: name the "
+            "state directory of that run here"
+        )
+    if earlier is None:
+        return agreed
+    return msgspec.structs.replace(agreed, earlier=path.parent / Path(earlier).expanduser())
 
 
 def kind_of(path: Path) -> Literal["server", "party", "federation", "run"]:
@@ -395,6 +432,10 @@ def digest_of(federation: Federation, base: Path) -> str:
             body["privacy"].pop("secure", None)
     if not federation.keys:
         body.pop("keys", None)
+    if federation.version == 1:
+        body.pop("version")
+    if federation.continues is None:
+        body.pop("continues", None)
     place = model_file(federation.model)
     if place.endswith(".py"):
         body["function"] = _text_digest(base, place, "model.function")

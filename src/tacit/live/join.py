@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,9 +16,17 @@ from msgspec import to_builtins
 from tacit.data import Federation as Loaded
 from tacit.data.records import len_records
 from tacit.errors import ConfigError, DataError, PrivacyBudgetError
+from tacit.live.approval import (
+    approved_versions,
+    followed_version,
+    require_approval,
+    unfinished_version,
+    version_of,
+    write_approval,
+)
 from tacit.live.config import PartySetup
 from tacit.live.journal import Journal, Watch
-from tacit.live.party import LiveParty
+from tacit.live.party import LiveParty, NewVersionError
 from tacit.live.plan import party_plan
 from tacit.live.protocol.messages import Promise
 from tacit.live.secure.agreed import message_bytes
@@ -29,6 +35,7 @@ from tacit.live.session import Introduction
 from tacit.live.settings import reported_count
 from tacit.live.state_dir import held, make_private
 from tacit.live.transport.tls import Credentials, name_of, read_key
+from tacit.live.versions import check_same_terms, check_successor
 from tacit.party.charge import Charging
 from tacit.party.compute import SinglePartyComputer
 from tacit.party.datasets import identify_parties
@@ -57,12 +64,12 @@ from tacit.results.summary import (
     read_part,
     write_result,
 )
+from tacit.run.config import Continues
+from tacit.run.continued import SeenRecords, records_used
 from tacit.run.directory import EVALUATION, private_part, public_part
 from tacit.run.ledger import refuse_simulated, set_own_budgets
 from tacit.support.public_files import POSTERIOR, RESULT
-from tacit.support.storage import write_text
 
-APPROVED = "approved.json"
 SUMS = "secure-sums"
 """File with a party's keys and shares; an approval does not remove it (`KeptParty`)."""
 
@@ -107,6 +114,12 @@ class ReadyParty:
             adjacency=guarantee.adjacency,
             answers=settled.visits,
         )
+
+    @property
+    def first_approved(self) -> str:
+        """Digest of the version that was approved first for this run; names it in the ledger."""
+        versions, digest = approved_versions(self.setup.state), self.setup.agreed.digest
+        return versions[0] if digest in versions else digest
 
     @property
     def ledger_path(self) -> Path:
@@ -186,7 +199,7 @@ def _short_of_budget(ready: ReadyParty) -> str | None:
         if run is None or not ready.ledger_path.exists():
             raise
         with Ledger(ready.ledger_path) as ledger:
-            begun = bool(ledger.charges(run_in_ledger(ready.setup.agreed.digest, run)))
+            begun = bool(ledger.charges(run_in_ledger(ready.first_approved, run)))
         if not begun:
             raise
         return str(error)
@@ -243,16 +256,17 @@ def rounded_up(value: float, digits: int = 4) -> float:
 
 
 def approve(setup: PartySetup) -> Path:
-    """Record the operator's approval of the agreed file."""
+    """Record the operator's approval of the agreed file.
+
+    A higher version of the file that a run here follows is approved for that run, which may be
+    going on; anything else is approved for a new run.
+    """
     make_private(setup.state)
+    if added_parties(setup) is not None:
+        before = [one for one in approved_versions(setup.state) if one != setup.agreed.digest]
+        return write_approval(setup, before=before)
     with held(setup.state):
-        path = setup.state / APPROVED
-        body = {
-            "configuration": setup.agreed.digest,
-            "name": setup.agreed.federation.name,
-            "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
-        write_text(path, json.dumps(body, indent=1) + "\n")
+        path = write_approval(setup)
         # An approval is for one run: drop the state of an earlier one.
         store = setup.state / "party"
         if store.exists():
@@ -260,29 +274,16 @@ def approve(setup: PartySetup) -> Path:
     return path
 
 
-def approved_digest(setup: PartySetup) -> str | None:
-    """The approved digest, or None."""
-    path = setup.state / APPROVED
-    if not path.exists():
+def added_parties(setup: PartySetup) -> list[str] | None:
+    """Parties that the agreed file adds to the run going on here; None: it is for a new run."""
+    old = unfinished_version(setup)
+    if old is None or old.agreed.federation.version == setup.agreed.federation.version:
         return None
-    try:
-        return str(json.loads(path.read_text(encoding="utf-8"))["configuration"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def require_approval(setup: PartySetup) -> None:
-    """Refuse to take part unless the agreed file was approved."""
-    found = approved_digest(setup)
-    if found is None:
-        raise ConfigError(
-            f"{setup.agreed.path} is not approved; read and approve it: tacit approve party.toml"
-        )
-    if found != setup.agreed.digest:
-        raise ConfigError(
-            f"{setup.agreed.path} has changed since it was approved (digest {found[:12]}…, now "
-            f"{setup.agreed.digest[:12]}…); read and approve it again: tacit approve party.toml"
-        )
+    check_successor(old.agreed.federation, setup.agreed.federation)
+    before, after = prepare_party(old), prepare_party(setup)
+    check_same_terms(before.plan, after.plan)
+    known = old.agreed.federation.parties
+    return [name for name in setup.agreed.federation.parties if name not in known]
 
 
 async def join(
@@ -295,29 +296,72 @@ async def join(
     `prepared` is called after all checks, before the first connection.
     """
     require_approval(setup)
+    setup = followed_version(setup)
     finished = finished_run(setup)
     if finished is not None:
         return finished.end
     ready = prepare_party(setup)
+    used = _records_used(ready)
     short = _short_of_budget(ready)
     if prepared is not None:
         prepared(ready)
     with held(setup.state):
         journal = Journal(setup.state / "log.jsonl", watch)
+        if used is not None:
+            private_part(setup.state).mkdir(mode=0o700, exist_ok=True)
+            used.write(setup.state)
         if short is not None:
             journal.write("short of budget", reason=short)
-        ledger = _open_ledger(ready)
         try:
-            party = _live_party(ready, journal, ledger)
-            final = party.store.result  # stored before a crash, but not written out
-            if final is None:
-                final = await party.take_part()
-            posterior = posterior_of(ready.plan, final, party.store.result_public)
-            return _result(ready, posterior, party, ledger)
+            while True:
+                try:
+                    return await _take_part(ready, journal)
+                except NewVersionError as version:
+                    ready = _adopted(ready, version.digest)
+                    agreed = ready.setup.agreed
+                    journal.write(
+                        "version", version=agreed.federation.version, configuration=agreed.digest
+                    )
         finally:
-            if ledger is not None:
-                ledger.close()
             journal.close()
+
+
+def _records_used(ready: ReadyParty) -> SeenRecords | None:
+    """Hashes of this party's records, for a later run that continues this one; or None.
+
+    Refuses records that the continued run has used.
+    """
+    agreed, ledger = ready.setup.agreed, None
+    continues = None
+    if agreed.federation.continues is not None:
+        rows = agreed.federation.continues.equal_rows
+        continues = Continues(run=str(agreed.earlier), equal_rows=rows)
+    if ready.plan.privacy is not None and ready.plan.privacy.insecure_noise_seed is None:
+        ledger = ready.ledger_path
+    return records_used(ready.plan, ready.loaded, continues, ledger)
+
+
+async def _take_part(ready: ReadyParty, journal: Journal) -> PartyEnd:
+    ledger = _open_ledger(ready)
+    try:
+        party = _live_party(ready, journal, ledger)
+        final = party.store.result  # stored before a crash, but not written out
+        if final is None:
+            final = await party.take_part()
+        posterior = posterior_of(ready.plan, final, party.store.result_public)
+        return _result(ready, posterior, party, ledger)
+    finally:
+        if ledger is not None:
+            ledger.close()
+
+
+def _adopted(ready: ReadyParty, digest: str) -> ReadyParty:
+    """The party under an approved version of the agreed file that counts from now on."""
+    setup = version_of(ready.setup, digest)
+    following = prepare_party(setup)
+    check_same_terms(ready.plan, following.plan)
+    PartyStore(setup.state / "party", ready.setup.agreed.digest).adopt(digest)
+    return following
 
 
 def finished_run(setup: PartySetup) -> FinishedRun | None:
@@ -383,6 +427,7 @@ def _live_party(ready: ReadyParty, journal: Journal, ledger: Ledger | None) -> L
         store=store,
         journal=journal,
         charging=charging,
+        approved=lambda: approved_versions(setup.state),
         sums=None if charging is None else _kept_sums(ready, charging),
     )
 
@@ -427,12 +472,12 @@ def _charging(ready: ReadyParty, ledger: Ledger, run: str) -> Charging:
     assert privacy is not None
     dataset = _dataset(ready, ledger)
     settled = {ready.name: ready.plan.settled[ready.name]}
-    name = run_in_ledger(ready.setup.agreed.digest, run)
+    name = run_in_ledger(ready.first_approved, run)
     return Charging(ledger, name, {ready.name: dataset}, settled, privacy.unit, privacy.adjacency)
 
 
 def run_in_ledger(digest: str, run: str) -> str:
-    """Ledger name of a run: the server's id bound to the approved digest."""
+    """Ledger name of a run: the server's id bound to the digest that was approved first."""
     return f"{run}@{digest[:16]}"
 
 
@@ -449,7 +494,7 @@ def _cost(ready: ReadyParty, party: LiveParty, ledger: Ledger | None) -> Privacy
         return found
     after = LedgerFacts(
         path=ready.ledger_path.name,
-        run=run_in_ledger(ready.setup.agreed.digest, party.store.run or ""),
+        run=run_in_ledger(ready.first_approved, party.store.run or ""),
         epsilon_spent=spent.epsilon,
         delta=spent.budget.delta,
         budget=spent.budget.epsilon,
@@ -495,7 +540,7 @@ def _result(
     local = PartyEvaluation(
         answers=party.store.visits
         if ledger is None
-        else answers_charged(ledger, run_in_ledger(setup.agreed.digest, party.store.run or "")),
+        else answers_charged(ledger, run_in_ledger(ready.first_approved, party.store.run or "")),
         stopped=None if party.store.stopped is None else to_builtins(party.store.stopped),
         sent_bytes=party.sent_bytes,
         received_bytes=party.received_bytes,

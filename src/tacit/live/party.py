@@ -11,7 +11,7 @@ import functools
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,15 +20,17 @@ from tacit.errors import PeerError, PrivacyBudgetError, TacitError
 from tacit.expfam import Natural
 from tacit.live.journal import Journal
 from tacit.live.protocol.messages import MaskedUpdate
-from tacit.live.secure.kept_party import KeptParty
+from tacit.live.secure.kept_party import KeptParty, LostKeysError
 from tacit.live.server.live_run import MAX_NATURAL_PARAMETER
 from tacit.live.session import (
+    REFUSED,
     AsyncSession,
     ClosedError,
     Introduction,
     RejectedError,
     Turn,
     open_session,
+    send_approval,
 )
 from tacit.live.settings import Join
 from tacit.live.transport.frames import HangupError
@@ -44,9 +46,12 @@ from tacit.support.tracing import span
 
 FIRST_WAIT_S, MAX_WAIT_S = 0.2, 30.0
 BACK_SOON_S = 600.0
+APPROVAL_S, VERSION_WAIT_S = 1.0, 2.0
+"""How often approvals are looked for, and how often a server is asked whether a version counts."""
 MAX_ABSENCE_S = 86_400.0
 """A party tries again after a day, even if the server announced a longer absence."""
 BUDGET_REACHED = "this party's privacy budget allows no further reply; it waits for the result"
+LOST_KEYS = "this party has lost its keys of this run, which goes on without it or ends"
 CANNOT_ANSWER = "this party cannot reply at present; the reason is in its log"
 
 
@@ -63,6 +68,8 @@ class LiveParty:
     journal: Journal
     charging: Callable[[str], Charging] | None = None
     """Charges a run by its id; None for a run without privacy."""
+    approved: Callable[[], list[str]] = list
+    """Digests of the versions of the agreed file that are approved now, the newest last."""
     sums: KeptParty | None = None
     """Secure sums; None if updates are sent unmasked."""
     sent_bytes: int = 0
@@ -76,15 +83,23 @@ class LiveParty:
         """Take part until the end, reconnecting as needed; returns the final posterior."""
         context = client_context(self.credentials)
         heard_at, wait_s = time.monotonic(), FIRST_WAIT_S
+        waits_for = ""
         while True:
             for server in self.settings.servers:
                 try:
                     session = await self._connect(server, context)
                 except PeerError as error:
                     self._check_final(error)
+                    if _waits_for_version(error):
+                        heard_at, wait_s = time.monotonic(), min(wait_s, VERSION_WAIT_S)
+                        if str(error).removeprefix(REFUSED) != waits_for:
+                            waits_for = str(error).removeprefix(REFUSED)
+                            self.journal.write("waiting", server=server, reason=waits_for)
+                        continue
                     self.journal.write("no connection", server=server, reason=str(error))
                     continue
                 waited_s, wait_s = wait_s, FIRST_WAIT_S
+                telling = asyncio.create_task(self._tell_approvals(server, context))
                 try:
                     return await self._converse(session)
                 except ClosedError as error:
@@ -103,6 +118,7 @@ class LiveParty:
                         heard_at = max(heard_at, session.heard_at)
                         continue
                 finally:
+                    telling.cancel()
                     self.sent_bytes += session.sent_bytes
                     self.received_bytes += session.received_bytes
                     await session.close()
@@ -147,11 +163,40 @@ class LiveParty:
             await session.return_factor(returned)
         return session
 
+    async def _tell_approvals(self, server: str, context: Any) -> None:
+        """Tell the server which version its operator has approved since, as often as needed.
+
+        By a connection of its own, which is refused: the code of the refusal says that the
+        approval is kept. The run goes on meanwhile.
+        """
+        told: list[str] = []
+        while True:
+            newest, wait_s = self._later_versions()[-1:], APPROVAL_S
+            if newest != told:
+                wait_s = VERSION_WAIT_S
+                who = replace(self.introduction, configuration=newest[0])
+                try:
+                    await send_approval(server, self.credentials, who, context)
+                except RejectedError as error:
+                    if error.code == "version":
+                        told = newest
+                        words = str(error).removeprefix(REFUSED)
+                        self.journal.write("approval sent", reason=words)
+                except PeerError:
+                    pass  # the connection of the run says what is wrong
+            await asyncio.sleep(wait_s)
+
+    def _later_versions(self) -> list[str]:
+        """Approved versions after the one that this party follows."""
+        versions, now = self.approved(), self.introduction.configuration
+        return versions[versions.index(now) + 1 :] if now in versions else []
+
     def _check_final(self, error: PeerError) -> None:
         """Raise errors that a later attempt cannot resolve."""
         self._unknown_there = isinstance(error, RejectedError) and error.code == "join"
         closed = isinstance(error, ClosedError) and error.return_in_s is None
         rejected = isinstance(error, RejectedError) and not self._unknown_there
+        rejected = rejected and not _waits_for_version(error)
         stopped = self.store.stopped
         if rejected and stopped is not None:
             raise PrivacyBudgetError(
@@ -176,6 +221,8 @@ class LiveParty:
                 )
             session.run = session.run or f"unannounced-{(approved or '')[:12]}"
             return
+        if session.configuration in self._later_versions():
+            raise NewVersionError(str(session.configuration))
         if session.configuration != approved:
             raise _UnfitError(
                 f"{server} follows configuration {(session.configuration or 'none')[:12]}…, but "
@@ -192,6 +239,10 @@ class LiveParty:
         try:
             while (turn := await session.wait_for_posterior()) is not None:
                 await self._answer(session, turn)
+        except LostKeysError:
+            if not session.gone:
+                await self._leave(session, LOST_KEYS, None)
+            raise
         except asyncio.CancelledError:
             await self._leave(session, "the party was stopped and will return")
             if self._work is not None:  # it may be charged: finish, store and send it later
@@ -343,6 +394,19 @@ class LiveParty:
             await session.leave(reason, absence_s, listening=listening)
         except PeerError as error:
             self.journal.write("left without an answer", reason=str(error))
+
+
+class NewVersionError(TacitError):
+    """The server follows a newer version of the agreed file, which is approved here too."""
+
+    def __init__(self, digest: str) -> None:
+        super().__init__(f"the server follows the approved version {digest[:12]}…")
+        self.digest = digest
+
+
+def _waits_for_version(error: PeerError) -> bool:
+    """True if the server keeps this party's approval until the others have approved, too."""
+    return isinstance(error, RejectedError) and error.code == "version"
 
 
 class _SpentError(Exception):

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from tacit.data import Federation as Records_
 from tacit.data import load_party, public_schema
+from tacit.errors import DataError
+from tacit.expfam import Natural
 from tacit.live.config import Agreed, PartySetup, model_file
 from tacit.models.settings import NumPyroSettings
 from tacit.plan.checks import Live
 from tacit.plan.plan import Plan, make_plan
+from tacit.results.compose import public_facts
 from tacit.run.build import make_method, make_model, make_schedule
-from tacit.run.config import Config
+from tacit.run.config import Config, Continues
+from tacit.run.continued import (
+    Earlier,
+    check_same_columns,
+    check_same_guarantee,
+    check_same_model,
+    read_earlier,
+)
 from tacit.run.run import check_private
 
 
@@ -40,7 +52,8 @@ def _plan(agreed: Agreed, config: Config, schema: Records_, parties: dict) -> Pl
     """Plan with a model built from the public schema, so that it is the same everywhere."""
     federation = agreed.federation
     check_private(config, schema)
-    return make_plan(
+    earlier = read_continued(agreed)
+    plan = make_plan(
         make_model(config, schema),
         parties,
         family=federation.posterior,
@@ -54,7 +67,41 @@ def _plan(agreed: Agreed, config: Config, schema: Records_, parties: dict) -> Pl
             quorum=federation.quorum,
             divide_out=federation.on_leave == "divide-out",
         ),
+        earlier=None if earlier is None else earlier.natural,
     )
+    if earlier is not None:
+        check_same_columns(earlier, public_facts(federation.data, len(federation.parties)))
+        check_same_model(earlier, plan)
+        check_same_guarantee(earlier, plan)
+    return plan
+
+
+def read_continued(agreed: Agreed) -> Earlier | None:
+    """The run that a federation continues, from this end's state directory of it.
+
+    None if it continues none, or where only the agreed file is known, as in `tacit check`.
+    """
+    continues = agreed.federation.continues
+    if continues is None or agreed.earlier is None:
+        return None
+    earlier = read_earlier(Continues(run=str(agreed.earlier)))
+    found = posterior_digest(earlier.natural)
+    if found != continues.posterior:
+        raise DataError(
+            f"{agreed.earlier} has a posterior with digest {found[:12]}…, but the federation "
+            f"continues {continues.run} with {continues.posterior[:12]}…; name the state directory "
+            "of that run"
+        )
+    return earlier
+
+
+def posterior_digest(natural: Natural) -> str:
+    """SHA-256 of a posterior's natural parameters, equal at the server and at all parties."""
+    state = hashlib.sha256()
+    for name in sorted(natural):
+        value = np.ascontiguousarray(natural[name], "<f8")
+        state.update(f"{name}{value.shape}".encode() + value.tobytes())
+    return state.hexdigest()
 
 
 def _located(config: Config, base: Path) -> Config:

@@ -8,18 +8,28 @@ import json
 import signal
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tacit.arrays import Arrays
 from tacit.engines.batching import prior_agreement
-from tacit.live.config import ServerSetup
+from tacit.live.config import Agreed, ServerSetup, read_agreed
 from tacit.live.journal import Journal, Watch
 from tacit.live.plan import server_plan
-from tacit.live.server.coordinator import WireServer
-from tacit.live.server.live_run import LiveRun, ReplyRules
+from tacit.live.server.coordinator import Versions, WireServer
+from tacit.live.server.live_run import CHECKPOINT, ROSTER, LiveRun, ReplyRules
+from tacit.live.server.membership import load_roster, roster_digest, save_roster
 from tacit.live.state_dir import InUseError, held
+from tacit.live.versions import (
+    Proposal,
+    check_same_terms,
+    check_successor,
+    copied,
+    has_copy,
+    keep_copy,
+)
 from tacit.methods import PrivateMethod
 from tacit.methods.reply_bounds import BrokenBound, Exchange, broken_bound
 from tacit.methods.reply_bounds_private import broken_sum_bound
@@ -39,6 +49,7 @@ from tacit.results.shown import site_summary
 from tacit.results.summary import CautionNote, PartyRow, Result, write_result
 from tacit.run.config import resolved_toml
 from tacit.run.directory import CONFIG, EVALUATION, Events, private_part, public_part
+from tacit.server.checkpoint import configuration_of
 from tacit.server.messages import Reply, Request
 from tacit.support.public_files import EVENTS, POSTERIOR, RESULT
 from tacit.support.storage import write_text
@@ -61,7 +72,52 @@ async def serve(
 
     with contextlib.ExitStack() as hold:
         await _take_over(hold, setup, watch, standby=standby)
-        return await _serve(setup, plan, credentials, watch, observe, ready)
+        complete_adoption(setup.state)
+        agreed = version_in_force(setup)
+        keep_copy(setup.state, agreed)
+        proposal = None
+        if agreed.digest != setup.agreed.digest:
+            plan = server_plan(agreed)
+            proposal = read_proposal(setup, agreed)
+        following = msgspec.structs.replace(setup, agreed=agreed)
+        return await _serve(following, plan, proposal, credentials, watch, observe, ready)
+
+
+def version_in_force(setup: ServerSetup) -> Agreed:
+    """The version that the run in the state directory follows; the file may be a newer one."""
+    roster, file = setup.state / ROSTER, setup.agreed
+    digest = roster_digest(roster)
+    followed = configuration_of(setup.state / CHECKPOINT) or digest
+    if digest is None or followed is None or followed == file.digest:
+        return file
+    if not has_copy(setup.state, followed):
+        load_roster(roster, file.digest)  # says that it is another configuration's
+    found = copied(setup.state, followed, file)
+    if found.federation.version == file.federation.version:
+        load_roster(roster, file.digest)
+    check_successor(found.federation, file.federation)
+    return found
+
+
+def complete_adoption(state: Path) -> None:
+    """Write the roster of a server that was killed while a version began to count."""
+    path, followed = state / ROSTER, configuration_of(state / CHECKPOINT)
+    digest = roster_digest(path)
+    if None in (followed, digest) or followed == digest or not has_copy(state, str(followed)):
+        return
+    roster = load_roster(path, str(digest))
+    save_roster(path, roster.having(digest=str(followed), approvals={}))
+
+
+def read_proposal(setup: ServerSetup, following: Agreed) -> Proposal:
+    """The version that the agreed file has now, checked against the one that the run follows."""
+    agreed = read_agreed(setup.agreed.path)
+    agreed = msgspec.structs.replace(agreed, earlier=setup.agreed.earlier)
+    check_successor(following.federation, agreed.federation)
+    plan = server_plan(agreed)
+    check_same_terms(server_plan(following), plan)
+    keep_copy(setup.state, agreed)
+    return Proposal(agreed, plan)
 
 
 async def _take_over(
@@ -83,7 +139,13 @@ async def _take_over(
 
 
 async def _serve(
-    setup: ServerSetup, plan: Plan, credentials: Any, watch: Any, observe: Any, ready: Any
+    setup: ServerSetup,
+    plan: Plan,
+    proposal: Proposal | None,
+    credentials: Any,
+    watch: Any,
+    observe: Any,
+    ready: Any,
 ) -> Result | None:
     started = time.perf_counter()
     journal = Journal(setup.state / "log.jsonl", watch)
@@ -97,10 +159,11 @@ async def _serve(
         reply_rules=reply_rules(setup, plan),
         terms=None if plan.thresholds is None else setup.agreed.terms(plan),
     )
+    if proposal is not None:
+        live.propose(proposal)
     public = public_part(setup.state)
     public.mkdir(exist_ok=True)
-    agreed = setup.agreed.federation.as_config()
-    write_text(public / CONFIG, resolved_toml(agreed))
+    _write_config(setup)
     events = Events(public / EVENTS, _start_line(setup, plan), tuple(live.history))
 
     def both(log: Any) -> None:
@@ -108,18 +171,47 @@ async def _serve(
         if observe is not None:
             observe(log)
 
+    def following() -> ServerSetup:
+        adopted = live.adopted
+        return setup if adopted is None else msgspec.structs.replace(setup, agreed=adopted.agreed)
+
+    versions = _versions(setup, lambda: following().agreed)
     server = WireServer(
-        live, credentials, setup.own.serve, journal, prior=_prior(plan), observe=both
+        live,
+        credentials,
+        setup.own.serve,
+        journal,
+        prior=_prior(plan),
+        observe=both,
+        versions=versions,
     )
     _close_on_signal(server, setup)
     try:
         how = await server.serve(ready)
         if how != "finished":
             return None
+        if live.adopted is not None:
+            setup, plan = following(), live.adopted.plan
+            _write_config(setup)
         return _result(setup, plan, live, time.perf_counter() - started)
     finally:
         live.close()
         journal.close()
+
+
+def _versions(setup: ServerSetup, following: Callable[[], Agreed]) -> Versions:
+    """How new versions of the agreed file are read; `following` is the one that counts now."""
+    return Versions(
+        read=lambda: read_proposal(setup, following()),
+        bounds=lambda proposal: reply_rules(
+            msgspec.structs.replace(setup, agreed=proposal.agreed), proposal.plan
+        ),
+    )
+
+
+def _write_config(setup: ServerSetup) -> None:
+    config = setup.agreed.federation.as_config()
+    write_text(public_part(setup.state) / CONFIG, resolved_toml(config))
 
 
 def reply_rules(setup: ServerSetup, plan: Plan) -> ReplyRules:

@@ -95,6 +95,9 @@ class Turn(NamedTuple):
         return divide(self.posterior, self.factor)
 
 
+REFUSED = "the server refused to accept this party: "
+
+
 @dataclass(frozen=True, kw_only=True)
 class Introduction:
     """Facts that a party announces when it joins, and limits on what it accepts."""
@@ -193,7 +196,7 @@ class AsyncSession:
         message = await self._next(timeout_s=CONNECT_S)
         if isinstance(message, m.RejectionFromCluster):
             raise RejectedError(
-                f"the server refused to accept this party: {_shown(message.reason)}",
+                f"{REFUSED}{_shown(message.reason)}",
                 fixable=message.fixable,
                 code=_given(message.code),
             )
@@ -321,6 +324,11 @@ class AsyncSession:
         finally:
             await self.close()
 
+    @property
+    def gone(self) -> bool:
+        """True once the connection is closed."""
+        return self.side is PartySide.GONE
+
     async def close(self) -> None:
         """Close the connection without a message."""
         self.side = PartySide.GONE
@@ -416,7 +424,9 @@ class AsyncSession:
         final = self._unpack(message.final_posterior, "final_posterior")
         family = self.introduction.family
         if family is not None and not family.is_proper(final):
-            raise PeerError("final_posterior is not a proper distribution; ask the operator")
+            raise PeerError(
+                "final_posterior is not a proper distribution; contact the server's operator"
+            )
         arrays = {} if message.public is UNSET else message.public
         shapes = self.introduction.result_shapes
         if shapes is not None and "draws" not in arrays:  # only a posterior that is not normal
@@ -480,6 +490,25 @@ async def open_session(
             await session.close()
             raise
     raise AssertionError("unreachable")
+
+
+async def send_approval(
+    server: str,
+    credentials: Credentials,
+    introduction: Introduction,
+    context: ssl.SSLContext | None = None,
+) -> None:
+    """Ask once to join under another version of the agreed file than the run follows.
+
+    Raises RejectedError; its code "version" means that the server keeps the approval.
+    """
+    reader, writer, check = await dial(server, credentials, context)
+    session = AsyncSession(reader, writer, encoding="msgpack", introduction=introduction)
+    session.check_server = check
+    try:
+        await session.join(rejoin=False)
+    finally:
+        await session.close()
 
 
 def _content_id(posterior: Natural, factor: Natural, damping: float) -> str:

@@ -55,6 +55,8 @@ class _Own(Table, frozen=True, kw_only=True):
     """Directory of the state needed for a restart."""
     revoked: str | None = None
     """PEM file with revoked certificates."""
+    earlier: str | None = None
+    """State directory of the earlier run that the federation continues, if it does."""
 
     def credentials(self, base: Path) -> Credentials:
         """The files, resolved relative to the configuration file."""

@@ -55,18 +55,25 @@ class PartyStore:
         """Open the file; the state of another configuration is renamed and not used."""
         self._path = path
         self._kept = _Kept(digest=digest)
-        if not path.exists():
-            return
-        try:
-            kept = msgspec.msgpack.decode(unsealed(path.read_bytes()), type=prepare(_Kept))
-        except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
-            raise DataError(
-                f"{path} cannot be read ({' '.join(str(error).split())}); restore it from a copy. "
-                "If the method keeps no memory at the party, you can delete the file and rejoin: "
-                "the server has this party's factor"
-            ) from None
-        if kept.digest == digest:
+        kept = _read(path)
+        if kept is not None and kept.digest == digest:
             self._kept = kept
+
+    @staticmethod
+    def unfinished(path: Path) -> str | None:
+        """Digest of the configuration of the run in that file, if it has no result yet."""
+        kept = _read(path)
+        return None if kept is None or kept.run is None or kept.result is not None else kept.digest
+
+    @staticmethod
+    def digest_in(path: Path) -> str | None:
+        """Digest of the configuration that the file belongs to; None: there is no file."""
+        kept = _read(path)
+        return None if kept is None else kept.digest
+
+    def adopt(self, digest: str) -> None:
+        """Go on with the same run under a new version of its configuration."""
+        self._write(msgspec.structs.replace(self._kept, digest=digest))
 
     @property
     def run(self) -> str | None:
@@ -164,6 +171,19 @@ class PartyStore:
         with writing(self._path):
             write_durably(self._path, sealed(msgspec.msgpack.encode(kept)))
         self._kept = kept
+
+
+def _read(path: Path) -> _Kept | None:
+    if not path.exists():
+        return None
+    try:
+        return msgspec.msgpack.decode(unsealed(path.read_bytes()), type=prepare(_Kept))
+    except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
+        raise DataError(
+            f"{path} cannot be read ({' '.join(str(error).split())}); restore it from a copy. "
+            "If the method keeps no memory at the party, you can delete the file and rejoin: "
+            "the server has this party's factor"
+        ) from None
 
 
 class PartyState(NamedTuple):

@@ -23,7 +23,7 @@ from tacit.models.prior import PRIOR_PARTY
 from tacit.plan.calibrate import PartyShape, Settled
 from tacit.privacy.secure_sums import Thresholds
 from tacit.privacy.settings import Privacy
-from tacit.server.schedule import Schedule, resolved_damping
+from tacit.server.schedule import Schedule, StalenessDamping, resolved_damping
 from tacit.support.compiler import jax
 
 DEFAULT_TOLERANCE = 1e-5
@@ -127,6 +127,11 @@ def resolved_schedule(
         schedule = replace(schedule, rounds=method.rounds_for(model))
     if isinstance(method, PrivateMethod):
         method.check_schedule(schedule, parties)
+        if isinstance(schedule.damping, StalenessDamping):
+            raise ConfigError(
+                f"schedule.damping.least with method.kind = {method.kind!r}; what a private "
+                "posterior says about its noise needs a damping that is known before: give a number"
+            )
     if schedule.parties_per_round is not None and schedule.parties_per_round > parties:
         raise ConfigError(
             f"schedule.parties_per_round = {schedule.parties_per_round}; there are only "

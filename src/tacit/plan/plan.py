@@ -295,11 +295,13 @@ def make_plan(
     trust: str | None = None,
     live: Live | None = None,
     earlier: Natural | None = None,
+    any_noise: bool = False,
 ) -> Plan:
     """Resolve every "auto" and refuse invalid choices, before anything runs or is charged.
 
     `trust` overrides the trust text of the aggregation. With `live`, records held elsewhere are an
     empty dictionary. `earlier` is the posterior of earlier records, which replaces the prior.
+    With `any_noise` a private plan is made even if its noise spoils the result, for audits.
     """
     check_parties(model, parties, seed, live)
     given = schedule = schedule or Synchronous()
@@ -339,7 +341,7 @@ def make_plan(
             batch_parties=batch_parties, privacy=privacy, trust=trust, live=live, earlier=earlier,
         )  # fmt: skip
 
-    return _private_plan(plan, privacy, units, trust, instead)
+    return _private_plan(plan, privacy, units, trust, None if any_noise else instead)
 
 
 def _private_plan(
@@ -347,18 +349,19 @@ def _private_plan(
     privacy: Privacy,
     units: dict[str, int],
     trust: str | None,
-    instead: Callable[[], Plan],
+    instead: Callable[[], Plan] | None,
 ) -> Plan:
     """The plan with noise and guarantee; `instead` replaces a method chosen by "auto" that
-    cannot be calibrated.
+    cannot be calibrated. None: any noise is accepted.
     """
     method = plan.method
     assert isinstance(method, PrivateMethod)
     settled = _settled(plan, method, privacy, units, trust)
     try:
-        method.check_settled(plan.model, settled)
+        if instead is not None:
+            method.check_settled(plan.model, settled)
     except ConfigError as refused:
-        if not plan.why:
+        if not plan.why or instead is None:
             raise
         return replace(instead(), why=f"not {method.kind}: {refused}; {LACKS}")
     return replace(plan, privacy=privacy, settled=settled)

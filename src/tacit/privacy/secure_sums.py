@@ -75,15 +75,17 @@ class SecureSums(Table, frozen=True, kw_only=True):
 
     place: ClassVar[str] = PLACE
 
-    colluding: Count = 1
-    """Number of parties that may collude with the server without weakening the guarantee; at
-    least 1, because a party that reads the result knows its own noise.
+    colluding: Count | None = None
+    """Number of parties that may collude with the server without weakening the guarantee; by
+    default a tenth of all, and at least 1, because a party that reads the result knows its own
+    noise.
     """
     quorum: Count | None = None
     """Smallest number of parties in a sum; by default halfway between the threshold and all."""
     threshold: Count | None = None
     """Number of parties that can unmask a sum together, more than half of all parties and
-    `colluding`; by default the smallest that is safe.
+    `colluding`; by default half as many fewer than the quorum as may be missing from it: a larger
+    one hides single messages from more colluders, a smaller one allows more dropouts.
     """
 
     def among(self, parties: int) -> Thresholds:
@@ -97,14 +99,17 @@ class SecureSums(Table, frozen=True, kw_only=True):
         Examples
         --------
         >>> SecureSums().among(10)
-        Thresholds(parties=10, threshold=6, quorum=8, colluding=1)
+        Thresholds(parties=10, threshold=7, quorum=8, colluding=1)
         """
-        threshold, quorum = default_thresholds(parties, self.colluding)
-        if self.threshold is not None:
-            threshold = self.threshold
-            quorum = max(quorum, min(threshold, parties))
-        quorum = quorum if self.quorum is None else self.quorum
-        found = Thresholds(parties, threshold, quorum, self.colluding)
+        colluding = self.colluding or max(1, parties // 10)
+        least, quorum = _least_threshold(parties, colluding), self.quorum
+        if quorum is None:
+            quorum = max(default_quorum(parties, colluding), min(self.threshold or 0, parties))
+        threshold = self.threshold
+        if threshold is None:
+            missing = parties - quorum
+            threshold = max(least, quorum - (missing + 1) // 2) if missing >= 0 else least
+        found = Thresholds(parties, threshold, quorum, colluding)
         check_thresholds(found)
         return found
 
@@ -123,10 +128,9 @@ def check_thresholds(found: Thresholds) -> None:
             "collude must be in every sum"
         )
     if not 2 * t > n + c:
-        least = (n + c) // 2 + 1
         raise ConfigError(
             f"{PLACE}.threshold = {t}; with {n} parties of which {c} may collude it must be at "
-            f"least {least}, or two different sums of one round could be unmasked"
+            f"least {_least_threshold(n, c)}, or two different sums of one round could be unmasked"
         )
     if not t <= q <= n:
         raise ConfigError(f"{PLACE}.quorum = {q}; it must be from the threshold {t} to {n} parties")
@@ -137,12 +141,17 @@ def check_thresholds(found: Thresholds) -> None:
         )
 
 
-def default_thresholds(parties: int, colluding: int = 1) -> tuple[int, int]:
-    """Threshold and quorum that tolerate as many dropouts as is safe with these parties.
+def _least_threshold(parties: int, colluding: int) -> int:
+    """Smallest t with 2t > n + c."""
+    return (parties + colluding) // 2 + 1
 
-    >>> default_thresholds(3), default_thresholds(10), default_thresholds(200, 20)
-    ((3, 3), (6, 8), (111, 156))
+
+def default_quorum(parties: int, colluding: int) -> int:
+    """Quorum halfway between the smallest safe threshold and all parties.
+
+    >>> default_quorum(3, 1), default_quorum(10, 1), default_quorum(200, 20)
+    (3, 8, 156)
     """
-    threshold = (parties + colluding) // 2 + 1
-    quorum = max(threshold, colluding + 2, -(-(threshold + parties) // 2))
-    return threshold, min(quorum, parties)
+    least = _least_threshold(parties, colluding)
+    quorum = max(least, colluding + 2, -(-(least + parties) // 2))
+    return min(quorum, parties)

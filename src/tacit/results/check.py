@@ -19,7 +19,7 @@ from tacit.results.diagnostics import known_before
 from tacit.results.evaluation import cannot_evaluate
 from tacit.results.statements import prior_statement, statement
 from tacit.results.verdict import missing_caution
-from tacit.server.schedule import Damping, PowerDamping
+from tacit.server.schedule import Damping, PowerDamping, StalenessDamping
 
 MOST_ROWS = 12
 TERMS = (
@@ -101,12 +101,12 @@ def describe(
         terms, poor = _terms(plan)
         warnings += [*poor, *(one.text for one in known_before(plan))]
         notes.append(
-            "numbers of records are exact here; show them only to those who may see the records"
+            "numbers of records are exact here; show them only to people who may see the records"
         )
         if plan.model.user_program:
             notes.append(
                 "the model was not evaluated on the records, which no guarantee would cover: a "
-                "value that its distribution does not have is found by the run"
+                "value outside its support is only found by the run"
             )
     why = cannot_evaluate(plan, test)
     if why is not None:
@@ -123,12 +123,17 @@ def plan_rows(plan: Plan) -> list[tuple[str, str]]:
         damping = f"{damping.start} to {damping.end} over {damping.rounds} rounds"
     elif isinstance(damping, PowerDamping):
         damping = f"({damping.offset:g} + t)^−{damping.decay:g}"
+    elif isinstance(damping, StalenessDamping):
+        damping = f"by staleness, at least {damping.least:g}"
     visited = schedule.parties_per_round or len(plan.parties)
     return [
         ("model", f"{plan.model.kind}, {plan.model.dimension} parameters"),
         *([("prior", prior)] if (prior := prior_statement(plan)) else []),
         ("posterior", f"{plan.family.kind}, {parameters:,} natural parameters"),
-        ("numbers per reply", ", ".join(f"{name} {size:,}" for name, size in sizes.items())),
+        (
+            "numbers per reply, by stage",
+            ", ".join(f"{name} {size:,}" for name, size in sizes.items()),
+        ),
         ("method", _method(plan.method)),
         *([("method chosen by auto", plan.why)] if plan.why else []),
         (

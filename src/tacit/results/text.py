@@ -38,7 +38,8 @@ def title(result: Result) -> str:
     text += f" · {count} {'party' if count == 1 else 'parties'}"
     records = [row.records for row in result.parties]
     if records and all(one is not None for one in records):
-        text += f", {sum(one or 0 for one in records):,} records"
+        count = f"{sum(one or 0 for one in records):,} records"
+        text += f", about {count} as announced" if result.engine == "live" else f", {count}"
     return text
 
 

@@ -258,6 +258,11 @@ def set_key(raw: dict[str, Any], key: str, value: Any) -> None:
 
 def override(raw: dict[str, Any], asked: str) -> None:
     """Apply one `--set key=value`."""
+    set_key(raw, *read_override(asked))
+
+
+def read_override(asked: str) -> tuple[str, Any]:
+    """Key and value of one `--set key=value`."""
     key, equals, text = asked.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {asked!r}; write --set key=value, e.g. schedule.rounds=20")
@@ -265,4 +270,4 @@ def override(raw: dict[str, Any], asked: str) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text
-    set_key(raw, key.strip(), value)
+    return key.strip(), value

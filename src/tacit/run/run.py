@@ -111,8 +111,10 @@ def plan_for(
     records: dict[str, Records],
     method: LocalMethod | None = None,
     earlier: Earlier | None = None,
+    *,
+    any_noise: bool = False,
 ) -> Plan:
-    """Plan of a configuration for these parties' records."""
+    """Plan of a configuration for these parties' records; for `any_noise` see `make_plan`."""
     parties, method, schedule, trust = as_baseline(
         config.baseline,
         records,
@@ -131,6 +133,7 @@ def plan_for(
         privacy=config.private,
         trust=trust,
         earlier=None if earlier is None else earlier.natural,
+        any_noise=any_noise,
     )
     if earlier is not None:
         check_same_model(earlier, plan)

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from tacit.server.refuse import divide_out, exclude
 from tacit.server.requests import ask, close_requests
-from tacit.server.state import Log, Rules, ServerState
-from tacit.server.step import go_on
+from tacit.server.state import Factor, Log, Rules, ServerState
+from tacit.server.step import go_on, open_round
 
 
 def may_skip(rules: Rules, state: ServerState, late: Sequence[str]) -> bool:
@@ -100,10 +100,39 @@ def readmit(
     return state, ({"event": "readmitted", "round": state.round + 1, "party": party},)
 
 
+def admit(
+    rules: Rules, state: ServerState, parties: Sequence[str], now: float = 0.0
+) -> tuple[ServerState, Log]:
+    """Add new parties, whose factors are 1; `rules` already names them.
+
+    They are asked from the next round on, or at once in an asynchronous run. A solver compares sums
+    over one set of parties, so it starts again with all of them.
+    """
+    if state.finished:
+        return state, ()
+    zero = rules.family.zero()
+    state = replace(state, factors=state.factors | {party: Factor(zero) for party in parties})
+    log: Log = ({"event": "admitted", "round": state.round + 1, "parties": list(parties)},)
+    if rules.order == "asynchronous":
+        return ask(rules, state, parties, now), log
+    if rules.solver is None:
+        return state, log
+    state = close_requests(state, {}, unanswered=list(state.open))
+    state = replace(
+        state,
+        arrived={},
+        waiting=(),
+        public=rules.first_public,
+        memory=None,
+        stage=rules.stage_at(0).name,
+    )
+    return open_round(rules, state, now), log
+
+
 def widen(
     rules: Rules, state: ServerState, arrived: Sequence[str], now: float = 0.0
 ) -> tuple[ServerState, Log]:
-    """Open requests to more parties if the present ones and those that have `arrived` are no
+    """Open requests to more parties if the present ones and those that have `arrived` do not form a
     quorum.
 
     For rounds of which only the sum is known. If there are no more parties, the run ends.

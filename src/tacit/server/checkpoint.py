@@ -97,25 +97,37 @@ class Checkpoint:
 
     def save(self, state: ServerState, log: Log = ()) -> None:
         """Write the changes since the last save, and the log, in one transaction."""
-        old, db = self._saved, self._db
-        with writing(self.path), _transaction(db):
-            self._put_posteriors(state, old)
-            self._put_factors(state, old)
-            if old is None or old.open is not state.open:
-                before = {} if old is None else old.open
-                gone = [(key,) for key in before if key not in state.open]
-                db.executemany("DELETE FROM requests WHERE id = ?", gone)
-                rows = [
-                    (key, int(key[1:]), _pack_request(value))
-                    for key, value in state.open.items()
-                    if before.get(key) is not value
-                ]
-                db.executemany("REPLACE INTO requests VALUES (?, ?, ?)", rows)
-            self._put_replies(state, old)
-            scalars = _pack({name: getattr(state, name) for name in _SCALARS})
-            db.execute("REPLACE INTO scalars VALUES (0, ?)", (scalars,))
-            db.executemany("INSERT INTO log (body) VALUES (?)", [(_pack(line),) for line in log])
+        with writing(self.path), _transaction(self._db):
+            self._put(state, log)
         self._saved = state
+
+    def adopt(self, digest: str, state: ServerState | None, log: Log = ()) -> None:
+        """From now on the state belongs to another configuration; one transaction with it."""
+        with writing(self.path), _transaction(self._db):
+            self._db.execute("UPDATE run SET digest = ?", (digest,))
+            if state is not None:
+                self._put(state, log)
+        self._saved = state
+
+    def _put(self, state: ServerState, log: Log) -> None:
+        """Write what differs from the last save."""
+        old, db = self._saved, self._db
+        self._put_posteriors(state, old)
+        self._put_factors(state, old)
+        if old is None or old.open is not state.open:
+            before = {} if old is None else old.open
+            gone = [(key,) for key in before if key not in state.open]
+            db.executemany("DELETE FROM requests WHERE id = ?", gone)
+            rows = [
+                (key, int(key[1:]), _pack_request(value))
+                for key, value in state.open.items()
+                if before.get(key) is not value
+            ]
+            db.executemany("REPLACE INTO requests VALUES (?, ?, ?)", rows)
+        self._put_replies(state, old)
+        scalars = _pack({name: getattr(state, name) for name in _SCALARS})
+        db.execute("REPLACE INTO scalars VALUES (0, ?)", (scalars,))
+        db.executemany("INSERT INTO log (body) VALUES (?)", [(_pack(line),) for line in log])
 
     def load(self) -> tuple[ServerState, Log] | None:
         """The last committed state and the whole log, or None if nothing was saved yet."""
@@ -246,6 +258,21 @@ class Checkpoint:
             f"{self.path} cannot be read ({reason}); restore it from a copy or start again with "
             "another --out"
         )
+
+
+def configuration_of(path: Path) -> str | None:
+    """Digest of the configuration that a checkpoint belongs to; None: there is no checkpoint."""
+    if not path.exists():
+        return None
+    try:
+        db = sqlite3.connect(path, isolation_level=None)
+        try:
+            found = db.execute("SELECT digest FROM run").fetchone()
+        finally:
+            db.close()
+    except sqlite3.DatabaseError:
+        return None  # opening the checkpoint says what is wrong with it
+    return None if found is None else str(found[0])
 
 
 def _pack_request(request: Open) -> bytes:

@@ -85,6 +85,37 @@ class PowerDamping:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StalenessDamping:
+    """Damping ρ = max(least, 1/(1 + s)) of an asynchronous update, found when it arrives.
+
+    s says how often other parties have taken the same step since the update's request was sent: 0
+    if q has not moved since, k if k others answered alike (`tacit.server.staleness`). Fresh updates
+    are applied wholly and repeated corrections of one error are not added up.
+
+    Parameters
+    ----------
+    least
+        Smallest share of an update that is applied.
+
+    Examples
+    --------
+    >>> StalenessDamping().at(1)
+    1.0
+    """
+
+    least: float = 0.3
+
+    def __post_init__(self) -> None:
+        check_fields(self, "schedule.damping")
+        _check_damping(self.least, "schedule.damping.least")
+
+    def at(self, round_number: int) -> float:
+        """ρ of a request: parties send whole updates, which the server damps."""
+        del round_number
+        return 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Schedule:
     """Base class of the three schedules.
 
@@ -97,7 +128,7 @@ class Schedule:
 
     kind: ClassVar[str]
     rounds: int = cast(int, None)
-    damping: float | Damping | PowerDamping | None = None
+    damping: float | Damping | PowerDamping | StalenessDamping | None = None
     parties_per_round: int | None = None
     tolerance: float | None = None
     rounds_unset: bool = field(default=False, init=False, repr=False, compare=False)
@@ -112,6 +143,11 @@ class Schedule:
             raise ConfigError(f"schedule.rounds = {self.rounds}; at least 1 round is needed")
         if isinstance(self.damping, int | float):
             _check_damping(self.damping, "schedule.damping")
+        if isinstance(self.damping, StalenessDamping) and self.kind != "asynchronous":
+            raise ConfigError(
+                f"schedule.damping.least with schedule.kind = {self.kind!r}, whose updates are "
+                "never stale; use 'asynchronous', or a number"
+            )
         if self.parties_per_round is not None and not self.parties_per_round >= 1:
             raise ConfigError(
                 f"schedule.parties_per_round = {self.parties_per_round}; it must be at least 1"
@@ -121,7 +157,7 @@ class Schedule:
 
     def damping_at(self, round_number: int) -> float:
         """ρ in that round; `damping` must have been resolved."""
-        if isinstance(self.damping, Damping | PowerDamping):
+        if isinstance(self.damping, Damping | PowerDamping | StalenessDamping):
             return self.damping.at(round_number)
         assert self.damping is not None
         return float(self.damping)
@@ -189,8 +225,8 @@ class Asynchronous(Schedule):
     rounds
         Largest number of rounds; by default what the method usually needs.
     damping
-        Share of each update that is applied: a number, a `Damping` or a `PowerDamping`; chosen by
-        the plan if left out.
+        Share of each update that is applied: a number, a `Damping`, a `PowerDamping` or a
+        `StalenessDamping`; chosen by the plan if left out.
     parties_per_round
         Number of parties that are drawn for each round; all of them if left out.
     tolerance
@@ -216,7 +252,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
 
 def resolved_damping(
     schedule: Schedule, *, parties: int, dimension: int, full: bool, second_order: bool
-) -> float | Damping | PowerDamping:
+) -> float | Damping | PowerDamping | StalenessDamping:
     """Default damping.
 
     ρ = 1 for sequential updates, which start from the latest posterior, and for simultaneous

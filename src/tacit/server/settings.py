@@ -8,15 +8,15 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta
 
 from tacit.errors import TacitError
-from tacit.server.schedule import SCHEDULES, Damping, PowerDamping, Schedule
+from tacit.server.schedule import SCHEDULES, Damping, PowerDamping, Schedule, StalenessDamping
 from tacit.support.tables import Kinds, Table, given
 from tacit.support.validation import Count, UpToOne
 
-FORMS = (("start", "end", "rounds"), ("offset", "decay"))
+FORMS = (("start", "end", "rounds"), ("offset", "decay"), ("least",))
 
 
 class DampingSettings(Table, frozen=True, kw_only=True):
-    """Damping that changes: from start to end over rounds, or (offset + t)^−decay."""
+    """Damping that changes: from start to end over rounds, (offset + t)^−decay, or by staleness."""
 
     place: ClassVar[str] = "schedule.damping"
     start: UpToOne | None = None
@@ -29,6 +29,8 @@ class DampingSettings(Table, frozen=True, kw_only=True):
     """Offset of the power law."""
     decay: Annotated[float, Meta(ge=0.5, le=1)] | None = None
     """Exponent of the power law: below 0.5 noise does not average out, above 1 learning stops."""
+    least: UpToOne | None = None
+    """Smallest share of an asynchronous update, which is damped by what others did meanwhile."""
 
     def faults(self) -> Iterator[str | TacitError]:
         keys = set(given(self))
@@ -42,12 +44,14 @@ class DampingSettings(Table, frozen=True, kw_only=True):
                 return
         yield (
             f"schedule.damping has {', '.join(given(self)) or 'no keys'}; give start, end and "
-            "rounds, or offset and decay, or a number"
+            "rounds, or offset and decay, or least, or a number"
         )
 
-    def make(self) -> Damping | PowerDamping:
+    def make(self) -> Damping | PowerDamping | StalenessDamping:
         """The damping with these settings."""
         keys = given(self)
+        if "least" in keys:
+            return StalenessDamping(**keys)
         return PowerDamping(**keys) if "offset" in keys else Damping(**keys)
 
 

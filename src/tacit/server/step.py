@@ -28,6 +28,7 @@ from tacit.server.requests import (
     read_released,
 )
 from tacit.server.solve import concluded, solve_round
+from tacit.server.staleness import damped
 from tacit.server.state import Log, Rules, ServerState
 
 
@@ -37,7 +38,7 @@ def begin(rules: Rules, state: ServerState, now: float = 0.0) -> ServerState:
         raise ConfigError(
             "the prior is not a proper distribution; give every coordinate a finite sd > 0"
         )
-    return _open_round(rules, state, now)
+    return open_round(rules, state, now)
 
 
 def step(
@@ -69,7 +70,9 @@ def step_together(
     for key, reply in fresh.items():
         if state.finished:
             break
-        follow = _sequential if rules.order == "sequential" else _asynchronous
+        follow = _sequential
+        if rules.order == "asynchronous":
+            follow, reply = _asynchronous, damped(rules, state, state.open[key], reply)
         state, more = follow(rules, close_requests(state, {key: reply}), reply, now)
         log = (*log, *more)
     return state, log
@@ -134,7 +137,7 @@ def negative_elbo(rules: Rules, state: ServerState) -> float | None:
     return float(sum(known) + complexity)
 
 
-def _open_round(rules: Rules, state: ServerState, now: float) -> ServerState:
+def open_round(rules: Rules, state: ServerState, now: float) -> ServerState:
     """Open requests to the parties of the next round that are present, or to all if they are too
     few.
     """
@@ -190,7 +193,7 @@ def _combine_arrived(rules: Rules, state: ServerState, now: float) -> tuple[Serv
     state = replace(state, arrived={})
     if rules.solver is not None and replies:
         state, log = solve_round(rules, state, replies)
-        return state if state.finished else _open_round(rules, state, now), log
+        return state if state.finished else open_round(rules, state, now), log
     log: Log = ()
     if replies:
         state, log = _apply(rules, state, replies)
@@ -365,7 +368,7 @@ def _of_one_stage(rules: Rules, state: ServerState, replies: list[Reply]) -> lis
 def _end_round(rules: Rules, state: ServerState, now: float, log: Log) -> tuple[ServerState, Log]:
     state, more = _close_round(rules, state)
     if not state.finished:
-        state = _open_round(rules, state, now)
+        state = open_round(rules, state, now)
     return state, (*log, *more)
 
 

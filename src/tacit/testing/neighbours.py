@@ -34,7 +34,10 @@ def neighbours_of(
 
 
 def _rows(records: Records, rng: np.random.Generator) -> Iterator[Records]:
-    """Single records of every size, sign and label."""
+    """Single records of every size, sign and label; documents of few and of many words."""
+    if "counts" in records:
+        yield from _documents(records)
+        return
     labels = np.unique(records["y"]) if "y" in records else np.zeros(1)
     counts = set(labels) <= set(range(16))
     labels = labels if counts else np.array([0.0, 1.0, -1.0, 1e9, -1e9])
@@ -47,6 +50,18 @@ def _rows(records: Records, rng: np.random.Generator) -> Iterator[Records]:
             if "y" in row:
                 row["y"] = np.array([label], row["y"].dtype)
             yield row
+
+
+def _documents(records: Records) -> Iterator[Records]:
+    """Documents of one word, and of as many different words as there is room for."""
+    width = np.shape(records["words"])[1]
+    for count, word in itertools.product((1, 50, 10_000), range(min(4, width))):
+        row = {name: np.zeros_like(records[name][:1]) for name in records}
+        row["words"][0, 0], row["counts"][0, 0] = word, count
+        yield row
+    row = {name: np.zeros_like(records[name][:1]) for name in records}
+    row["words"][0], row["counts"][0] = np.arange(width), 1
+    yield row
 
 
 def _pulled(records: Records, sign: float) -> Records:

@@ -10,7 +10,7 @@ from tacit.live.secure import party as party_side
 from tacit.live.secure import server as server_side
 from tacit.live.secure.signing import fingerprint, public_bytes
 from tacit.live.secure.terms import Terms
-from tacit.privacy.secure_sums import default_thresholds
+from tacit.privacy.secure_sums import SecureSums
 
 
 @dataclass
@@ -26,11 +26,11 @@ class Group:
     def make(cls, count, *, slots=2, colluding=1, quorum=None, threshold=None, until="ready"):
         names = [f"p{number:03d}" for number in range(count)]
         keys = {name: ec.generate_private_key(ec.SECP256R1()) for name in names}
-        t, q = default_thresholds(count, colluding)
+        agreed = SecureSums(colluding=colluding, quorum=quorum, threshold=threshold).among(count)
         prints = {n: fingerprint(public_bytes(k.public_key())) for n, k in keys.items()}
         terms = Terms(
-            run="run-1", configuration="digest", parties=prints, threshold=threshold or t,
-            quorum=quorum or q, colluding=colluding, slots=slots,
+            run="run-1", configuration="digest", parties=prints, threshold=agreed.threshold,
+            quorum=agreed.quorum, colluding=colluding, slots=slots,
         )  # fmt: skip
         group = cls(terms, keys, server=server_side.ServerState(terms))
         group.offer()

@@ -7,7 +7,7 @@ from scipy import stats
 from tacit.live.secure import server as server_side
 from tacit.live.secure.checks import SecureSumError
 from tacit.live.secure.shamir import PRIME, combine, lagrange_at_zero, split
-from tacit.privacy.secure_sums import default_thresholds
+from tacit.privacy.secure_sums import SecureSums
 
 
 def plain(vectors, names):
@@ -24,11 +24,16 @@ def test_sums_are_exact(count, length, make_group, vectors):
     assert np.array_equal(group.sum(again, 1, "r1"), plain(again, again))
 
 
-def test_random_dropouts_at_every_step(make_group, vectors):
-    group = make_group(9, slots=40)
-    rng = np.random.default_rng(5)
+@pytest.mark.parametrize(("count", "changes"), [
+    (4, {"quorum": 3}), (6, {"threshold": 4}), (9, {"threshold": 6}),
+    (12, {"colluding": 2, "threshold": 8, "quorum": 8}),
+])  # fmt: skip
+def test_random_dropouts_at_every_step(count, changes, make_group, vectors):
+    """25 schedules each: up to n − q parties are killed before their vector, then down to t."""
+    group = make_group(count, slots=25, **changes)
+    rng = np.random.default_rng(count)
     names, terms = list(group.keys), group.terms
-    for slot in range(40):
+    for slot in range(25):
         sent = vectors(names, 5, seed=slot)
         drop = set(rng.permutation(names)[: rng.integers(0, len(names) - terms.quorum + 1)])
         left = [name for name in names if name not in drop]
@@ -89,15 +94,17 @@ def test_shares_of_fewer_than_the_threshold_fit_every_secret():
         assert combine({1: shares[1], 2: shares[2], 3: shares[3], 4: fourth}, weights) == secret
 
 
-@pytest.mark.parametrize("count", [3, 4, 10, 57, 200])
-@pytest.mark.parametrize("colluding", [1, 2, 20])
-def test_default_thresholds_are_valid(count, colluding, make_group):
-    if colluding > count - 2 or 2 * count <= count + colluding:
-        return
-    t, q = default_thresholds(count, colluding)
-    assert 2 * t > count + colluding
-    assert t <= q <= count
-    assert q - colluding >= 2
+@pytest.mark.parametrize(("count", "colluding"), [
+    (3, None), (4, None), (5, 2), (10, None), (57, 2), (57, None), (200, 20), (200, None),
+])  # fmt: skip
+def test_default_thresholds_are_valid(count, colluding):
+    """`among` refuses what is not safe; a tenth may collude, and t is not the smallest safe one."""
+    found = SecureSums(colluding=colluding).among(count)
+    assert found.colluding == (colluding or max(1, count // 10))
+    more = 2 * found.threshold - count - 1  # colluders from whom single messages are hidden
+    assert more >= found.colluding
+    if count == 10:
+        assert (found.threshold, found.quorum, more) == (7, 8, 3)
 
 
 def test_a_late_vector_is_refused_and_the_sum_stands(make_group, vectors):

@@ -52,6 +52,34 @@ def show_approval(ready: ReadyParty, path: Path) -> None:
     say("  (equal for equal files: compare it with the other parties over another channel)")
 
 
+def show_version(ready: ReadyParty, added: list[str]) -> None:
+    """A version that adds parties to the run going on: what changes, and what does not."""
+    agreed, plan = ready.setup.agreed, ready.plan
+    federation = agreed.federation
+    say(f"Federation {federation.name!r}, version {federation.version}, for party {ready.name}")
+    _section(
+        "What changes",
+        [
+            f"new parties: {_listed(tuple(added))}; then {len(federation.parties)} in all",
+            "they receive the posterior of every round from when they join, with what this party "
+            "has contributed to it",
+            "the version counts once every party has approved it; until then the run follows the "
+            "old one",
+        ],
+    )
+    unchanged = ["model, method, schedule and every other term of the agreement"]
+    if plan.settled:
+        settled = plan.settled[ready.name]
+        unchanged += [
+            f"the guarantee: {settled.guarantee}",
+            f"noise {settled.noise_sd:.4g}, at most {settled.visits} replies; replies are charged "
+            f"to {ready.ledger_path} as approved for this run",
+        ]
+    _section("What stays", unchanged)
+    say(f"digest: {agreed.digest}")
+    say("  (equal for equal files: compare it with the other parties over another channel)")
+
+
 def _limits(plan: Plan) -> list[str]:
     """Facts that a private result will not show."""
     if plan.privacy is None:

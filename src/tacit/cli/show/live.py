@@ -141,6 +141,15 @@ _SERVER_EVENTS: dict[str, Callable[[Line], str | None]] = {
         f"{line['party']} left out from round {line['round']}: {line['reason']}. The run continues "
         f"without it. Its factor: {line['factor']}"
     ),
+    "proposed": lambda line: (
+        f"version {line['version']} is proposed, digest {line['configuration'][:12]}…; it waits "
+        f"for {_some(line['waits_for'])}"
+    ),
+    "not proposed": lambda line: f"no new version: {line['reason']}",
+    "approved": lambda line: f"{line['party']} has approved version {line['version']}",
+    "version": lambda line: (
+        f"version {line['version']} counts from now on; it adds {', '.join(line['parties'])}"
+    ),
     "readmitted": lambda line: f"{line['party']} takes part again from round {line['round']} on",
     "not readmitted": lambda line: f"{line['wanted']} was not left out; nothing changed",
     "parted": lambda line: (
@@ -217,6 +226,9 @@ _PARTY_EVENTS: dict[str, Callable[[Line], str | None]] = {
         f"round {line['round']}: reply {line['visit'] + 1} sent after "
         f"{line['seconds']:.2f} s; {line['sent_bytes']:,} bytes sent so far{_spent(line)}"
     ),
+    "waiting": lambda line: line["reason"],
+    "approval sent": lambda line: line["reason"],
+    "version": lambda line: f"version {line['version']} of the agreed file counts from now on",
     "refused": lambda line: f"REFUSED a message of the server: {line['reason']}",
     "server error": lambda line: f"the server replied with an error: {line['reason']}",
     "server closes": lambda line: f"{line['reason']}; reconnecting in {line['back']:g} s",
@@ -334,9 +346,20 @@ def show_server_status(status: dict[str, Any], *, running: bool) -> None:
             f"{name} left out from round {found['round']}: {found['reason']}; its factor: "
             f"{found['factor']}; to readmit it: tacit server readmit server.toml {name}"
         )
+    proposed = status.get("proposed")
+    if proposed is not None:
+        say(
+            f"version {proposed['version']} is proposed (digest {proposed['configuration'][:12]}…) "
+            f"and does not count yet; it waits for {_some(proposed['waits_for'])}"
+        )
     if status["turned_away"]:
         kinds = ", ".join(f"{kind} {count}" for kind, count in status["turned_away"].items())
         say(f"refused: {kinds}")
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
 
 
 def _phase(phase: str) -> str:

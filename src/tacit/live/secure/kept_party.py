@@ -27,6 +27,10 @@ from tacit.support.storage import sealed, unsealed, write_durably, writing
 from tacit.support.type_info import prepare
 
 
+class LostKeysError(ConfigError):
+    """The secrets of a run that this party has answered are gone: it can only leave the run."""
+
+
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     terms: bytes
     """Digest of the terms of the run."""
@@ -143,7 +147,7 @@ class KeptParty:
     def _refuse_if_lost(self) -> None:
         run = self._agreed.run
         if self._answered(run):
-            raise ConfigError(
+            raise LostKeysError(
                 f"this party has answered requests of {run}, but {self._path} is missing or of "
                 "another run; take part in a new run (new keys could bring one reply into two sums)"
             )

@@ -68,6 +68,8 @@ class Conversations:
         """Per party, over all its connections: rate limit of surplus messages."""
         self._failed: dict[str, int] = {}
         """Per party, over all its connections: consecutive unusable replies."""
+        self._approved: set[tuple[str, int]] = set()
+        """Approvals of new versions that were logged."""
         self._is_void, self._spawn, self._wake = is_void, spawn, wake
         self._tell_log, self._fail = tell_log, fail
         count = sum(value.size for value in live.rules.prior.values()) + _largest_release(live)
@@ -161,13 +163,25 @@ class Conversations:
             await connection.tell(
                 m.RejectionFromCluster(reason=str(error), fixable=error.fixable, code=code)
             )
-            self.refuse("party", str(error), connection)
+            if error.code == "version":
+                self._log_approval(connection.peer.name)
+            else:
+                self.refuse("party", str(error), connection)
             connection.side = ServerSide.GONE
+            self._wake()
             return
         assert isinstance(do.then, ServerSide)
         if connection.side is before:
             connection.side = do.then
         self._wake()
+
+    def _log_approval(self, party: str) -> None:
+        """Log once that a party has approved the proposed version; a new one asks repeatedly."""
+        proposal = self.live.proposal
+        assert proposal is not None
+        if (party, proposal.version) not in self._approved:
+            self._approved.add((party, proposal.version))
+            self.journal.write("approved", party=party, version=proposal.version)
 
     async def _answer_failed(self, connection: Connection, error: AnswerError) -> None:
         """Handle an unusable reply, so that its party does not delay the others.
@@ -324,7 +338,7 @@ class Conversations:
         if message.factor_version is not UNSET:
             version = message.factor_version
         elif not connection.plain:
-            raise AnswerError(f"{what} without factor_version; send it")
+            raise AnswerError(f"{what} has no factor_version; add it")
         try:
             checked = self.live.check(Reply(key, party, version, delta, message.loss))
         except BrokenBoundError as error:

@@ -12,7 +12,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import UNSET, UnsetType
 
@@ -20,15 +20,17 @@ from tacit.errors import DataError, PeerError, TacitError
 from tacit.live.journal import Journal
 from tacit.live.protocol import messages as m
 from tacit.live.protocol.state_tables import ServerSide
+from tacit.live.secure.checks import SecureSumError
 from tacit.live.server.connection import Connection
 from tacit.live.server.conversation import Conversations
 from tacit.live.server.listener import Listener
-from tacit.live.server.live_run import LiveRun
+from tacit.live.server.live_run import LiveRun, ReplyRules
 from tacit.live.server.status import Commands, serve_metrics, write_status
 from tacit.live.server.sums import SHARES
 from tacit.live.session import MISSED_HEARTBEATS
 from tacit.live.settings import Serve
 from tacit.live.transport.tls import Credentials
+from tacit.live.versions import Proposal
 from tacit.models.prior import PRIOR_PARTY
 from tacit.server.messages import Reply, Request
 from tacit.support.tracing import OpenSpan
@@ -46,6 +48,15 @@ class StoppedTaskError(TacitError):
     """A vital task of the server has ended; a restarted server can continue the run."""
 
 
+class Versions(NamedTuple):
+    """How the server of a state directory reads a new version of the agreed file."""
+
+    read: Callable[[], Proposal]
+    """The version that the file has now, checked; raises a ConfigError."""
+    bounds: Callable[[Proposal], ReplyRules]
+    """Bounds of replies under a version."""
+
+
 class WireServer:
     """Serves one `LiveRun` until it finishes or is closed."""
 
@@ -58,8 +69,10 @@ class WireServer:
         *,
         prior: Callable[[Request], Reply] | None = None,
         observe: Callable[[Any], None] | None = None,
+        versions: Versions | None = None,
     ) -> None:
         self.live, self.settings, self.journal = live, settings, journal
+        self._versions = versions
         self.status_at = 0.0
         self.status_lost = False
         """True if status.json could not be written the last time."""
@@ -121,6 +134,7 @@ class WireServer:
                 state="new" if self.live.state is None else f"round {self.live.state.round}",
                 rounds=self.live.rules.schedule.rounds,
             )
+            self.tell_proposal()
             if ready is not None:
                 ready(self.port)
             return await self._coordinate()
@@ -157,6 +171,8 @@ class WireServer:
                 await self._say_goodbye(*self._closing)
                 return "closed"
             self._readmit()
+            await self._read_proposal()
+            self._adopt_if_approved()
             await self._advance_sums()
             if self.live.state is None and self._may_start():
                 self._tell_log(self.live.start(time.time()))
@@ -176,6 +192,42 @@ class WireServer:
             self._tell_log(log)
             if not any(line["event"] == "readmitted" for line in log):
                 self.journal.write("not readmitted", wanted=party)
+
+    async def _read_proposal(self) -> None:
+        """Read a new version of the agreed file, if the operator has proposed one."""
+        if not self._commands.propose or self._versions is None:
+            return
+        self._commands.propose = False
+        try:
+            proposal = await asyncio.to_thread(self._versions.read)
+        except TacitError as error:
+            self.journal.write("not proposed", reason=str(error))
+            return
+        self.live.propose(proposal)
+        self.tell_proposal()
+
+    def tell_proposal(self) -> None:
+        """Log the proposed version, and whose approval it waits for."""
+        proposal = self.live.proposal
+        if proposal is not None:
+            self.journal.write(
+                "proposed",
+                version=proposal.version,
+                configuration=proposal.agreed.digest,
+                waits_for=self.live.unapproved,
+            )
+
+    def _adopt_if_approved(self) -> None:
+        """Let a version count that every party has approved, and make the parties rejoin."""
+        live = self.live
+        if live.proposal is None or live.finished or live.unapproved or self._versions is None:
+            return
+        log = live.adopt(self._versions.bounds(live.proposal), time.time())
+        self._listener.list_parties(live.parties)
+        self._tell_log(log)
+        for connection in self._talking():
+            reason = "a new version of the agreed file counts from now on"
+            self._spawn(self._conversations.send_back(connection, reason))
 
     async def _advance_sums(self) -> None:
         """Continue secure sums as far as the received messages allow."""
@@ -197,6 +249,15 @@ class WireServer:
                 try:
                     terms, total = await asyncio.to_thread(sums.total, shapes)
                     live.check_sum(terms, total)
+                except SecureSumError as error:
+                    self._fail(
+                        PeerError(
+                            f"the sum of slot {sums.open} cannot be unmasked: {error}; what was "
+                            "charged stays charged: look for the cause at that party, then start "
+                            "a new run (another serve.state, and tacit approve at every party)"
+                        )
+                    )
+                    return
                 except PeerError as error:
                     self._fail(error)
                     return

@@ -61,6 +61,10 @@ class Listener:
         self.port = self._listener.getsockname()[1]
         return f"{host}:{self.port}"
 
+    def list_parties(self, parties: Collection[str]) -> None:
+        """Keep room for the connections of these parties."""
+        self._slots.list_parties(parties)
+
     def close(self) -> None:
         """Stop accepting connections."""
         if self._listener is not None:

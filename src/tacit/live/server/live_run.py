@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,7 +26,9 @@ from tacit.live.server.membership import Member, Roster, load_roster, save_roste
 from tacit.live.server.sums import ServerSums
 from tacit.live.settings import MIN_REPORTED_RECORDS, rounding_step
 from tacit.live.transport.tls import Peer
+from tacit.live.versions import Proposal
 from tacit.methods.reply_bounds import BrokenBound, Exchange
+from tacit.plan.plan import first_factors
 from tacit.pvi import multiply
 from tacit.server import attendance
 from tacit.server import state as server_state
@@ -33,6 +36,7 @@ from tacit.server.checkpoint import Checkpoint
 from tacit.server.messages import Reply, Request, pack_natural, unpack_natural
 from tacit.server.requests import check_reply, integer_shapes, read_released
 from tacit.server.run import ServerRun
+from tacit.server.schedule import StalenessDamping
 from tacit.server.state import Log, Rules
 
 FACTOR_TOLERANCE = 1e-6
@@ -41,6 +45,10 @@ SYMMETRY_TOLERANCE = 1e-6
 """Relative tolerance for the symmetry of matrices."""
 RECORDS_MARGIN = 2
 """One party may have up to this multiple of the agreed (approximate) number of all records."""
+ROSTER, CHECKPOINT = "roster", "server.sqlite"
+"""Files of a server's state directory."""
+ASKING_S = 60.0
+"""A new party is there if it has asked to join within this time."""
 MAX_NATURAL_PARAMETER = 1e30
 """Largest natural parameter in an update; squares of larger ones overflow."""
 
@@ -95,10 +103,16 @@ class LiveRun(ServerRun):
         self.private, self.accept_returned = private, accept_returned
         self._reply_rules = reply_rules
         self._first_factors = first_factors
-        self._roster_path = directory / "roster"
+        self._roster_path = directory / ROSTER
         self.roster: Roster = load_roster(self._roster_path, digest)
-        super().__init__(rules, Checkpoint(directory / "server.sqlite", digest=digest))
-        self.parties = rules.parties[1:] if rules.site_prior else rules.parties
+        super().__init__(rules, Checkpoint(directory / CHECKPOINT, digest=digest))
+        self.parties = _without_prior(rules)
+        self.proposal: Proposal | None = None
+        """A version of the agreed file that adds parties and does not count yet."""
+        self._asking: dict[str, float] = {}
+        """When each party last said that it approves the proposed version."""
+        self.adopted: Proposal | None = None
+        """The version that counts, if it came after this server was started."""
         self.sums = None if terms is None else ServerSums(directory, terms(self.run))
         """Secure sums; None: updates are sent as they are."""
 
@@ -116,6 +130,7 @@ class LiveRun(ServerRun):
         self, peer: Peer, message: m.JoinCluster, now: float, void: Void | None = None
     ) -> Member:
         """Accept or refuse a party; `void` as in `rejoin`."""
+        self._note_approval(peer, message, void)
         self._check_listed(peer)
         known = self.members.get(peer.name)
         if known is not None:
@@ -154,6 +169,93 @@ class LiveRun(ServerRun):
         self._save(self.roster.having(members=self.members | {peer.name: member}))
         self.welcome(peer.name, now)
         return member
+
+    def propose(self, proposal: Proposal) -> None:
+        """Wait for approvals of a version that adds parties."""
+        self.proposal = None if proposal.agreed.digest == self.digest else proposal
+
+    @property
+    def unapproved(self) -> list[str]:
+        """Parties whose approval a proposed version waits for, old ones first."""
+        assert self.proposal is not None
+        digest, gone = self.proposal.agreed.digest, frozenset()
+        if self.state is not None:
+            gone = self.state.left
+        recent = time.monotonic() - ASKING_S
+
+        def waits_for(name: str) -> bool:
+            if self.roster.approvals.get(name) != digest:
+                return name not in gone
+            # A new party asks again and again: once the version counts, rounds wait for it.
+            return name not in self.parties and self._asking.get(name, 0.0) < recent
+
+        return [name for name in self.proposal.agreed.federation.parties if waits_for(name)]
+
+    def adopt(self, reply_rules: ReplyRules, now: float) -> Log:
+        """Let the proposed version count, in one durable step; the new parties may then join.
+
+        The checkpoint is the authority: a server that is killed before the roster is written finds
+        there which version counts (`tacit.live.serve.version_in_force`).
+        """
+        proposal = self.proposal
+        assert proposal is not None
+        rules, digest = proposal.plan.rules, proposal.agreed.digest
+        new = [name for name in _without_prior(rules) if name not in self.parties]
+        state, log = self.state, ()
+        if state is not None:
+            state, log = attendance.admit(rules, state, new, now)
+        line = {"event": "version", "version": proposal.version, "configuration": digest}
+        log = (line | {"parties": new, "round": 0 if state is None else state.round}, *log)
+        assert self.checkpoint is not None
+        self.checkpoint.adopt(digest, state, log)
+        self._save(self.roster.having(digest=digest, approvals={}))
+        self.rules, self.digest, self.parties = rules, digest, _without_prior(rules)
+        self._reply_rules, self._first_factors = reply_rules, first_factors(proposal.plan)
+        if state is not None:
+            self._held = {key: one for key, one in self._held.items() if key in state.open}
+        self.state, self.adopted, self.proposal = state, proposal, None
+        self.history.extend(log)
+        return log
+
+    def _note_approval(self, peer: Peer, message: m.JoinCluster, void: Void | None) -> None:
+        """Keep that a party approves the proposed version, and answer that it does not count yet.
+
+        A party that has left permanently is not waited for; the refusals of `join` apply to it.
+        """
+        proposal = self.proposal
+        if proposal is None or message.configuration != proposal.agreed.digest:
+            return
+        if peer.name not in proposal.agreed.federation.parties or self._has_gone(peer.name):
+            return
+        known = self.members.get(peer.name)
+        if known is not None:
+            self._check_same(peer, known, void)
+        self._check_not_excluded(peer)
+        self._asking[peer.name] = time.monotonic()
+        approvals = self.roster.approvals | {peer.name: proposal.agreed.digest}
+        self._save(self.roster.having(approvals=approvals))
+        missing = self.unapproved
+        waits = f"it waits for {', '.join(missing[:20])}" if missing else "it is about to"
+        raise RefusedError(
+            f"your approval of version {proposal.version} is kept; that version does not count "
+            f"yet: {waits}",
+            fixable=True,
+            code="version",
+        )
+
+    def _check_not_excluded(self, peer: Peer) -> None:
+        """Refuse a new name for the key of a party that left permanently or was left out."""
+        if self.state is None or peer.name in self.parties:
+            return
+        for name in sorted(self.state.not_asked):
+            member = self.members.get(name)
+            if member is not None and member.key == peer.key_fingerprint:
+                how = "left permanently" if name in self.state.left else "was left out"
+                raise RefusedError(
+                    f"{peer.name} has the key of {name}, which {how}; it cannot join under "
+                    "another name",
+                    fixable=False,
+                )
 
     def rejoin(
         self, peer: Peer, now: float, void: Void | None = None, *, plain: bool = False
@@ -215,11 +317,17 @@ class LiveRun(ServerRun):
         assert self.sums is not None
         if self.state is None or self.finished:
             return [], ()
-        log = self._attend(attendance.widen, self.sums.arrived, now)
+        log = self._attend(attendance.widen, self._in_sum(self.state.left), now)
         asked = {party: one for party, one in super().requests().items() if party in self.parties}
         if asked and self.sums.open != self.state.round:
             self.sums.begin(next(iter(asked.values())), self.sum_shapes())
         return list(asked), log
+
+    def _in_sum(self, left: Container[str]) -> list[str]:
+        """Parties that have sent their vector and can help to unmask the sum, or have done so."""
+        assert self.sums is not None
+        done = self.sums.revealed
+        return [party for party in self.sums.arrived if party not in left or party in done]
 
     def sum_shapes(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes of the integers of the open round."""
@@ -392,6 +500,8 @@ class LiveRun(ServerRun):
             _refuse_plain("this run is private")
         if self.rules.solver is not None:
             _refuse_plain("its method has stages (method.kind = 'exact' or 'gradient-vi' has none)")
+        if isinstance(self.rules.schedule.damping, StalenessDamping):
+            _refuse_plain("its server damps updates by staleness (schedule.damping)")
         if not is_independent_normal(self.rules.prior):
             _refuse_plain(
                 "its posterior is not a normal with independent coordinates "
@@ -402,6 +512,11 @@ class LiveRun(ServerRun):
         if roster != self.roster:
             save_roster(self._roster_path, roster)
             self.roster = roster
+
+
+def _without_prior(rules: Rules) -> tuple[str, ...]:
+    """All parties except the prior pseudo-party."""
+    return rules.parties[1:] if rules.site_prior else rules.parties
 
 
 def _check_numbers(natural: Natural, q: Natural, what: str) -> None:

@@ -37,6 +37,8 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     digest: str
     members: dict[str, Member] = {}
+    approvals: dict[str, str] = {}
+    """Digest of the proposed version that each party, old or new, has approved."""
     returned: dict[str, Any] = {}
     """Factors that parties returned before the start, encoded by `pack_natural`."""
 
@@ -53,19 +55,28 @@ def load_roster(path: Path, digest: str) -> Roster:
         roster = Roster(run=f"run-{secrets.token_hex(12)}", digest=digest)
         save_roster(path, roster)
         return roster
-    try:
-        roster = msgspec.msgpack.decode(unsealed(path.read_bytes()), type=prepare(Roster))
-    except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
-        raise DataError(
-            f"{path} cannot be read ({' '.join(str(error).split())}); restore it from a copy or "
-            "start again with another state directory"
-        ) from None
+    roster = _read_roster(path)
     if roster.digest != digest:
         raise DataError(
             f"{path} belongs to another configuration (digest {roster.digest[:12]}…, now "
             f"{digest[:12]}…); serve that one, or choose another state directory"
         )
     return roster
+
+
+def roster_digest(path: Path) -> str | None:
+    """Digest of the configuration that a roster belongs to; None: there is no roster."""
+    return _read_roster(path).digest if path.exists() else None
+
+
+def _read_roster(path: Path) -> Roster:
+    try:
+        return msgspec.msgpack.decode(unsealed(path.read_bytes()), type=prepare(Roster))
+    except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
+        raise DataError(
+            f"{path} cannot be read ({' '.join(str(error).split())}); restore it from a copy or "
+            "start again with another state directory"
+        ) from None
 
 
 def save_roster(path: Path, roster: Roster) -> None:

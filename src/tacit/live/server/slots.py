@@ -61,6 +61,11 @@ class ConnectionSlots:
     def __len__(self) -> int:
         return len(self._open)
 
+    def list_parties(self, parties: Collection[str]) -> None:
+        """Keep room for these parties."""
+        self._parties = frozenset(parties)
+        self._most = max(self._most, len(self._parties))
+
     def enter(self, connection: Connection) -> tuple[bool, Connection | None]:
         """Add a connection; returns success, and the connection closed to make room."""
         name = connection.peer.name

@@ -31,8 +31,8 @@ _EVERY_S = 0.5
 
 
 class Commands:
-    """Command files in `control/`: "start", "close" with a reason and a return time, and one
-    "readmit-…" per party to readmit.
+    """Command files in `control/`: "start", "close" with a reason and a return time, "propose", and
+    one "readmit-…" per party to readmit.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -42,6 +42,7 @@ class Commands:
         self.start = False
         self.close: tuple[str, float | None] | None = None
         self.readmit: list[str] = []
+        self.propose = False
 
     def read(self) -> None:
         """Read the commands; a close command is used once."""
@@ -54,6 +55,10 @@ class Commands:
                 self.close = (str(asked["reason"]), asked["return_in_s"])
             except (OSError, ValueError, KeyError, TypeError):
                 self.close = ("closed by its operator", None)
+            path.unlink(missing_ok=True)
+        path = self._directory / "propose"
+        if path.exists():
+            self.propose = True
             path.unlink(missing_ok=True)
         for path in sorted(self._directory.glob("readmit-*")):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -114,6 +119,13 @@ def describe(server: WireServer) -> dict[str, Any]:
         "negative_elbo": last.get("negative_elbo"),
         "last_change": last.get("last_change"),
         "left_out": left_out,
+        "proposed": None
+        if live.proposal is None
+        else {
+            "version": live.proposal.version,
+            "configuration": live.proposal.agreed.digest,
+            "waits_for": live.unapproved,
+        },
         "parties": parties,
         "turned_away": dict(server.journal.refusals),
     }

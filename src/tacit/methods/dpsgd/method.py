@@ -13,6 +13,11 @@ not depend on L, which only sets the step length in m. L is the mean of all K so
 out the noise of a nearly constant quantity. The momentum v consists of released numbers; between
 rounds the server keeps it (the memory of `floored_step`), so a party has no state.
 
+With one step per round the changes of b and L are linear in (G, K) and in the party's factor, and
+η does not depend on the party. So the sum of the parties' changes is the change that their summed
+releases and the product of their factors make: under aggregation "secure" and "trusted" the server
+sees sums only and takes the step itself (`from_integers`).
+
 `optimiser` "adam" or "sgd" makes steps in m and the log-sd of q from the same releases
 (`tacit.methods.dpsgd.optimiser`).
 """
@@ -50,7 +55,7 @@ from tacit.methods.private import PrivateMethod, Terms, by_unit, units_present
 from tacit.models import LinearPredictor, Model, Records
 from tacit.privacy.bounded import Bounded, Tally
 from tacit.privacy.events import GaussianEvent
-from tacit.privacy.guarantee import Unit
+from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.privacy.mechanisms import Cost, Gaussian, Release
 from tacit.privacy.settings import check_clip
 from tacit.pvi import cavity, damped_update, divide, multiply, power
@@ -164,6 +169,7 @@ class DPSGD(PrivateMethod):
 
     kind: ClassVar[str] = "dp-sgd"
     units: ClassVar[tuple[Unit, ...]] = ("record", "person")
+    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "secure", "trusted")
     damping: ClassVar[float | None] = 1.0  # `step_size` replaces damping
     steps: int = 1
     sampling_rate: float = 1.0
@@ -257,6 +263,12 @@ class DPSGD(PrivateMethod):
                 "set it, e.g. 0.05"
             )
         self.batches.check(self.adjacency)
+        if self.steps > 1 and self.aggregation != "plain":
+            raise ConfigError(
+                f"method.steps = {self.steps} with privacy.aggregation = {self.aggregation!r}, "
+                "under which the server takes one step per round from the parties' sum: set "
+                "steps = 1 and more schedule.rounds, or use 'plain'"
+            )
 
     def arrange(self, party: str, records: Records, seed: int) -> Arranged:
         del seed
@@ -556,6 +568,8 @@ class DPSGD(PrivateMethod):
         if size is None:
             size = min(0.5, STABLE_SHARE * 2.0 * (1.0 + self.beta) / dimension)
         parties = math.sqrt(self.parties)
+        if self.aggregation != "plain":  # `noise_sd` is that of `shares` parties together
+            parties = parties / xp.sqrt(terms.shares)
         doubt = self.precision_noise(model, 1.0) * terms.noise_sd
         known = xp.maximum(known, parties * doubt / xp.sqrt(number + 1.0))
         walk = terms.noise_sd / self.sampling_rate * parties

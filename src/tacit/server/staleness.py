@@ -1,0 +1,44 @@
+"""Damping of asynchronous updates by what has happened to q since their requests were sent."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tacit.arrays import Natural
+from tacit.expfam import Family
+from tacit.pvi import multiply, power
+from tacit.server.messages import Reply
+from tacit.server.schedule import StalenessDamping
+from tacit.server.state import Open, Rules, ServerState
+
+
+def staleness(family: Family, now: Natural, sent: Natural, change: Natural) -> float:
+    """How often the step of an update has been taken since its request was sent, at least 0.
+
+    With u the shift of the location of q that the whole update makes now and v the one that other
+    parties' updates have made since, in units of q's scale: s = max(0, ⟨u, v⟩) / ⟨u, u⟩. If k
+    others have answered with the same step, s = k; if q has not moved, or in other directions,
+    s = 0. Precision that an update adds is its own and counts in no other.
+    """
+    location, scale = family.location_scale(now)
+    step = (family.location_scale(multiply(now, change))[0] - location) / scale
+    since = (location - family.location_scale(sent)[0]) / scale
+    length = float(np.sum(step * step))
+    return max(0.0, float(np.sum(step * since))) / length if length > 0 else 0.0
+
+
+def damped(rules: Rules, state: ServerState, request: Open, reply: Reply) -> Reply:
+    """The reply with the share of its update that is applied, if the schedule damps by staleness.
+
+    Δ^ρ is zero only where Δ is: the fixed point stays that of undamped updates.
+    """
+    damping = rules.schedule.damping
+    if not isinstance(damping, StalenessDamping):
+        return reply
+    share, sent = damping.least, state.issued[request.posterior].q
+    if rules.family.is_proper(multiply(state.q, reply.released)):
+        with np.errstate(all="ignore"):
+            found = staleness(rules.family, state.q, sent, reply.released)
+        if np.isfinite(found):
+            share = max(share, 1.0 / (1.0 + found))
+    return reply._replace(released=power(reply.released, share))
