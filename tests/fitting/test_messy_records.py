@@ -72,7 +72,9 @@ def test_numbers_of_clipped_and_dropped_records_stay_out_of_a_saved_private_fit(
 
 def test_two_values_that_are_not_0_and_1_need_a_word():
     frame = FRAME.assign(died=FRAME["died"] + 1)
-    with pytest.raises(DataError, match=r'two values, 1 and 2; say which is y = 1: died\["2"\]'):
+    with pytest.raises(
+        DataError, match=r'two values, 1 and 2; name the one that is y = 1, e.g. died\["2"\]'
+    ):
         fitted("died ~ age", frame)
     with pytest.raises(DataError, match="two values, 1 and 2"):
         fitted("died ~ age", frame, family="logistic")

@@ -417,8 +417,8 @@ class _Reader:
                 f'outcome "{name}" is {shown} in all records; nothing can be learned from it'
             )
         raise DataError(
-            f'outcome "{name}" has two values, {levels[0]} and {levels[1]}; say which is y = 1: '
-            f'{name}["{levels[1]}"] ~ … for yes or no, or family="linear" for a number'
+            f'outcome "{name}" has two values, {levels[0]} and {levels[1]}; name the one that is '
+            f'y = 1, e.g. {name}["{levels[1]}"] ~ …, or set family="linear" if it is a number'
         )
 
     def levels_of_outcome(
@@ -520,8 +520,8 @@ def _refuse_mixed(series: pl.Series, config: ColumnConfig, category: str) -> Non
         return
     row = int(np.argmax(unparsed))
     raise DataError(
-        f'column "{config.name}", data row {row + 1}: "{text[row]}" is not a number, as most values'
-        f' are; correct it, declare Schema(missing_values={{"{config.name}": ["{text[row]}"]}}, '
+        f'column "{config.name}", data row {row + 1}: "{text[row]}" is not a number, unlike most '
+        f'values; correct it, declare Schema(missing_values={{"{config.name}": ["{text[row]}"]}}, '
         f'missing={{"{config.name}": "drop"}}), or {category}'
     )
 
