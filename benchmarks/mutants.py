@@ -368,6 +368,12 @@ MUTANTS = (
         (CHARGING, "tests/privacy/ledger/test_replies.py"),
     ),
     Mutant(
+        "an unfinished run counts by its charges alone", "privacy/ledger/cost.py",
+        "return max(self._filtered(charged.paid, budget), unfinished)",
+        "return self._filtered(charged.paid, budget)",
+        ("tests/privacy/ledger/test_plans.py",),
+    ),
+    Mutant(
         "the budget is not asked", "privacy/ledger/ledger.py",
         "            for budget in exposure.budgets(group):\n"
         "                self._accountant.require_budget(\n",

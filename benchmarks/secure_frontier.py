@@ -93,7 +93,7 @@ def draw(lost: Lost, path: Path, splits: int) -> None:
 
 def main() -> None:
     """Measure, print and draw."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="nats lost by aggregation and ε")
     parser.add_argument("figure", type=Path)
     parser.add_argument("--splits", default="901-903", help="first and last seed")
     given = parser.parse_args()

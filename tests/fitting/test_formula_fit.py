@@ -269,7 +269,7 @@ def test_a_numpyro_function_is_fitted_to_the_columns_that_it_names():
     assert fitted.posterior.mean[1] == pytest.approx(0.5, abs=0.1)
     with pytest.raises(ConfigError, match=r"slope, a function; with privacy give tacit.from_nump"):
         tacit.fit(slope, FRAME, party="hospital", privacy=tacit.Privacy(epsilon=1.0))
-    with pytest.raises(ConfigError, match="argument age is no column of the records"):
+    with pytest.raises(ConfigError, match="argument age is not a column of the records"):
         tacit.fit(slope, FRAME.rename(columns={"age": "years"}), party="hospital", privacy="none")
 
 

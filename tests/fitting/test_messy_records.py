@@ -72,7 +72,9 @@ def test_numbers_of_clipped_and_dropped_records_stay_out_of_a_saved_private_fit(
 
 def test_two_values_that_are_not_0_and_1_need_a_word():
     frame = FRAME.assign(died=FRAME["died"] + 1)
-    with pytest.raises(DataError, match=r'two values, 1 and 2; say which is y = 1: died\["2"\]'):
+    with pytest.raises(
+        DataError, match=r'two values, 1 and 2; name the one that is y = 1, e.g. died\["2"\]'
+    ):
         fitted("died ~ age", frame)
     with pytest.raises(DataError, match="two values, 1 and 2"):
         fitted("died ~ age", frame, family="logistic")
@@ -148,6 +150,19 @@ def test_a_third_code_of_a_yes_no_outcome_is_refused_with_words():
         fitted("died ~ age", frame)
     declared = tacit.Schema(missing_values={"died": [9]}, missing={"died": "drop"})
     assert fitted("died ~ age", frame, schema=declared)._result.model.kind == "logistic"
+
+
+def test_an_unknown_outcome_and_dates_as_text_are_refused_with_words():
+    frame = FRAME.assign(
+        died=np.where(FRAME.index % 40 == 0, "Unknown", np.where(FRAME["died"], "yes", "no")),
+        on=[f"2024-02-{1 + i % 28:02d}" for i in FRAME.index],
+    )
+    with pytest.raises(DataError, match=r'level "Unknown"; .*missing_values=\{"died": \["Unkn'):
+        fitted("died ~ age", frame)
+    schema = tacit.Schema(missing_values={"died": ["Unknown"]}, missing={"died": "drop"})
+    assert fitted("died ~ age", frame, schema=schema)._result.model.kind == "logistic"
+    with pytest.raises(DataError, match='"on" holds dates'):
+        fitted("stay ~ on", frame)
 
 
 def test_codes_that_stand_for_missing_are_declared_or_named():

@@ -251,7 +251,7 @@ def test_auto_with_privacy_is_scoring_where_it_will_do_and_says_why_not_elsewher
     for (kind, why), word in (
         (auto(NETWORK), "'neural-network'"),
         (auto(NormalMean()), "'normal-mean'"),
-        (auto(LogisticRegression(("intercept",), prior_sd=1.0)), "besides its constant"),
+        (auto(LogisticRegression(("intercept",), prior_sd=1.0)), "besides the intercept"),
         (auto(wide), f"{MAX_COLUMNS + 1} columns"),
         (auto(LOGISTIC, unit="person"), "privacy.unit = 'person'"),
         (auto(LOGISTIC, aggregation="server"), "privacy.aggregation = 'server'"),

@@ -111,6 +111,18 @@ def test_a_point_without_a_density_is_not_stepped_to():
     assert shared.finished == "converged"
 
 
+def test_shorter_ways_are_tried_where_no_party_has_a_mode():
+    precision, linear = problem()
+    solver = NaturalSolver(FullGaussian(4), None)
+    public = {"centre": np.ones(4), "prior_share": np.asarray(1.0)}
+    shared = Shared(solver.family.zero(), public, None, stage=MODE)
+    total = gaussian_replies(shared, precision, linear)
+    total |= {"good_precision": np.zeros((4, 4)), "good_linear": np.zeros(4)}
+    points = solver(shared, RoundSum(total, 1, 1)).public["mean"] - 1.0
+    np.testing.assert_allclose(points[2], np.linalg.solve(precision, linear) - 1.0, atol=1e-9)
+    np.testing.assert_allclose(points[[1, 4]], np.outer([1 / 64, 1 / 8], points[2]), atol=1e-9)
+
+
 def test_the_same_round_is_asked_again_when_a_party_has_left():
     precision, linear = problem()
     solver = NaturalSolver(FullGaussian(4), None)

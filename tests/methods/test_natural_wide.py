@@ -130,7 +130,7 @@ def test_learnt_scales_do_not_depend_on_units_and_use_corrected_variances(few, m
     units = np.exp(3.0 * np.random.default_rng(0).normal(size=50))
     wide = tacit.fit(*logistic(np.ones(50), None), privacy="none")
     other = tacit.fit(*logistic(units, None), privacy="none")
-    assert "scales learnt from the records" in wide.summary()["prior"][0]
+    assert "scales learned from the records" in wide.summary()["prior"][0]
     assert wide.converged, wide.why
     scaled = other.posterior.mean * np.r_[1.0, units]
     assert np.max(np.abs(scaled - wide.posterior.mean) / wide.posterior.sd) < 1e-3

@@ -161,7 +161,7 @@ def test_noise_that_no_linearised_posterior_contains_is_refused_before_anything_
     auto = make_plan(MODEL, few, privacy=Privacy(epsilon=1.0, delta=1e-5))
     assert isinstance(auto.method, DPSGD)
     assert "not dp-scores: 3 parameters" in auto.why
-    assert "contain neither the noise" in auto.why
+    assert "include neither the noise" in auto.why
 
 
 def test_correlations_that_noise_would_hide_are_refused_before_anything_is_spent():

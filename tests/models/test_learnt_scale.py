@@ -133,9 +133,9 @@ def test_what_a_prior_is_is_stated_and_stored():
     assert "prior_sd" in (model_settings(declared) or {})
     private = Privacy(epsilon=50.0, delta=1e-3, insecure_noise_seed=1)
     for asked, method, privacy, words in (
-        (model, NaturalVI(), None, "scales learnt from the records"),
+        (model, NaturalVI(), None, "scales learned from the records"),
         (declared, NaturalVI(), None, "N(0, 2²) for each coefficient, as declared"),
-        (model, PrivateScoring(), private, "scales learnt from the releases"),
+        (model, PrivateScoring(), private, "scales learned from the releases"),
         (declared, PrivateScoring(), private, "as declared"),
         (model, DPSGD(), private, "'dp-sgd' does not learn its scale"),
     ):

@@ -493,7 +493,7 @@ def reads_nothing(z=1):
         (delta, "Delta"),
         (python_value, "arguments="),
         (wrong_axis, "give the observation the distribution's shape"),
-        (sites_change, "other sites for 6 records"),
+        (sites_change, "different sites for 6"),
         (scanned, "jax.lax.scan"),
         (prior_reads_records, "prior changes with the records"),
         (records_read_each_other, "other records of its batch"),

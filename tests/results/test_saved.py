@@ -177,7 +177,7 @@ def test_threats_are_a_table_with_the_terms_of_each_epsilon(private, fitted, tmp
         1e-3, "record", "add-or-remove-one",
     )  # fmt: skip
     assert fitted.privacy.threats()["epsilon"].is_infinite().all()
-    with pytest.raises(ConfigError, match="colluding = 0; at least 1"):
+    with pytest.raises(ConfigError, match="colluding = 0; it must be at least 1"):
         private.privacy.threats(colluding=0)
     loaded = tacit.load(private.save(tmp_path / "fit"))
     with pytest.raises(ConfigError, match="tacit explain"):

@@ -159,7 +159,7 @@ def test_a_fit_that_learned_much_says_nothing_of_the_prior():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MissingIndicatorWarning)
         fitted = tacit.fit(tacit.models.LogisticRegression, hospitals, privacy=private)
-    assert "scales learnt" in fitted.summary()["prior"][0]
+    assert "scales learned" in fitted.summary()["prior"][0]
     assert max(fitted.learned.values()) > 0.5
     assert not any(text.startswith("Little was learned:") for text in fitted.cautions)
 

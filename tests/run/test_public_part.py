@@ -94,6 +94,7 @@ def configuration(privacy, *, target="ill", **more):
 
 
 UPDATE = {"kind": "dp-updates", "shards": 5}
+COUNTED = {"kind": "dp-statistics", "count_clipped": True}
 ADDED = {"adjacency": "add-or-remove-one"}
 TRUSTED = {"aggregation": "trusted"}
 SHORT = {"schedule": {"rounds": 2}}
@@ -111,22 +112,24 @@ CASES = {
     "dpsgd, add or remove": (configuration(ADDED, method={"kind": "dp-sgd"}, **SHORT), one_more),
     "update, replace-one, trusted": (configuration(TRUSTED, method=UPDATE, **SHORT), another),
     "update, add or remove": (configuration(ADDED, method=UPDATE, **SHORT), one_more),
-    "update, whole parties, noise added by the server": (
+    "update, whole parties, noise added by the server, adaptive": (
         configuration(
             {"aggregation": "server", "unit": "party"},
-            method={"kind": "dp-updates", "shards": 1},
+            method={"kind": "dp-updates", "shards": 1, "adaptive": 0.5},
             **SHORT,
         ),
         one_more,
     ),
-    "dpsgd, add or remove, asynchronous": (
+    "dpsgd, add or remove, asynchronous, by Adam": (
         configuration(
-            ADDED, method={"kind": "dp-sgd"}, schedule={"kind": "asynchronous", "rounds": 2}
+            ADDED,
+            method={"kind": "dp-sgd", "optimiser": "adam"},
+            schedule={"kind": "asynchronous", "rounds": 2},
         ),
         one_more,
     ),
-    "statistics, replace-one": (
-        configuration({}, target="pain", method={"kind": "dp-statistics"}, **KNOWN),
+    "statistics, replace-one, counted": (
+        configuration({}, target="pain", method=COUNTED, **KNOWN),
         another,
     ),
     "statistics, add or remove, trusted": (
@@ -144,6 +147,9 @@ def test_neighbours_with_the_same_releases_have_the_same_public_part(tmp_path, c
     assert differing(first / "public", second / "public") == []
     shared = files(first / "public")
     assert {"result.json", "posterior.npz", "report.html", "config.toml"} <= shared.keys()
+    if raw.get("method") == COUNTED:  # a charged count is shared, with its noise
+        told = json.loads((first / "public" / "result.json").read_text(encoding="utf-8"))
+        assert told["clipped"]["noise_sd"] > 0
     # Power: the records do differ, and those who may see them see that.
     assert "evaluation.json" in differing(first / "private", second / "private")
     assert one["metrics"] != other["metrics"] or one["data"] != other["data"]

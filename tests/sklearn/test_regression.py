@@ -60,7 +60,7 @@ def test_without_a_declared_prior_scales_are_learnt_as_in_a_fit():
     x = rng.normal(size=(200, 3)) * [1.0, 1e3, 1e-3]
     y = (rng.random(200) < 1 / (1 + np.exp(-x[:, 0]))).astype(int)
     default = LogisticRegression(privacy=None).fit(x, y)
-    assert "scales learnt from the records" in default.fit_.summary()["prior"][0]
+    assert "scales learned from the records" in default.fit_.summary()["prior"][0]
     declared = LogisticRegression(privacy=None, prior_sd=1.0).fit(x, y)
     assert declared.fit_.summary()["prior"][0].startswith("N(0, 1²)")
 

@@ -154,8 +154,8 @@ def _check_gaussian(plan: Plan) -> None:
     assert isinstance(plan.method, PrivateMethod)
     if plan.method.pure:
         raise ConfigError(
-            "privacy.delta = 0; the audit knows Gaussian noise only: tests of the noise law are in "
-            "tests/privacy/test_pure.py, or audit the same study with a small delta"
+            "privacy.delta = 0; the audit supports Gaussian noise only: audit the same study with "
+            "a small delta (tests/privacy/test_pure.py tests the Laplace noise)"
         )
 
 

@@ -29,7 +29,7 @@ def audit_command(
     if not minutes > 0:
         raise ConfigError(f"--minutes {minutes:g}; it must be greater than 0")
     if records is not None and not records >= 2:
-        raise ConfigError(f"--records {records}; at least 2")
+        raise ConfigError(f"--records {records}; it must be at least 2")
     if figure is not None and figure.suffix not in (".svg", ".png", ".pdf"):
         raise ConfigError(f"--figure {figure}; the name must end in .svg, .png or .pdf")
     chosen = [f'method.kind="{method}"'] if method else []

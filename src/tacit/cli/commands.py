@@ -122,11 +122,11 @@ def explain_command(
 ) -> None:
     """`tacit explain`."""
     if figure is not None and figure.suffix != ".svg":
-        raise ConfigError(f"--figure {figure}; the drawing is an SVG file: give a name in .svg")
+        raise ConfigError(f"--figure {figure}; the name must end in .svg")
     live = _is_live(path)
     config = None if live else read_config(path, tuple(overrides or ()), seed)
     if colluding is not None and not colluding >= 1:
-        raise ConfigError(f"--colluding {colluding}; at least 1 party")
+        raise ConfigError(f"--colluding {colluding}; it must be at least 1")
     from tacit.cli.live_check import live_plan
     from tacit.cli.show.privacy import show_explanation
     from tacit.plan.explain import explain

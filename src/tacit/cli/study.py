@@ -177,7 +177,8 @@ def schema(
 ) -> None:
     """Print a JSON Schema of a TOML file, so that editors complete and check it.
 
-    Write it to a file and name that in the first line of the study, `#:schema study.schema.json`:
+    Write it to a file and refer to that file in the first line of the study, `#:schema
+    study.schema.json`:
 
       tacit schema > study.schema.json
 

@@ -7,6 +7,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
+UNKNOWN = (
+    "?", ".", "-", "na", "n/a", "nan", "null", "missing", "unknown", "not known", "unbekannt",
+    "k.a.", "k. a.", "inconnu", "desconocido", "sconosciuto", "onbekend",
+)  # fmt: skip
+"""Texts that stand for a missing value, in lower case."""
+ISO_DATE = r"^\d{4}-\d\d-\d\d([ T].*)?$"
 MOST_CODES = 12
 """Largest k for which integers 1 … k may be codes of categories."""
 

@@ -177,8 +177,8 @@ def _check_call(
     name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
     if name in STATEFUL:
         raise ConfigError(
-            f"{name}(…) depends on the records of all parties, which a formula cannot: use public "
-            f"constants, e.g. {STATEFUL[name]}"
+            f"{name}(…) depends on the records of all parties, which a formula must not: use "
+            f"public constants, e.g. {STATEFUL[name]}"
         )
     if name not in FUNCTIONS:
         raise ConfigError(

@@ -229,7 +229,7 @@ def _groups(
         )
     if len(read) > MIN_RECORDS and len(set(read.tolist())) == len(read):
         raise DataError(
-            f'column "{label}" has another value in each of {len(read)} records, but names the '
-            "party; name the column of the organisations that hold the records"
+            f'column "{label}" has a different value in each of {len(read)} records, so it cannot '
+            "name the party; use the column of the organisations that hold the records"
         )
     return by_label(read, sorted(set(read.tolist())), label)

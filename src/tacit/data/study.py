@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from tacit.data.codes import MissingCodeWarning, is_coded, missing_code
+from tacit.data.codes import ISO_DATE, UNKNOWN, MissingCodeWarning, is_coded, missing_code
 from tacit.data.config import TABULAR, ColumnConfig, DataConfig, PartitionConfig
 from tacit.data.derived import columns_of, with_derived
 from tacit.data.federation import Federation, federation_of_table
@@ -299,6 +299,8 @@ class _Reader:
             if not categorical:
                 _refuse_mixed(series, config, f"write C({config.name}) if it is a category")
             levels = _levels(series, config)
+            if not categorical and pl.Series(levels).str.contains(ISO_DATE).all():
+                raise _dates(config.name)
             if len(levels) > MAX_LEVELS and not categorical:
                 raise DataError(
                     f'column "{config.name}" has {len(levels)} different texts; '
@@ -385,6 +387,13 @@ class _Reader:
                 f'outcome "{config.name}" has {len(levels)} different texts; it must be a '
                 "number or one of a few levels"
             )
+        unknown = [one for one in levels if one.lower() in UNKNOWN]
+        if unknown:
+            raise DataError(
+                f'outcome "{config.name}" has the level "{unknown[0]}"; if it stands for missing, '
+                f'declare Schema(missing_values={{"{config.name}": ["{unknown[0]}"]}}, '
+                f'missing={{"{config.name}": "drop"}}), otherwise levels={{"{config.name}": […]}}'
+            )
         self.note(config.name, "its levels come")
         return _with_levels(config, levels)
 
@@ -408,8 +417,8 @@ class _Reader:
                 f'outcome "{name}" is {shown} in all records; nothing can be learned from it'
             )
         raise DataError(
-            f'outcome "{name}" has two values, {levels[0]} and {levels[1]}; say which is y = 1: '
-            f'{name}["{levels[1]}"] ~ … for yes or no, or family="linear" for a number'
+            f'outcome "{name}" has two values, {levels[0]} and {levels[1]}; name the one that is '
+            f'y = 1, e.g. {name}["{levels[1]}"] ~ …, or set family="linear" if it is a number'
         )
 
     def levels_of_outcome(
@@ -483,16 +492,20 @@ def _present(series: pl.Series, config: ColumnConfig) -> pl.Series:
 def _is_number(series: pl.Series, config: ColumnConfig) -> bool:
     """True for numbers, and for text that contains numbers, as in a CSV file."""
     if series.dtype.is_temporal():
-        raise DataError(
-            f'column "{config.name}" holds dates or times; convert it to a number, e.g. years since'
-            " a public date"
-        )
+        raise _dates(config.name)
     if series.dtype.is_numeric() or series.dtype == pl.Null:
         return True
     if isinstance(series.dtype, pl.Enum | pl.Categorical) or series.dtype == pl.Boolean:
         return False
     present = _present(series, config)
     return present.cast(pl.Float64, strict=False).null_count() == 0
+
+
+def _dates(name: str) -> DataError:
+    return DataError(
+        f'column "{name}" holds dates or times; convert it to a number, e.g. years since a public '
+        "date"
+    )
 
 
 def _refuse_mixed(series: pl.Series, config: ColumnConfig, category: str) -> None:
@@ -507,8 +520,8 @@ def _refuse_mixed(series: pl.Series, config: ColumnConfig, category: str) -> Non
         return
     row = int(np.argmax(unparsed))
     raise DataError(
-        f'column "{config.name}", data row {row + 1}: "{text[row]}" is not a number, as most values'
-        f' are; correct it, declare Schema(missing_values={{"{config.name}": ["{text[row]}"]}}, '
+        f'column "{config.name}", data row {row + 1}: "{text[row]}" is not a number, unlike most '
+        f'values; correct it, declare Schema(missing_values={{"{config.name}": ["{text[row]}"]}}, '
         f'missing={{"{config.name}": "drop"}}), or {category}'
     )
 

@@ -78,7 +78,7 @@ class FitPrivacy:
                 "on the fit that tacit.fit returned, or use `tacit explain` on the study file"
             )
         if colluding is not None and not colluding >= 1:
-            raise ConfigError(f"colluding = {colluding}; at least 1 party")
+            raise ConfigError(f"colluding = {colluding}; it must be at least 1")
         found = explain(self._plan, colluding=colluding)
         return pl.DataFrame(
             {

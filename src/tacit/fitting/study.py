@@ -104,7 +104,7 @@ def _of_function(function: Any, data: Any, private: bool, party: str | None) -> 
         why = "with privacy" if private else "with a federation"
         raise ConfigError(
             f"model = {name}, a function; {why} give tacit.from_numpyro({name}, example{facts}), "
-            "with a few made-up records as the example"
+            "with a few synthetic records as the example"
             + (" and public bounds or numbers of levels of the columns" if private else "")
         )
     from tacit.models.numpyro.model import from_numpyro
@@ -124,8 +124,8 @@ def _of_function(function: Any, data: Any, private: bool, party: str | None) -> 
     missing = [one.name for one in known if one.default is one.empty and one.name not in records]
     if missing or not records:
         raise ConfigError(
-            f"model = {name}, a function whose argument {', '.join(missing) or 'list'} is no "
-            f"column of the records; rename it, or give {wrapped} with arguments={{…}}"
+            f"model = {name}, a function whose argument {', '.join(missing) or 'list'} is not "
+            f"a column of the records; rename it, or give {wrapped} with arguments={{…}}"
         )
     wanted = [one.name for one in known if one.name in records]
     return from_numpyro(function, {key: np.asarray(records[key])[:8] for key in wanted})

@@ -424,7 +424,9 @@ class AsyncSession:
         final = self._unpack(message.final_posterior, "final_posterior")
         family = self.introduction.family
         if family is not None and not family.is_proper(final):
-            raise PeerError("final_posterior is not a proper distribution; ask the operator")
+            raise PeerError(
+                "final_posterior is not a proper distribution; contact the server's operator"
+            )
         arrays = {} if message.public is UNSET else message.public
         shapes = self.introduction.result_shapes
         if shapes is not None and "draws" not in arrays:  # only a posterior that is not normal

@@ -56,7 +56,7 @@ class SummedMethod(PrivateMethod):
             if getattr(self, key) != 1.0:
                 raise ConfigError(
                     f"method.{key} = {getattr(self, key)} with method.kind = {self.kind!r}, "
-                    "which finds its own scale from what it releases: leave the key out"
+                    "which computes its own scale from its releases: leave the key out"
                 )
         if self.dtype != "float64":
             # A finite number beyond the range of float32 would be infinite, and 0 times it NaN.
@@ -95,8 +95,8 @@ class SummedMethod(PrivateMethod):
             )
         if schedule.damping is not None and schedule.damping != 1.0:
             raise ConfigError(
-                f"schedule.damping = {schedule.damping} with method.kind = {self.kind!r}, whose "
-                "server knows the noise and takes the right step: leave the key out"
+                f"schedule.damping = {schedule.damping} with method.kind = {self.kind!r}, which "
+                "computes its own step length: leave the key out"
             )
 
     def knows_noise(self, family: Family) -> bool:

@@ -87,6 +87,6 @@ def check_numeric(kind: str, layout: Layout | None) -> None:
     levels = [one.source for one in layout or () if one.kind != "numeric"]
     if levels:
         raise ConfigError(
-            f"model.kind = {kind!r} with column {levels[0]!r}, which has levels; it reads numbers: "
-            "leave the column out"
+            f"model.kind = {kind!r} needs numeric columns, but column {levels[0]!r} is "
+            "categorical; leave it out"
         )

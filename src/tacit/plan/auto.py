@@ -52,7 +52,7 @@ REASONS: tuple[tuple[Callable[[Case], bool], str], ...] = (
     (lambda case: not isinstance(case.model, Scores),
      "model {model} is not a generalised linear model"),
     (lambda case: not _counts(case.model),
-     "model {model} has no column besides its constant"),
+     "model {model} has no column besides the intercept"),
     (lambda case: case.model.dimension > MAX_COLUMNS,
      "{columns} columns (of x, times the levels of y); scoring supports at most {most}"),
     (lambda case: case.privacy.unit not in PrivateScoring.units,
@@ -89,21 +89,21 @@ SCORES_REASONS: tuple[tuple[Callable[[Case], bool], str], ...] = (
     (lambda case: case.model.dimension > MOST_PARAMETERS,
      "{columns} parameters; curvatures of more than {most_parameters} are mostly noise"),
     (lambda case: case.privacy.unit not in PrivateScores.units,
-     "privacy.unit = {unit}; scores are clipped record by record"),
+     "privacy.unit = {unit}; scores are clipped per record"),
     (lambda case: case.privacy.aggregation not in PrivateScores.aggregations,
-     "privacy.aggregation = {aggregation}; scores are noised by the parties"),
+     "privacy.aggregation = {aggregation}; in dp-scores the parties add the noise"),
     (lambda case: case.schedule.kind != "synchronous",
-     "schedule.kind = {schedule}; scores of one round are added up"),
+     "schedule.kind = {schedule}; dp-scores needs synchronous rounds"),
     (lambda case: (case.schedule.parties_per_round or case.parties) != case.parties,
-     "schedule.parties_per_round is set; all parties are asked for scores"),
-    (lambda case: not case.steady, "a quorum is set; a sum of scores needs every party"),
+     "schedule.parties_per_round is set; dp-scores needs all parties in every round"),
+    (lambda case: not case.steady, "a quorum is set; dp-scores needs all parties in every round"),
     (lambda case: case.schedule.rounds < LEAST_SCORES,
-     "schedule.rounds = {rounds}; its stages need at least {least_scores}"),
+     "schedule.rounds = {rounds}; dp-scores needs at least {least_scores}"),
     (lambda case: case.schedule.damping not in (None, 1.0),
-     "schedule.damping is set; scores find the length of their steps themselves"),
+     "schedule.damping is set; dp-scores chooses its step lengths"),
 )  # fmt: skip
 """Reasons against private scores, for models that private scoring does not support."""
-LACKS = "intervals of dp-sgd contain neither the noise nor what clipping does"
+LACKS = "intervals of dp-sgd include neither the noise nor the effect of clipping"
 
 
 def choose_method(
@@ -125,15 +125,18 @@ def choose_method(
     if privacy is not None and privacy.delta == 0 and not model.ties_at_prior:
         raise ConfigError(
             "privacy.delta = 0 with method.kind = 'auto'; pure ε needs method.kind = "
-            "'dp-statistics' and a method.clip, the L1 norm of a usual record's statistics; or set "
-            "a small delta, e.g. 1e-9"
+            "'dp-statistics' and a method.clip, the L1 norm of a typical record's statistics; or "
+            "set a small delta, e.g. 1e-9"
         )
     if privacy is not None:
         return _private(Case(model, privacy, schedule or Synchronous(), parties, steady))
     if isinstance(model, ConjugateGaussian) and not model.undeclared:
         return Exact(), f"model {model.kind!r} has a closed-form posterior"
     if isinstance(model, GaussianSites):
-        return NaturalVI(), f"model {model.kind!r} is generalised linear: quadrature"
+        return (
+            NaturalVI(),
+            f"model {model.kind!r} is generalised linear: natural gradients by quadrature",
+        )
     size = f"model {model.kind!r} has {model.dimension} parameters"
     if model.traceable and not model.multimodal:
         if model.dimension <= SOLVED_UP_TO:

@@ -54,8 +54,8 @@ def explain(plan: Plan, *, colluding: int | None = None, central: bool = False) 
     others = settled.shares - 1 if settled.shares > 1 else len(plan.parties) - 1
     k = min(max(1, others if colluding is None else colluding), max(others, 1))
     watchers = [
-        ("reads the final model", "the posterior that the run ends with", 1.0, ""),
-        ("reads the model of every round", "q after each round", 1.0, ""),
+        ("reads the final model", "the final posterior", 1.0, ""),
+        ("reads the model of every round", "the posterior after each round", 1.0, ""),
         *_on_the_way(settled),
         *_insiders(settled, len(plan.parties), k),
         _server(settled, central=central),
@@ -103,7 +103,7 @@ def _on_the_way(settled: Settled) -> list[tuple[str, str, float, str]]:
         return [("eavesdrops", sees, 1.0, "each message is private")]
     share = math.sqrt(1.0 / settled.shares)
     return [
-        ("eavesdrops", sees, share, "a message carries a share of the noise: encrypt the channel")
+        ("eavesdrops", sees, share, "a message contains a share of the noise: encrypt the channel")
     ]
 
 
@@ -117,20 +117,20 @@ def _around_sums(secure: Thresholds, colluding: int) -> list[tuple[str, str, flo
 
     def left(count: int) -> tuple[float, str]:
         if count <= secure.colluding:
-            return 1.0, "they can subtract only the noise that they added themselves"
+            return 1.0, "they can subtract only their own noise"
         if 2 * secure.threshold <= secure.parties + count:
             share = math.sqrt(1.0 / secure.shares)
             return share, f"more than the {secure.colluding} agreed: they can read single messages"
         noise = max(0.0, secure.quorum - count) / secure.shares
         return math.sqrt(noise), f"more than the {secure.colluding} agreed: less noise is left"
 
-    sums = "sums over the parties, and what they sent themselves"
+    sums = "sums over the parties, and their own messages"
     most = min(max(1, colluding), secure.parties - 1)
     counts = [most] if most > secure.colluding else [most, secure.colluding + 1]
     rows = [
         ("eavesdrops", "masked messages, if the channel is not encrypted", 1.0,
-         "what the server sees"),
-        ("one curious party", "q of every round and what it sent itself", *left(1)),
+         "the same messages as the server"),
+        ("one curious party", "the posterior of every round and its own messages", *left(1)),
         ("the server", "masked messages and their sums", 1.0, "no single message"),
     ]  # fmt: skip
     for count in counts:
@@ -150,7 +150,7 @@ def _insiders(settled: Settled, parties: int, k: int) -> list[tuple[str, str, fl
         if settled.shares > 1:
             share = math.sqrt((settled.shares - count) / settled.shares)
             remark = "they can subtract the noise that they added themselves"
-        found.append((who, "q of every round and what they sent themselves", share, remark))
+        found.append((who, "the posterior of every round, and their own messages", share, remark))
     return found
 
 

@@ -101,12 +101,12 @@ def describe(
         terms, poor = _terms(plan)
         warnings += [*poor, *(one.text for one in known_before(plan))]
         notes.append(
-            "numbers of records are exact here; show them only to those who may see the records"
+            "numbers of records are exact here; show them only to people who may see the records"
         )
         if plan.model.user_program:
             notes.append(
                 "the model was not evaluated on the records, which no guarantee would cover: a "
-                "value that its distribution does not have is found by the run"
+                "value outside its support is only found by the run"
             )
     why = cannot_evaluate(plan, test)
     if why is not None:
@@ -130,7 +130,10 @@ def plan_rows(plan: Plan) -> list[tuple[str, str]]:
         ("model", f"{plan.model.kind}, {plan.model.dimension} parameters"),
         *([("prior", prior)] if (prior := prior_statement(plan)) else []),
         ("posterior", f"{plan.family.kind}, {parameters:,} natural parameters"),
-        ("numbers per reply", ", ".join(f"{name} {size:,}" for name, size in sizes.items())),
+        (
+            "numbers per reply, by stage",
+            ", ".join(f"{name} {size:,}" for name, size in sizes.items()),
+        ),
         ("method", _method(plan.method)),
         *([("method chosen by auto", plan.why)] if plan.why else []),
         (

@@ -99,6 +99,8 @@ def public_result(result: Result, plan: Plan, *, publish: bool) -> Result:
     measured: dict[str, Any] = {"metrics": NOTHING_MEASURED}
     if publish:
         measured = {key: getattr(result, key) for key in MEASURED}
+    if result.clipped is not None and result.clipped.noise_sd is not None:
+        measured["clipped"] = result.clipped  # a charged count; an exact share is not shared
     known = counts_are_public(plan)
     return Result(
         **{key: getattr(result, key) for key in SAFE},

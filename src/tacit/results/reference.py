@@ -144,7 +144,7 @@ def _exact_natural(
         )
     if isinstance(model, LearnsScale) and model.scale_unit is not None:
         raise ConfigError(
-            f"model {model.kind!r} without prior_sd has learnt scales, whose posterior is not "
+            f"model {model.kind!r} without prior_sd has learned scales, whose posterior is not "
             "normal; declare prior_sd, or use nuts_reference"
         )
     prior = model.prior(FullGaussian(model.dimension))

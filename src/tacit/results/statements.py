@@ -48,7 +48,7 @@ def not_declared(columns: Sequence[str], *, user_program: bool) -> str:
 
 
 EARLIER_RECORDS = (
-    "This is the guarantee of this run's records; those of the earlier run have that run's."
+    "This guarantee covers the records of this run; those of the earlier run have its guarantee."
 )
 
 
@@ -88,9 +88,13 @@ def prior_statement(plan: Plan) -> str | None:
     if method.learns_scale(model):
         source = "records" if plan.privacy is None else "releases"
         unit = 1.0 if model.scale_unit is None else model.scale_unit
-        kept = "" if model.scale_unit is not None else " (empirical_bayes: prior_sd is a shape)"
+        kept = (
+            ""
+            if model.scale_unit is not None
+            else " (empirical_bayes: only ratios of prior_sd are used)"
+        )
         return (
-            f"scales learnt from the {source}{kept}: each coefficient, per sd of a number or per "
+            f"scales learned from the {source}{kept}: each coefficient, per sd of a number or per "
             "level of a category, is Student-t around its prior mean with a common scale, which is "
             f"half-normal({unit:g}) and integrated out; declare prior_sd for a fixed prior{noise}"
         )
@@ -123,10 +127,10 @@ def clipping_statement(clipped: Clipped) -> str:
 
 
 WITHOUT_CORRELATIONS = (
-    "Parameters are independent in this posterior: intervals of single parameters contain their "
+    "Parameters are independent in this posterior: intervals of single parameters account for "
     "correlations, those of sums and differences of parameters and of predictions do not. With "
-    "about ten records per parameter or fewer, means may be off by part of an sd, and the constant "
-    "of a regression on columns that are not centred by more than one: centre them."
+    "about ten records per parameter or fewer, means may be wrong by part of an sd, and the "
+    "intercept of a regression on columns that are not centred by more than one: centre them."
 )
 
 

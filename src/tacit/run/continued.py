@@ -115,8 +115,8 @@ def check_same_guarantee(earlier: Earlier, plan: Plan) -> None:
     where = f"continues.run = {str(earlier.folder)!r}"
     if now.unit != "record":
         raise ConfigError(
-            f"{where} with privacy.unit = {now.unit!r}; a {now.unit} in both batches would have "
-            "the ε of neither run: use unit = 'record', or fit all records in one run"
+            f"{where} with privacy.unit = {now.unit!r}; a {now.unit} in both batches would not "
+            "be covered by the ε of either run: use unit = 'record', or fit all records in one run"
         )
     if then is None or (then.caveat is not None and now.caveat is None):
         lacks = "no guarantee" if then is None else "noise from a known seed"
@@ -151,7 +151,7 @@ def check_same_columns(earlier: Earlier, data: DataFacts) -> None:
             raise ConfigError(
                 f"column {column!r} has {key} = {before.get(key)!r} in {earlier.folder}, this run "
                 f"{after.get(key)!r}; declare {column_key(column)}.{key} in the study file, so "
-                "that both runs scale alike"
+                "that both runs use the same scale"
             )
 
 
@@ -218,8 +218,8 @@ def read_seen(folder: Path, ledger_key: bytes | None) -> SeenRecords:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise DataError(
-            f"{path} cannot be read ({reason}); it says which records that run has used: give the "
-            "directory that tacit run made, with its private part, of a run with method.kind = "
+            f"{path} cannot be read ({reason}); it lists the records that the run has used: give "
+            "the directory that tacit run made, with its private part, of a run with method.kind = "
             f"{', '.join(CONTINUED)}"
         ) from None
     own, check = body[:KEY_BYTES], body[KEY_BYTES : KEY_BYTES + _CHECK_BYTES]

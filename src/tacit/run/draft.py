@@ -19,7 +19,7 @@ from typing import Any
 import polars as pl
 
 from tacit import __version__
-from tacit.data.codes import is_coded, missing_code
+from tacit.data.codes import ISO_DATE, UNKNOWN, is_coded, missing_code
 from tacit.data.frames import RawFrame
 from tacit.data.prepare import as_text
 from tacit.data.study import open_parties
@@ -34,11 +34,6 @@ MARK = "CONFIRM"
 GAPS = "some values are missing, and their records are dropped"
 POSITIVE = ("yes", "y", "true", "1", "ja", "oui", "si", "sí", "positive", "case", "dead", "died")
 """Levels that are put last, as y = 1."""
-UNKNOWN = (
-    "?", ".", "-", "na", "n/a", "nan", "null", "missing", "unknown", "not known", "unbekannt",
-    "k.a.", "k. a.", "inconnu", "desconocido", "sconosciuto", "onbekend",
-)  # fmt: skip
-"""Texts that stand for a missing value."""
 MOST_TEXTS = 5
 """Different texts among numbers that may be codes for missing."""
 Ask = Callable[[str, float, float], tuple[float, float]]
@@ -177,7 +172,7 @@ def _column(name: str, series: pl.Series, ask: Ask | None) -> _Row | str:
 
 def _are_dates(values: pl.Series) -> bool:
     """True if all texts are ISO dates, possibly with a time."""
-    return bool(values.str.contains(r"^\d{4}-\d\d-\d\d([ T].*)?$").all())
+    return bool(values.str.contains(ISO_DATE).all())
 
 
 def _codes(values: pl.Series) -> list[str]:

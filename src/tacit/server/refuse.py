@@ -112,8 +112,8 @@ def _cannot_go_on(
     if culprits:
         names = ", ".join(repr(name) for name in culprits)
         return ConfigError(
-            f"{in_a_row} updates in a row would have made q improper or absurd, because of {names}"
-            "; look at the records and the software there, or run without it"
+            f"{in_a_row} updates in a row would have made q improper or implausible, because of "
+            f"{names}; check the records and software of that party, or run without it"
         )
     return ConfigError(
         f"{in_a_row} updates in a row would have made q improper; lower schedule.damping "

@@ -63,7 +63,7 @@ def test_survivors_without_the_party_or_with_a_stranger_or_twice(closed):
     group, told = closed
     with refused("without this party"):
         group.consent("p000", change(told, names=told.names[1:]))
-    with refused("off the roster"):
+    with refused("not on the roster"):
         group.consent("p000", change(told, names=(*told.names, "stranger")))
     with refused("twice"):
         group.consent("p000", change(told, names=("p000", *told.names)))
@@ -144,7 +144,7 @@ def test_a_wrong_share_names_its_sender(closed):
         server_side.take_shares(
             group.server, change(shares, seeds=shares.seeds | {"p004": other_slot})
         )
-    with refused("not those asked for"):
+    with refused("not match the request"):
         server_side.take_shares(group.server, change(shares, keys={"p005": bad}))
 
 
@@ -166,7 +166,7 @@ def test_a_dealer_whose_shares_do_not_fit_is_named(make_group, vectors, monkeypa
         group.parties[each] = party_side.accept_shares(
             group.parties[each], group.terms, server_side.parcels_for(group.server, each)
         )
-    with refused("another seed") as caught:
+    with refused("match its seed") as caught:
         group.sum(vectors(group.keys, 3))
     assert caught.value.culprit == name
 
@@ -234,7 +234,7 @@ def test_rosters_of_other_parties(make_group):
     with refused("not an approved party"):
         deal(group, "p000", Roster(offers=(*roster.offers, offer)))
     renamed = change(offer, party="p001")
-    with refused("not approved"):
+    with refused("unapproved key"):
         deal(group, "p000", roster_with(group, renamed))
     with refused("own keys"):
         group.parties["p000"], _ = party_side.offer_keys(group.terms, "p000", group.keys["p000"])
@@ -273,7 +273,7 @@ def test_parcels_that_were_changed_or_sent_to_others(make_group):
     forged = change(
         forged, signature=sign(group.keys["p001"], forged.signed(group.server.roster.digest))
     )
-    with refused("not the one that it signed") as caught:
+    with refused("does not match its signature") as caught:
         accept([forged, *mine[1:]])
     assert caught.value.culprit == "p001"
 
@@ -321,7 +321,7 @@ def test_two_vectors_of_one_party(closed, vectors):
     assert caught.value.culprit == "p000"
     with refused("bytes for"):
         server_side.take_masked(state, change(masked, party="p001", words=bytes(8)))
-    with refused("not asked for"):
+    with refused("not requested"):
         server_side.take_masked(state, change(masked, request="r0"))
 
 

@@ -62,7 +62,7 @@ def test_simulated_noise_goes_with_the_seed_unless_it_is_swept(base):
         ({"grid": {"schedule.rounds": [3, 0]}}, "schedule.rounds = 0: schedule.rounds = 0"),
         ({"grid": {"schedule.round": [3]}}, "did you mean rounds?"),
         ({"grid": {"schedule.rounds": [3, 3]}}, "two runs of the sweep are the same"),
-        ({"grid": {"seed": [3]}}, "use the sweep's own seeds"),
+        ({"grid": {"seed": [3]}}, "set seeds or name of the sweep"),
         (
             {"runs": [{"posterior": "full"}], "grid": {"posterior": ["full"]}},
             "keep it in one of them",

@@ -34,7 +34,7 @@ def show_explanation(plan: Plan, found: Explanation) -> None:
         console.print(f"secure sums: {line}", highlight=False)
     console.print(
         f"messages: {_messages(plan, found.party)}; raw bytes reveal no more than ε allows. "
-        "How long a party computes is not covered.",
+        "The computing time of a party is not covered.",
         highlight=False,
     )
     if found.groups:
@@ -43,8 +43,8 @@ def show_explanation(plan: Plan, found: Explanation) -> None:
             for size, direct, general in found.groups
         ]
         show_table(
-            f"Several {found.unit}s at once",
-            ["number", f"ε at δ = {found.delta:g}", "(ε, δ) by the general bound"],
+            f"Guarantee for several {found.unit}s at once",
+            ["number", f"ε at δ = {found.delta:g}", "(ε, δ) by the general group privacy bound"],
             rows,
         )
 

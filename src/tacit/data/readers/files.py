@@ -114,8 +114,8 @@ def party_names(paths: Sequence[Path]) -> list[str]:
     for name in names:
         if names.count(name) > 1:
             raise DataError(
-                f'data.path names two files "{name}", and the parties are called after them; '
-                "rename one, or set data.party to the column that names the party"
+                f'data.path names two files "{name}", but file names are the names of '
+                "the parties; rename one, or set data.party to the column that names the party"
             )
     return names
 

@@ -137,7 +137,9 @@ def load_posterior_data(name: str) -> dict[str, Any]:
         Name of the data set, the first part of a posterior's name.
     """
     if name not in DATA:
-        raise ConfigError(f'"{name}" is no data set of posteriordb; choose from {", ".join(DATA)}')
+        raise ConfigError(
+            f'"{name}" is not a data set of posteriordb; choose from {", ".join(DATA)}'
+        )
     path = _path(f"data/{name}.json")
     content = _parsed(path.read_bytes(), str(path))
     if _digest(content) != DATA[name]:
@@ -161,7 +163,7 @@ def load_reference(name: str) -> ReferenceStatistics:
     """
     if name not in REFERENCES:
         raise ConfigError(
-            f'"{name}" is no posterior with a reference; choose from {", ".join(REFERENCES)}'
+            f'"{name}" is not a posterior with a reference; choose from {", ".join(REFERENCES)}'
         )
     path = _path("reference.json")
     entry = _parsed(path.read_bytes(), str(path)).get(name)
@@ -201,8 +203,8 @@ def fetch_posteriordb(progress: Progress | None = None, *, public: str | None = 
             content = _unpacked(url)
             if _digest(content) != expected:
                 raise DataError(
-                    f"{url} has content of SHA-256 {_digest(content)}, expected {expected}; nothing"
-                    f" was kept of it: put a good copy in $TACIT_DATA/{SOURCE}/data/{name}.json"
+                    f"{url} has content of SHA-256 {_digest(content)}, expected {expected}; it was"
+                    f" not kept: put a good copy in $TACIT_DATA/{SOURCE}/data/{name}.json"
                 )
             _write(path, content)
         tell(f"{name}.json")
@@ -229,7 +231,7 @@ def summarise_draws(chains: Any, origin: str) -> dict[str, Any]:
         draws = np.empty((0, 0))
         names = []
     if draws.ndim != 2 or draws.shape[1] < 2 or not np.all(np.isfinite(draws)):
-        raise DataError(f"{origin} is no list of chains with finite draws by name; get a good copy")
+        raise DataError(f"{origin} is not a list of chains with finite draws; get a good copy")
     low, median, high = np.quantile(draws, [0.05, 0.5, 0.95], axis=1)
     return {
         "draws": draws.shape[1],
@@ -288,14 +290,14 @@ def _unpacked(url: str) -> Any:
                 raise DataError(f"{url} has {len(files)} JSON files, expected one of at most 50 MB")
             return _parsed(packed.read(files[0]), url)
     except BadZipFile as error:
-        raise DataError(f"{url} is no zip file ({error}); try again") from error
+        raise DataError(f"{url} is not a zip file ({error}); try again") from error
 
 
 def _parsed(body: bytes, origin: str) -> Any:
     try:
         return json.loads(body)
     except ValueError as error:
-        raise DataError(f"{origin} is no JSON ({error}); delete it and fetch it again") from error
+        raise DataError(f"{origin} is not JSON ({error}); delete it and fetch it again") from error
 
 
 def _digest(content: Any) -> str:

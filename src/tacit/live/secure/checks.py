@@ -27,14 +27,14 @@ def check_offer(terms: Terms, offer: Offer) -> None:
     if approved is None:
         raise SecureSumError(f"{who}: it is not an approved party; see the agreed file")
     if fingerprint(offer.public_key) != approved:
-        raise SecureSumError(f"{who} are signed with a key that was not approved; compare them")
+        raise SecureSumError(f"{who} are signed with an unapproved key; compare the fingerprints")
     keys = (offer.sharing, *offer.masking, *offer.seeds)
     if len(offer.masking) != terms.slots or len(offer.seeds) != terms.slots:
-        raise SecureSumError(f"{who}: {len(offer.masking)} slots, {terms.slots} were agreed")
+        raise SecureSumError(f"{who}: {len(offer.masking)} slots, expected {terms.slots}")
     if any(len(key) != KEY_BYTES for key in keys) or len(set(keys)) != len(keys):
-        raise SecureSumError(f"{who} are malformed or repeat one another; make new ones")
+        raise SecureSumError(f"{who} are malformed or repeated; create new ones")
     if not is_signed(read_public(offer.public_key), offer.signature, offer.signed(terms.digest)):
-        raise SecureSumError(f"{who} have a signature that is not theirs; ask for them again")
+        raise SecureSumError(f"{who} have an invalid signature; request them again")
 
 
 def check_roster(terms: Terms, roster: Roster) -> None:
@@ -71,7 +71,7 @@ def check_survivors(terms: Terms, roster: Roster, told: Survivors) -> None:
     """Refuse a set of survivors that is too small or contains unknown parties."""
     names = told.names
     if list(names) != sorted(set(names)) or not set(names) <= set(roster.names):
-        raise SecureSumError("a set of survivors names a party twice, or one off the roster")
+        raise SecureSumError("a set of survivors names a party twice, or one not on the roster")
     if len(names) < terms.quorum:
         raise SecureSumError(
             f"a sum of {len(names)} parties; at least {terms.quorum} were agreed, to protect "

@@ -174,7 +174,7 @@ def accept_shares(state: PartyState, terms: Terms, parcels: Sequence[Parcel]) ->
     roster = _roster(state)
     others = sorted(set(roster.names) - {state.name})
     if sorted(parcel.dealer for parcel in parcels) != others:
-        raise SecureSumError("shares of some parties are missing or come twice; ask again")
+        raise SecureSumError("shares of some parties are missing or repeated; request them again")
     shares = {state.name: state.own}
     for parcel in parcels:
         if parcel.recipient != state.name:
@@ -182,7 +182,7 @@ def accept_shares(state: PartyState, terms: Terms, parcels: Sequence[Parcel]) ->
         check_parcel(terms, roster, parcel)
         shares[parcel.dealer] = _open(state, roster, parcel, terms.slots)
     if state.shares and state.shares != shares:
-        raise SecureSumError("other shares for a set-up that is complete")
+        raise SecureSumError("different shares for a set-up that is complete")
     return msgspec.structs.replace(state, shares=shares)
 
 
@@ -205,7 +205,7 @@ def _open(state: PartyState, roster: Roster, parcel: Parcel, slots: int) -> byte
         for kind in (0, 1):
             if not is_share(parcel.hashes, slot, kind, _share(body, slot, kind)):
                 raise SecureSumError(
-                    f"a share of {parcel.dealer!r} is not the one that it signed", parcel.dealer
+                    f"a share of {parcel.dealer!r} does not match its signature", parcel.dealer
                 )
     return body
 
@@ -277,7 +277,7 @@ def reveal_shares(state: PartyState, terms: Terms, asked: Unmask) -> tuple[Party
     """
     roster, done = _roster(state), _round(state, asked.slot, asked.request)
     if done.survivors is None:
-        raise SecureSumError("shares are asked for before the set of survivors was signed")
+        raise SecureSumError("shares were requested before the set of survivors was signed")
     told = Survivors(slot=asked.slot, request=asked.request, names=done.survivors)
     _check_consents(terms, roster, told, asked.consents)
     seeds = {name: _share(state.shares[name], asked.slot, 0) for name in done.survivors}

@@ -77,7 +77,7 @@ def take_offer(state: ServerState, offer: Offer) -> ServerState:
         raise SecureSumError("keys after the roster was made; wait for the next set-up")
     check_offer(state.terms, offer)
     if state.offers.get(offer.party, offer) != offer:
-        raise SecureSumError(f"other keys of {offer.party!r} in one set-up")
+        raise SecureSumError(f"different keys of {offer.party!r} in one set-up")
     return replace(state, offers=state.offers | {offer.party: offer})
 
 
@@ -99,7 +99,7 @@ def take_parcels(state: ServerState, dealer: str, parcels: Sequence[Parcel]) -> 
         check_parcel(state.terms, roster, parcel)
     dealt = {parcel.recipient: parcel for parcel in parcels}
     if state.parcels.get(dealer, dealt) != dealt:
-        raise SecureSumError(f"other shares of {dealer!r} in one set-up", dealer)
+        raise SecureSumError(f"different shares of {dealer!r} in one set-up", dealer)
     return replace(state, parcels=state.parcels | {dealer: dealt})
 
 
@@ -125,9 +125,11 @@ def take_masked(state: ServerState, message: Masked) -> ServerState:
     """Accept one party's masked vector while the slot is open."""
     slot = _slot(state, message.slot)
     if message.party not in _roster(state).names or message.request != slot.request:
-        raise SecureSumError(f"a vector of {message.party!r} that was not asked for")
+        raise SecureSumError(f"a vector of {message.party!r} that was not requested")
     if slot.survivors is not None:
-        raise SecureSumError(f"the vector of {message.party!r} is late: the sum goes on without it")
+        raise SecureSumError(
+            f"the vector of {message.party!r} is late: the sum continues without it"
+        )
     if len(message.words) != 8 * slot.length:
         raise SecureSumError(
             f"{message.party!r} sent {len(message.words)} bytes for {slot.length} numbers",
@@ -182,7 +184,7 @@ def take_shares(state: ServerState, shares: Shares) -> ServerState:
     if shares.party not in told.names:
         raise SecureSumError(f"shares of {shares.party!r}, which is not a survivor")
     if set(shares.seeds) != set(told.names) or set(shares.keys) != others:
-        raise SecureSumError(f"shares of {shares.party!r} are not those asked for", shares.party)
+        raise SecureSumError(f"shares of {shares.party!r} do not match the request", shares.party)
     for kind, found in enumerate((shares.seeds, shares.keys)):
         for dealer, share in found.items():
             if dealer == shares.party:  # its own, whose hash no one else has
@@ -250,13 +252,15 @@ class _Secrets:
     def seed(self, offer: Offer, slot: int) -> bytes:
         seed = self._combined(offer.party, "seeds")
         if hashlib.sha256(seed).digest() != offer.seeds[slot]:
-            raise SecureSumError(f"the shares of {offer.party!r} give another seed", offer.party)
+            raise SecureSumError(
+                f"the shares of {offer.party!r} do not match its seed", offer.party
+            )
         return seed
 
     def key(self, offer: Offer, slot: int) -> X25519PrivateKey:
         private = X25519PrivateKey.from_private_bytes(self._combined(offer.party, "keys"))
         if private.public_key().public_bytes_raw() != offer.masking[slot]:
-            raise SecureSumError(f"the shares of {offer.party!r} give another key", offer.party)
+            raise SecureSumError(f"the shares of {offer.party!r} do not match its key", offer.party)
         return private
 
 

@@ -338,7 +338,7 @@ class Conversations:
         if message.factor_version is not UNSET:
             version = message.factor_version
         elif not connection.plain:
-            raise AnswerError(f"{what} without factor_version; send it")
+            raise AnswerError(f"{what} has no factor_version; add it")
         try:
             checked = self.live.check(Reply(key, party, version, delta, message.loss))
         except BrokenBoundError as error:

@@ -187,7 +187,7 @@ class ServerSums:
         else:
             assert isinstance(message, m.UnmaskShares)
             if not self._unmasking:
-                raise SecureSumError(f"shares of {party!r} that were not asked for", party)
+                raise SecureSumError(f"shares of {party!r} that were not requested", party)
             shares = Shares(party=party, slot=message.slot, seeds=message.seeds, keys=message.keys)
             self.state = pure.take_shares(state, shares)
         return True
@@ -195,7 +195,7 @@ class ServerSums:
     def _take_masked(self, party: str, message: m.MaskedUpdate) -> None:
         slot = self._slot
         if slot is not None and slot.survivors is not None and party not in slot.survivors:
-            raise LateError(f"the vector of {party!r} is late: the sum goes on without it")
+            raise LateError(f"the vector of {party!r} is late: the sum continues without it")
         if slot is not None and slot.masked.get(party) == message.words:
             return
         masked = Masked(

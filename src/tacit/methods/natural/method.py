@@ -116,7 +116,7 @@ class NaturalVI(LocalMethod):
         many = model.dimension > SOLVED_UP_TO and not isinstance(model, GaussianSites)
         if many and isinstance(family, FullGaussian):
             raise ConfigError(
-                f"posterior = 'full' with {model.dimension} parameters; a full covariance serves "
+                f"posterior = 'full' with {model.dimension} parameters; a full covariance supports "
                 f"at most {SOLVED_UP_TO}: leave posterior out"
             )
 

@@ -194,6 +194,11 @@ class NaturalSolver:
             points.append(centre + absolute_eigen(precision).solve(slope))
         points.append(total["modes"] / answers.contributors)
         points.append(0.5 * (points[1] + points[3]))
+        if not np.any(total["good_precision"]):
+            # No party has records enough for a mode. The product of such factors may be anywhere on
+            # the line from the centre, where a scale cancels; so shorter ways are tried too.
+            reach = points[2] - centre
+            points[1], points[4] = centre + reach / 64.0, centre + reach / 8.0
         memory |= {"centre": centre, "newton": np.asarray(0), "stalled": np.asarray(0)}
         root = lower_root(whole.inverse_root)
         return self._try_points(shared, memory, points, root)

@@ -126,8 +126,8 @@ class PrivateScores(SummedMethod):
         if model.dimension > MOST_PARAMETERS:
             raise ConfigError(
                 f"method.kind = 'dp-scores' with {model.dimension} parameters; at most "
-                f"{MOST_PARAMETERS} are served, for curvatures of more are mostly noise: use "
-                "method.kind = 'dp-sgd'"
+                f"{MOST_PARAMETERS} are supported, because curvatures of more are mostly noise: "
+                "use method.kind = 'dp-sgd'"
             )
 
     def check_settled(self, model: Model, settled: Mapping[str, Any]) -> None:
@@ -150,7 +150,7 @@ class PrivateScores(SummedMethod):
         if moved > FARTHEST:
             raise ConfigError(
                 f"{model.dimension} parameters, {given}: noise alone would move θ by {moved:.2g} "
-                f"units of one record's information, {FARTHEST:g} can be covered; "
+                f"units of one record's information; at most {FARTHEST:g} is supported; "
                 f"{helps('parameters')}"
             )
         if not self._has_moment:
@@ -160,7 +160,7 @@ class PrivateScores(SummedMethod):
         if blurred > MOST_BLURRED:
             raise ConfigError(
                 f"{self._columns} columns, {given}: noise would change eigenvalues of the columns' "
-                f"correlations by {blurred:.2g}, {MOST_BLURRED:g} can be covered; "
+                f"correlations by {blurred:.2g}, at most {MOST_BLURRED:g} is supported; "
                 f"{helps('columns')}"
             )
 

@@ -130,7 +130,7 @@ def centring(
 
 
 def centred(scores: Array, found: Centring) -> Array:
-    """ψ of each of some scores u of one record, (…, d)."""
+    """Centred scores ψ for several scores u of one record, (…, d)."""
     clip = MARGIN * clip_norm(scores.shape[-1])
     shorter, _ = shortened(scores, clip)
     # Each set is weighted by the gain of the other one: a weight must not depend on its own centre.

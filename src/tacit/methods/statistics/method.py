@@ -178,7 +178,7 @@ class PrivateStatistics(PrivateMethod):
     one_shot
         Release at the first visit only.
     adaptive
-        Adapt the clip to this quantile of the contributions' norms; left out, the clip is fixed.
+        Adapt the clip to this quantile of the contributions' norms; by default the clip is fixed.
     count_clipped
         Release the number of clipped units with every sum, charged with it.
     dtype

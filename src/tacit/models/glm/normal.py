@@ -80,7 +80,7 @@ class NormalRegression(GaussianPriorModel):
     ) -> None:
         self.columns = checked_names(columns)
         if LOG_NOISE in self.columns:
-            raise ConfigError(f"a column is called {LOG_NOISE!r}, as is the noise; rename it")
+            raise ConfigError(f"column name {LOG_NOISE!r} is reserved for the noise; rename it")
         self.layout = checked_layout(self.columns, layout)
         if not (math.isfinite(center) and 0 < scale < math.inf):
             raise ConfigError(f"center = {center}, scale = {scale}; give a finite unit of y")

@@ -67,7 +67,7 @@ def find_layout(program: Program, size: int) -> Layout:
         (site.name, site.observed) for site in sites
     ]:
         raise ConfigError(
-            f"the model has other sites for {size + 1} records than for {size}; "
+            f"the model has different sites for {size + 1} and {size} records; "
             "its sites must not depend on the number of records"
         )
     plate = _record_plate(observed, {site.name: site for site in more}, size)
@@ -201,7 +201,7 @@ def _check_latents(latents: list[_Site]) -> None:
         if site.altered:
             raise ConfigError(
                 f"latent site '{site.name}' is under handlers.scale or handlers.mask, so its prior "
-                "is no density; put only observed sites under them"
+                "is not a density; put only observed sites under them"
             )
         if site.core is dist.Delta:
             raise ConfigError(
@@ -216,7 +216,7 @@ def _record_plate(observed: list[_Site], more: dict[str, _Site], size: int) -> s
         what = f"numpyro.factor '{site.name}'" if site.factor else f"observed site '{site.name}'"
         if not site.plates:
             raise ConfigError(
-                f"{what} is in no plate, so it is no sum over records; "
+                f"{what} is in no plate, so it is not a sum over records; "
                 "put it in the record plate, as in numpyro.plate('records', x.shape[0])"
             )
         follows = [

@@ -197,7 +197,7 @@ class NumPyroModel(SimulatedOutcomes, Model):
     def response(self, theta: Array, records: Records) -> Array:
         if self.layout.target is None:
             raise ConfigError(
-                f"observed sites {list(self.layout.observed)} do not have one mean a record; "
+                f"observed sites {list(self.layout.observed)} do not have one mean per record; "
                 "response needs one scalar observed site that is not a class, so use predictive"
             )
         return self._response(jnp.asarray(theta), self.program.batch(records))
@@ -246,7 +246,7 @@ class NumPyroModel(SimulatedOutcomes, Model):
         if len(draws) != 1 or (size,) not in shapes.values():
             raise ConfigError(
                 f"model.kind = 'numpyro' observes sites of shapes {shapes} for {size} records; "
-                "made-up records are for one observed number per record: name its argument y"
+                "synthetic records need one observed number per record: name its argument y"
             )
         (value,) = draws.values()
         return np.asarray(value[0], np.float64)

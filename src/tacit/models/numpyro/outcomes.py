@@ -73,7 +73,7 @@ def checked_columns(columns: Columns | None, keys: tuple[str, ...]) -> dict[str,
         if not -math.inf < low < high < math.inf:
             raise ConfigError(
                 f"columns[{name!r}] = {value!r}; give the number of levels, at least 2, or the "
-                "least and largest value, e.g. (0, 120)"
+                "smallest and largest value, e.g. (0, 120)"
             )
         checked[name] = (low, high)
     return checked

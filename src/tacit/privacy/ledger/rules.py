@@ -100,8 +100,8 @@ def warn_of_lookalikes(exposure: Exposure, dataset: DatasetId) -> None:
     charged = any(state.paid_by_run(one) for one in exposure.overlaps.others(dataset.content))
     if shared and charged:
         warnings.warn(
-            f"data set {dataset.short} {shared}; what was charged to these counts for it too, and"
-            " their budgets bind as well",
+            f"data set {dataset.short} {shared}; charges to these also count for it, and their"
+            " budgets apply as well",
             LineageWarning,
             stacklevel=4,
         )

@@ -153,7 +153,7 @@ def _flat(table: dict[str, Any], where: str, prefix: str = "") -> dict[str, Any]
     for key, value in table.items():
         name = f"{prefix}{key}"
         if name in ("seed", "name"):
-            raise ConfigError(f"{where}: {name} cannot be swept; use the sweep's own seeds, name")
+            raise ConfigError(f"{where}: {name} cannot be swept; set seeds or name of the sweep")
         inner = _flat(value, where, f"{name}.") if isinstance(value, dict) else {name: value}
         found |= inner
     return found
