@@ -22,7 +22,7 @@ def show_explanation(plan: Plan, found: Explanation) -> None:
     show_table(title, columns, rows)
     why = f", chosen by auto: {plan.why}" if plan.why else ""
     console.print(f"method: {plan.method.kind}{why}", highlight=False)
-    console.print(statement(plan), highlight=False)
+    console.print(f"privacy: {statement(plan)}", highlight=False)
     if plan.privacy is None:
         return
     console.print(
