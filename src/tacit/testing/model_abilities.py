@@ -15,10 +15,12 @@ from tacit.models.capabilities import (
     GaussianExpectations,
     GaussianSites,
     GradientNorms,
+    ImpliedVariance,
     InNumPy,
     TopicTables,
     WhitenedExpectations,
 )
+from tacit.models.glm.base import GeneralisedLinear
 from tacit.models.predictive import draw_parameters
 from tacit.testing.comparisons import (
     CLOSE,
@@ -38,6 +40,7 @@ from tacit.testing.models import (
 )
 
 DRAWS = 300
+VARIANCE_DRAWS = 2_000
 FAR = 4.0
 """Factor by which points are further away when bounds are checked."""
 
@@ -384,6 +387,27 @@ def check_topics(subject: Subject) -> None:
     assert all(set(row) <= set(vocabulary) for row in table.words), "topic_table: unknown words"
 
 
+def check_implied_variance(subject: Subject) -> None:
+    """Moments of the dispersion terms are those of outcomes that the model draws."""
+    model = subject.model
+    assert isinstance(model, ImpliedVariance)
+    assert isinstance(model, GeneralisedLinear)
+    none, one = np.zeros(1), np.ones(1)
+    for number, eta in enumerate((-1.0, 0.0, 1.5)):
+        at = np.full(1, eta)
+        means = np.full((1, VARIANCE_DRAWS), np.asarray(model.inverse_link(at))[0])
+        y = model.draw_outcomes(subject.thetas[:1], means, {}, number)[0]
+        sums = [model.dispersion_sums(at, none, y[i : i + 1], one) for i in range(len(y))]
+        terms = np.array([float(each.excess) for each in sums])
+        variance = float(sums[0].variance)
+        spread = np.sqrt(variance / len(terms))
+        expect_at_most("dispersion_sums: |mean| in sds", abs(np.mean(terms)) / spread, 5.0)
+        ratio = float(np.mean(terms**2)) / variance
+        expect_at_most("dispersion_sums: ratio of variances", max(ratio, 1.0 / ratio), 1.6)
+        wider = model.dispersion_sums(at, one, y[:1], one)
+        expect_at_most("dispersion_sums: excess of a certain θ", sums[0].excess, wider.excess)
+
+
 ABILITY_CHECKS: dict[str, Callable[[Subject], None]] = {
     "ConjugateGaussian": check_conjugate,
     "GaussianExpectations": check_expectations,
@@ -396,5 +420,6 @@ ABILITY_CHECKS: dict[str, Callable[[Subject], None]] = {
     "Scores": check_scores,
     "Simulates": check_simulation,
     "SimulatesOutcomes": check_outcomes,
+    "ImpliedVariance": check_implied_variance,
     "TopicTables": check_topics,
 }
