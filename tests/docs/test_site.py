@@ -93,7 +93,7 @@ def test_reference_pages_are_generated(site):
 @pytest.mark.skipif(BROWSER is None, reason=NO_BROWSER)
 def test_search_works_from_the_file_system(site, tmp_path):
     command = [BROWSER, *OPTIONS, f"--user-data-dir={tmp_path / 'profile'}"]
-    command += ["--virtual-time-budget=15000", "--dump-dom", f"file://{site}/index.html?q=overdraw"]
+    command += ["--virtual-time-budget=15000", "--dump-dom", f"file://{site}/index.html?q=banks"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     results = re.findall(r'class="md-search-result__link"[^>]*href="([^"]*)"', done.stdout)
     results += re.findall(r'href="([^"]*)"[^>]*class="md-search-result__link"', done.stdout)

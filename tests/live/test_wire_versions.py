@@ -4,6 +4,7 @@ import asyncio
 import threading
 from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 import tomlkit
@@ -128,7 +129,8 @@ def test_a_party_joins_at_round_5_and_kills_of_the_server_lose_nothing(tmp_path)
     """Killed between approval and joining, and again once the version counts."""
     rounds = 9
     fed = federation(tmp_path, EXACT, rounds)
-    first = fed.server.agreed.digest
+    standby = fed.server
+    first = standby.agreed.digest
     worker = Worker(tmp_path)
 
     async def main():
@@ -191,6 +193,11 @@ def test_a_party_joins_at_round_5_and_kills_of_the_server_lose_nothing(tmp_path)
     assert {end.result.configuration for end in ends} == {second.digest}
     assert approved_versions(fed.party("a").state) == [first, second.digest]
     fed.assert_identity()
+    # A stand-by that has read the first version and waited takes over what counts now.
+    own = fed.write_server(keep_result_for="1.0s").own
+    result = asyncio.run(serve(msgspec.structs.replace(standby, own=own)))
+    assert result is not None
+    assert result.configuration == second.digest
 
 
 @pytest.fixture

@@ -113,12 +113,12 @@ def _not_free(listen: str) -> ConfigError | None:
 def _check_party(setup: PartySetup, path: Path) -> None:
     from tacit.cli.show.agreement import show_party_check
     from tacit.cli.show.live import say
-    from tacit.live.approval import require_approval
+    from tacit.live.approval import followed_version, require_approval
     from tacit.live.join import check_budget, prepare_party
     from tacit.live.transport.tls import client_context
 
     client_context(setup.own.join.credentials(setup.base))
-    ready = prepare_party(setup)
+    ready = prepare_party(followed_version(setup))
     troubles: list[TacitError] = []
     approval = f"{setup.agreed.digest[:12]}…, what the file says now"
     try:

@@ -395,7 +395,7 @@ def read_party(path: Path, overrides: tuple[str, ...] = ()) -> PartySetup:
 
 
 def _with_earlier(agreed: Agreed, path: Path, earlier: str | None) -> Agreed:
-    """The agreed file with this end's state directory of the run that it continues."""
+    """The agreed file, with the local state directory of the run that it continues."""
     if (agreed.federation.continues is None) != (earlier is None):
         raise ConfigError(
             f"earlier = {earlier!r} in {path.name}, but {agreed.path.name} continues no run; leave "

@@ -72,6 +72,10 @@ async def serve(
 
     with contextlib.ExitStack() as hold:
         await _take_over(hold, setup, watch, standby=standby)
+        file = read_agreed(setup.agreed.path)
+        if file.digest != setup.agreed.digest:  # a stand-by may have waited past a new version
+            file = msgspec.structs.replace(file, earlier=setup.agreed.earlier)
+            setup, plan = msgspec.structs.replace(setup, agreed=file), server_plan(file)
         complete_adoption(setup.state)
         agreed = version_in_force(setup)
         keep_copy(setup.state, agreed)

@@ -57,7 +57,7 @@ def has_copy(state: Path, digest: str) -> bool:
 
 
 def copied(state: Path, digest: str, agreed: Agreed) -> Agreed:
-    """The version of that digest: `agreed` itself, or its predecessor from the copy here."""
+    """The version with that digest: `agreed` itself, or its predecessor from the local copy."""
     if digest == agreed.digest:
         return agreed
     found = read_agreed(agreed.path, copy=_copy(state, digest))

@@ -53,7 +53,7 @@ def show_approval(ready: ReadyParty, path: Path) -> None:
 
 
 def show_version(ready: ReadyParty, added: list[str]) -> None:
-    """A version that adds parties to the run going on: what changes, and what does not."""
+    """Show a version that adds parties to a running federation: what changes, and what does not."""
     agreed, plan = ready.setup.agreed, ready.plan
     federation = agreed.federation
     say(f"Federation {federation.name!r}, version {federation.version}, for party {ready.name}")

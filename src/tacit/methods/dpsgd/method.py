@@ -124,11 +124,11 @@ class DPSGD(PrivateMethod):
     lengths that differ between parties would move the fixed point. A "fixed" precision does not
     measure the curvature; its default, 2.4 Λ/(C n), moves m by at most 2.4/(1 − β) in one round.
 
-    "adam" and "sgd" move mean and log-sd of q instead. `step_size` is Adam's learning rate, and of
-    SGD that of a gradient over C n: n units of norm C each move m by at most `step_size`. By
-    default it is D/√T for T steps of all parties, those of T noisy unit gradients over a distance
-    D, which is the prior's sd or 1 if that is wider. SGD learns far more slowly; it is there to
-    compare.
+    "adam" and "sgd" move mean and log-sd of q instead. `step_size` is the learning rate of Adam;
+    for SGD it applies to the gradient divided by C n, so that n units of norm C move m by at most
+    `step_size`. The default is D/√T for T steps over all parties, the usual rate for T noisy unit
+    gradients over a distance D, which is the prior's sd, at most 1. SGD learns far more slowly; it
+    is provided for comparison.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ class DPSGD(PrivateMethod):
     step_end
         Factor of the step size at the last visit relative to the first.
     momentum
-        Momentum of the steps, in [0, 1): 0.5 left out, Adam's β₁ = 0.9, and 0 of "sgd".
+        Momentum of the steps, in [0, 1); by default 0.5, β₁ = 0.9 for "adam", and 0 for "sgd".
     precision
         Released information about the curvature: "isotropic", "per-coordinate", "log-sd" or
         "fixed".
@@ -203,7 +203,7 @@ class DPSGD(PrivateMethod):
         if self.precision == "log-sd" and self.optimiser == "natural":
             raise ConfigError(
                 "method.precision = 'log-sd' with method.optimiser = 'natural'; natural-gradient "
-                "steps need an information: use 'isotropic' or 'per-coordinate', or optimiser = "
+                "steps need a precision: use 'isotropic' or 'per-coordinate', or optimiser = "
                 "'adam'"
             )
         check_adaptive(self.adaptive)
@@ -368,7 +368,9 @@ class DPSGD(PrivateMethod):
         return server_step(self.optimiser, self.beta, run, rates)
 
     def _rates(self, model: Model, prior: Array, steps: Array, progress: Array) -> Free:
-        """Learning rates of mean and log-sd of a run with so many steps of all parties."""
+        """Learning rates of mean and log-sd, for a run with that number of steps over all
+        parties.
+        """
         xp = namespace(steps)
         reach = xp.minimum(1.0, 1.0 / xp.sqrt(prior))
         size = 1.0 / xp.sqrt(xp.maximum(steps, 1.0))
