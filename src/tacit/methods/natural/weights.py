@@ -59,9 +59,8 @@ class Weighed(NamedTuple):
 
     @property
     def uneven(self) -> bool:
-        """Whether draws with heavier tails would give better moments."""
-        few = self.effective_share < CLOSE_SHARE
-        return few or (not self.even and self.pareto_k > MAX_PARETO_K)
+        """True if draws with heavier tails would give better moments."""
+        return self.effective_share < CLOSE_SHARE
 
     @property
     def believed(self) -> bool:
