@@ -122,9 +122,9 @@ def test_no_public_name_is_hidden_by_a_module(package):
     assert modules.isdisjoint(found.__all__)
 
 
-def test_the_top_level_has_thirteen_names_and_seven_packages():
+def test_the_top_level_has_twelve_names_and_seven_packages():
     names = ["Federation", "Fit", "Ledger", "Privacy", "Schema", "TacitError"]
-    names += ["check", "connect", "fit", "from_numpyro", "load", "serve", "update"]
+    names += ["check", "connect", "fit", "from_numpyro", "load", "serve"]
     packages = ["datasets", "families", "methods", "models", "schedules", "sklearn", "testing"]
     tacit = importlib.import_module("tacit")
     assert sorted(tacit.__all__) == sorted(names)

@@ -84,7 +84,6 @@ if TYPE_CHECKING:
     from tacit.fitting.fit import check, fit, load
     from tacit.fitting.result import Fit
     from tacit.live.client import connect, serve
-    from tacit.live.update import update
     from tacit.models.numpyro.model import from_numpyro
     from tacit.privacy.ledger.ledger import Ledger
     from tacit.privacy.settings import Privacy
@@ -102,7 +101,6 @@ _HOMES = {
     "from_numpyro": "models.numpyro.model",
     "load": "fitting.fit",
     "serve": "live.client",
-    "update": "live.update",
 }
 _PACKAGES = ("datasets", "families", "methods", "models", "schedules", "sklearn", "testing")
 
@@ -119,7 +117,6 @@ __all__ = [
     "from_numpyro",
     "load",
     "serve",
-    "update",
 ]
 
 

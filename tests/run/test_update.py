@@ -8,6 +8,7 @@ import pytest
 import tacit
 from tacit.cli.main import main
 from tacit.errors import ConfigError, DataError, PrivacyBudgetError
+from tacit.live.update import update
 from tacit.party.datasets import identify_parties
 from tacit.privacy.ledger.ledger import Budget, Ledger
 from tacit.privacy.ledger.rules import LineageWarning
@@ -201,17 +202,17 @@ def test_a_damaged_list_of_records_is_an_error(batches, tmp_path):
 def test_the_python_call_gives_the_fit_of_both_batches(batches, tmp_path):
     first, second, both = batches
     run(study(first), tmp_path / "a")
-    fit = tacit.update(tmp_path / "a", second)
+    fit = update(tmp_path / "a", second)
     run(study(both), tmp_path / "c")
     assert_close(tmp_path / "a-update", tmp_path / "c", 1e-12)
     whole = tacit.load(tmp_path / "c").posterior
     np.testing.assert_allclose(fit.posterior.mean, whole.mean, rtol=1e-9)
     again = {"settings": {"data.path": str(second)}, "out": tmp_path / "b"}
-    np.testing.assert_allclose(tacit.update(tmp_path / "a", **again).posterior.mean, whole.mean)
+    np.testing.assert_allclose(update(tmp_path / "a", **again).posterior.mean, whole.mean)
     with pytest.raises(DataError, match="60 of the 100 rows are equal"):
-        tacit.update(tmp_path / "a", both, out=tmp_path / "d")
+        update(tmp_path / "a", both, out=tmp_path / "d")
     with pytest.raises(ConfigError, match="the new records are not named"):
-        tacit.update(tmp_path / "a", out=tmp_path / "d")
+        update(tmp_path / "a", out=tmp_path / "d")
     assert not (tmp_path / "d").exists()
 
 
