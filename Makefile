@@ -33,16 +33,15 @@ live-demo: setup ## a server and four hospitals as processes over TLS on this ma
 	$(BIN)/python examples/live/demo.py
 
 OPTIMISED = $(shell grep -rl full_optimisation tests --include="test_*.py" | sort)
-# One more worker than cores: tests of live runs and of Ray wait for most of their time.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
-PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+# One more worker than cores where tests of live runs wait for most of their time. Ray starts
+# processes of its own: with more beside them its tests take several times as long.
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+WORKERS ?= $(shell expr $(CORES) + 1)
+PYTEST = $(BIN)/python -m pytest --dist loadfile
 
-test: setup ## everything that is checked
-	$(MAKE) --jobs=2 lint optimised-tests
-	XLA_FLAGS="$$XLA_FLAGS $(QUICK)" $(PYTEST) -m "not full_optimisation"
-
-optimised-tests: setup
-	$(PYTEST) --no-loadscope-reorder -m full_optimisation $(OPTIMISED)
+test: setup lint ## everything that is checked
+	$(PYTEST) -n $(CORES) --no-loadscope-reorder -m full_optimisation $(OPTIMISED)
+	XLA_FLAGS="$$XLA_FLAGS $(QUICK)" $(PYTEST) -n $(WORKERS) -m "not full_optimisation"
 
 lint: setup
 	$(BIN)/ruff check .

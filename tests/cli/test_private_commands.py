@@ -338,4 +338,4 @@ def test_ledger_show_names_parties_and_sums_up_each_run(tacit, secret):
     for row in body["datasets"]:
         assert 2.0 < row["epsilon"] < 5.0
         assert row["remaining"] == row["budget"]["epsilon"] - row["epsilon"]
-    assert len(body["entries"]) == 3 + 3 + 2 * 3 * 2 * 2
+    assert len(body["entries"]) == 3 + 3 + 2 * 3 * (1 + 2 * 2), "each run has a plan by party"

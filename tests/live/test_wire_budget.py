@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+import msgspec
 import pytest
 from wire_harness import BINARY, Fed, Worker, assert_same_bits, ended, started, until
 
@@ -140,15 +141,17 @@ def test_a_party_without_budget_waits_for_the_result(tmp_path):
         settled = ready.plan.settled["b"]
         with Ledger(ready.ledger_path) as ledger:
             dataset = identify_parties(ledger, ready.loaded, ["b"])["b"]
-            for number in range(ROUNDS):
-                budget = ledger.check(
-                    dataset, settled.events_at(0), unit="record", adjacency="replace-one"
-                )
-                if budget.fits:
-                    ledger.charge(
-                        dataset, "elsewhere", f"r{number}", settled.events_at(0),
-                        unit="record", adjacency="replace-one",
-                    )  # fmt: skip
+            # Beside an unfinished plan of the whole budget no other run is admitted.
+            how = {"unit": "record", "adjacency": "replace-one"}
+            events = settled.events_at(0)
+            assert not ledger.check(dataset, events, **how).fits
+            present = spent(fed, "b")[0].budget
+            more = msgspec.structs.replace(present, epsilon=1.5 * present.epsilon)
+            ledger.set_budget(dataset, more, reason="another run", raising=True)
+            for number in range(100):
+                if not ledger.check(dataset, events, **how).fits:
+                    break
+                ledger.charge(dataset, "elsewhere", f"r{number}", events, **how)
 
     def watch(line):
         lines.append(line)

@@ -276,7 +276,7 @@ def test_a_data_frame_without_an_outcome(tmp_path):
     [
         ("age ~ weight", "mixture", "has no outcome"),
         ("~ age + weight", "linear", "needs an outcome"),
-        ("~ age + C(sex)", "mixture", "reads numbers"),
+        ("~ age + C(sex)", "mixture", "needs numeric columns"),
     ],
 )
 def test_what_does_not_fit_is_refused(formula, family, words):

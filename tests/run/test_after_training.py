@@ -104,7 +104,7 @@ def test_an_evaluation_that_fails_costs_no_posterior(tacit, study, privacy):
         with np.load("out/public/posterior.npz") as archive:
             assert list(archive["names"]) == ["slope"]
         kept = json.loads(Path("out/private/evaluation.json").read_text())
-        assert "do not have one mean a record" in kept["not_evaluated"]["metrics"]
+        assert "do not have one mean per record" in kept["not_evaluated"]["metrics"]
         page = Path("out/public/report.html").read_text()
         assert ("do not have one mean" in page) == (privacy is None), "its reason may name records"
     if privacy:

@@ -88,7 +88,7 @@ def test_a_one_sided_formula(table, tmp_path):
 @pytest.mark.parametrize(
     ("model", "names", "more", "words"),
     [
-        ({"kind": "mixture"}, ("age", "smokes"), {}, "reads numbers"),
+        ({"kind": "mixture"}, ("age", "smokes"), {}, "needs numeric columns"),
         ({"kind": "belief-network"}, ("age", "smokes"), {}, "two levels"),
         ({"kind": "mixture"}, ("age", "weight"), {"outcome": "age"}, "has no outcome"),
         ({"kind": "linear"}, ("age", "weight"), {"formula": "~ age"}, "needs an outcome"),

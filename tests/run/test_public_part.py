@@ -258,6 +258,7 @@ def test_no_source_file_hashes_records_without_a_key():
         "data/readers/download.py",  # public files
         "data/readers/posteriordb.py",  # public files
         "live/config.py",  # the agreed file
+        "live/plan.py",  # a posterior that every party receives
         "live/secure/agreed.py",  # what a server asked for
         "live/secure/checks.py",  # random shares of random keys
         "live/secure/masks.py",  # names, slots and digests

@@ -29,7 +29,7 @@ def missing_code(values: Collection[float]) -> float | None:
 
     >>> missing_code([18, 40, 97, 999]), missing_code([0, 1, 2, -1]), missing_code([0, 1, 9])
     (999.0, -1.0, 9.0)
-    >>> missing_code([18, 40, 99]), missing_code([-3, -1, 2])
+    >>> missing_code([18, 60, 99]), missing_code([-3, -1, 2])
     (None, None)
     """
     known = sorted({float(one) for one in values})
