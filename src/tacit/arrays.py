@@ -167,3 +167,15 @@ def computed_once(values: Any) -> Any:
 
     nothing = jax.tree.map(jnp.zeros_like, values)
     return jax.lax.while_loop(lambda state: state[0] < times, again, (0, nothing))[1]
+
+
+def by_appearance(codes: np.ndarray) -> np.ndarray:
+    """Renumber groups 0, 1, … in the order of their first appearance.
+
+    >>> by_appearance(np.array([7, 3, 7, 9])).tolist()
+    [0, 1, 0, 2]
+    """
+    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first, kind="stable")] = np.arange(len(first))
+    return rank[inverse]

@@ -224,3 +224,28 @@ def test_an_interaction_has_the_units_of_its_numbers():
         assert ten[term][0] == f"10 {unit}"
         assert ten[term][1] == pytest.approx(10 * one[term][1])
     assert one["stay"] == ten["stay"]
+
+
+def test_a_column_that_fills_little_of_its_bounds_is_named():
+    """Its spread is hidden in the noise of private counts; narrower bounds help."""
+    rng = np.random.default_rng(0)
+    frame = pl.DataFrame(
+        {
+            "creatinine": 80.0 + 20.0 * rng.standard_normal(3000).clip(-3, 3),
+            "died": rng.integers(0, 2, 3000),
+            "clinic": rng.choice(["a", "b"], 3000),
+        }
+    )
+
+    def cautions(high):
+        schema = tacit.Schema(bounds={"creatinine": (20, high)}, levels={"died": [0, 1]})
+        privacy = tacit.Privacy(epsilon=2.0, insecure_noise_seed=1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fit = tacit.fit(
+                "died ~ creatinine", frame, party="clinic", schema=schema, privacy=privacy
+            )
+        return [text for text in fit.cautions if "The spread of 'creatinine'" in text]
+
+    assert cautions(900)
+    assert not cautions(150)

@@ -276,6 +276,19 @@ class UnawareOfPersons(PrivateMethod):
         raise NotImplementedError
 
 
+def test_a_replaced_person_leaves_the_others_in_their_shards():
+    """Sorted ids would renumber all persons, and every shard would change."""
+    method = PrivateUpdate(shards=7).bind(unit="person")
+    rng = np.random.default_rng(0)
+    ids = np.repeat(np.arange(40), 3)
+    records = {"x": rng.normal(size=(120, 2)), "y": rng.normal(size=120), "person": ids}
+    changed = records | {"person": np.where(ids == 39, -1, ids)}
+    before, after = (method.arrange("a", one, seed=0) for one in (records, changed))
+    assert np.array_equal(before.weights, after.weights)
+    for name in before.records:
+        assert np.array_equal(before.records[name], after.records[name])
+
+
 def test_persons_are_protected_only_by_methods_that_declare_it():
     records = {"x": np.ones((4, 1)), "y": np.arange(4.0), "person": np.arange(4) // 2}
     privacy = Privacy(epsilon=1.0, unit="person")

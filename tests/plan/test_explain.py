@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from tacit.errors import ConfigError
 from tacit.methods import DPSGD, PrivateUpdate
 from tacit.models import LogisticRegression
 from tacit.plan.explain import explain
@@ -91,6 +92,24 @@ def test_shared_noise_protects_less_from_who_sees_single_messages(trusted):
     assert rows["one curious party"].unit_epsilon == pytest.approx(
         cost(trusted, math.sqrt((PARTIES - 1) / PARTIES)), rel=1e-6
     )
+
+
+def test_exact_messages_protect_from_neither_the_server_nor_the_channel():
+    rows = rows_of(plan_of(PrivateUpdate(shards=1), aggregation="server", unit="party"))
+    for name in ("eavesdrops", "the server"):
+        assert rows[name].unit_epsilon is None
+        assert "messages are exact" in rows[name].remark
+    assert rows["one curious party"].unit_epsilon == rows[OUTSIDE[0]].unit_epsilon
+
+
+@pytest.mark.parametrize("method", [DPSGD(), PrivateUpdate(shards=4, adaptive=0.5)])
+def test_a_common_noise_that_is_divided_by_the_clip_needs_one_clip(method):
+    asked = Privacy(
+        epsilon=2.0, delta=DELTA, aggregation="trusted", parties={"site-1": {"clip": 0.01}}
+    )
+    records = {f"site-{i}": {"x": np.ones((9, 2)), "y": np.ones(9)} for i in range(3)}
+    with pytest.raises(ConfigError, match="less noise than it is charged for"):
+        make_plan(MODEL, records, method=method, schedule=Synchronous(rounds=4), privacy=asked)
 
 
 def test_more_colluding_parties_see_more(trusted):

@@ -121,6 +121,8 @@ def test_a_numpyro_model_is_given_again(tmp_path):
     assert isinstance(bare.posterior.model, StoredModel)
     assert str(bare) == str(fit)
     with pytest.raises(ConfigError, match=r"tacit\.load\(path, model=model\)"):
+        tacit.load(folder).predict({"x": np.ones((2, 1))})
+    with pytest.raises(ConfigError, match=r"tacit\.load\(path, model=model\)"):
         bare.posterior.draws(3)
     again = tacit.load(folder, model=federated)
     np.testing.assert_array_equal(

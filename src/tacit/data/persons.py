@@ -13,21 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from tacit.arrays import by_appearance
 from tacit.data.partition import Rows, floor, named
 from tacit.data.prepare import as_text
 from tacit.errors import ConfigError, DataError
-
-
-def by_appearance(codes: np.ndarray) -> np.ndarray:
-    """Renumber groups 0, 1, … in the order of their first appearance.
-
-    >>> by_appearance(np.array([7, 3, 7, 9])).tolist()
-    [0, 1, 0, 2]
-    """
-    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), dtype=np.int64)
-    rank[np.argsort(first, kind="stable")] = np.arange(len(first))
-    return rank[inverse]
 
 
 def read_persons(series: pl.Series, there: np.ndarray, gaps: Sequence[str] = ()) -> np.ndarray:

@@ -80,6 +80,10 @@ class Hybrid(PrivateMethod):
     average_last: float = 0.5
     dtype: str = "float32"
 
+    @property
+    def needs_one_clip(self) -> bool:
+        return True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.statistics_share < 1:

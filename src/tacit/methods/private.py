@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from tacit.arrays import by_appearance
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, Natural
 from tacit.methods.base import Arranged, Array, LocalMethod, Task
@@ -219,6 +220,15 @@ class PrivateMethod(LocalMethod, abc.ABC):
         noise_now = clip_now * self.noise_end**progress
         return self.release(clip=clip * clip_now, noise_sd=noise_sd * noise_now, units=units)
 
+    @property
+    def needs_one_clip(self) -> bool:
+        """True if the server divides sums by the clip.
+
+        Parties with other clips would then have other shares of a common noise, and a party with a
+        smaller clip less noise than it is charged for.
+        """
+        return False
+
     def party_clip(self, party: str, records: int | None) -> float:
         """Clip of a party that declares no clip; `records` is its declared number of records."""
         if records is not None:
@@ -334,13 +344,16 @@ def units_present(weights: Array) -> Array:
 
 
 def person_codes(party: str, records: Records) -> np.ndarray:
-    """Person code 0 … k − 1 of each record."""
+    """Person code 0 … k − 1 of each record, in the order of first appearance.
+
+    Sorted ids would renumber all persons if one is replaced by a person with another id.
+    """
     if PERSON not in records:
         raise DataError(
             f"party {party!r}: privacy.unit = 'person', but its records have no person column; "
             "name the column in data.person, or use privacy.unit = 'record'"
         )
-    return np.unique(np.asarray(records[PERSON]), return_inverse=True)[1]
+    return by_appearance(np.asarray(records[PERSON]))
 
 
 def without_person(records: Records) -> Records:

@@ -50,6 +50,10 @@ class SummedMethod(PrivateMethod):
     clip: float = 1.0
     dtype: str = "float64"
 
+    @property
+    def needs_one_clip(self) -> bool:
+        return True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         for key in ("clip", "clip_end", "noise_end"):

@@ -241,6 +241,7 @@ def settled_method(
         )
     if privacy.delta == 0:
         _check_pure(method, privacy)
+    _check_clips(method, privacy)
     total = 0
     if privacy.adjacency == "replace-one":
         total = sum(units.values())
@@ -254,6 +255,19 @@ def settled_method(
         total_units=total,
         pure=privacy.delta == 0,
     )
+
+
+def _check_clips(method: PrivateMethod, privacy: Privacy) -> None:
+    """Refuse different clips where a common noise is divided by them."""
+    own = any(one.clip is not None for one in privacy.parties.values())
+    own = own or getattr(method, "clip_per_record", None) is not None
+    if own and privacy.aggregation != "plain" and method.needs_one_clip:
+        raise ConfigError(
+            f"method.kind = {method.kind!r} with privacy.aggregation = {privacy.aggregation!r} and "
+            "different clips of parties; the server divides sums by the clip, so a party with a "
+            "smaller one would have less noise than it is charged for: use one clip, or "
+            "aggregation 'plain'"
+        )
 
 
 def _check_pure(method: PrivateMethod, privacy: Privacy) -> None:

@@ -60,6 +60,8 @@ def explain(plan: Plan, *, colluding: int | None = None, central: bool = False) 
         *_insiders(settled, len(plan.parties), k),
         _server(settled, central=central),
     ]
+    if plan.privacy.aggregation == "server" and not central:
+        watchers[2:] = _around_exact(watchers[3:-1])
     if secure is not None and not central:
         watchers[2:] = _around_sums(secure, secure.colluding if colluding is None else colluding)
     rows = []
@@ -105,6 +107,20 @@ def _on_the_way(settled: Settled) -> list[tuple[str, str, float, str]]:
     return [
         ("eavesdrops", sees, share, "a message contains a share of the noise: encrypt the channel")
     ]
+
+
+def _around_exact(
+    insiders: list[tuple[str, str, float, str]],
+) -> list[tuple[str, str, float, str]]:
+    """Attackers where messages are exact and the server adds the noise, which only it knows."""
+    sees = "every message of every party"
+    return [
+        ("eavesdrops", f"{sees}, if the channel is not encrypted", 0.0,
+         "messages are exact: encrypt the channel"),
+        *((who, what, 1.0, "the noise is the server's") for who, what, _, _ in insiders),
+        ("the server", f"{sees} and every factor", 0.0,
+         "messages are exact: it must be trusted to add the noise"),
+    ]  # fmt: skip
 
 
 def _around_sums(secure: Thresholds, colluding: int) -> list[tuple[str, str, float, str]]:

@@ -216,8 +216,39 @@ def cautions_of(
         doubts += uncentred_caution(memory or {})
     if verdict is not None and plan.privacy is None:
         doubts += unchecked_caution(plan, verdict)
+    doubts += spread_caution(plan, memory or {})
     doubts += [*_unweighed_caution(plan), *known_limits(plan), *modes_caution(plan.model)]
     return [*doubts, *learning_caution(share, posterior.names), *_clipping_cautions(plan, clipped)]
+
+
+LOOSE = 0.25
+"""Largest relative error of a column's variance, due to noise, at which its interval is stated."""
+
+
+def spread_caution(plan: Plan, memory: Arrays) -> list[Caution]:
+    """Columns of private scoring whose variance is known too roughly from the released counts.
+
+    The posterior contains the noise of the counts to first order in the error of the variance.
+    """
+    combine = plan.rules.combine
+    if not isinstance(combine, ScoringServer) or "counts" not in memory:
+        return []
+    found = combine.marginals_of(memory)
+    error = np.sqrt(found.variance_error) / found.variance
+    loose = [place for place in combine.counted.numbers if error[place] > LOOSE]
+    if not loose:
+        return []
+    names = ", ".join(repr(combine.layout[place].source) for place in loose)
+    worst = float(np.max(error[loose]))
+    return [
+        Caution(
+            "too-narrow",
+            f"The spread of {names} within the declared bounds is known with an error of "
+            f"{worst:.0%}, due to the privacy noise, so intervals of its coefficient may be wrong; "
+            "declare narrower public bounds, or use method 'dp-scores', more records or a larger "
+            "epsilon",
+        )
+    ]
 
 
 MOST_OFF_CENTRE = 1.5

@@ -17,6 +17,7 @@ from tacit.models.predictive import draw_parameters, project
 from tacit.results.posterior import INTERVAL, Posterior
 from tacit.results.predict import predict
 from tacit.results.raw_records import Prepared, prepared_records, schema_of
+from tacit.results.saved import StoredModel
 from tacit.results.summary import DataFacts, declared_columns
 
 Kind = Literal["mean", "interval", "draws", "outcomes"]
@@ -51,6 +52,8 @@ def read_new(posterior: Posterior, data: DataFacts, records: Any) -> NewRecords:
         ``{"x": …}``, are used unchanged.
     """
     model = posterior.model
+    if isinstance(model, StoredModel):
+        raise model.refusal()
     if not posterior.family.is_proper(posterior.natural):
         raise ConfigError("the posterior is not a proper distribution and cannot predict")
     center, scale = outcome_unit(model, data)

@@ -52,7 +52,8 @@ class StoredModel(Model):
     def __init__(self, kind: str, names: tuple[str, ...], listed: bool) -> None:
         self.kind, self.names, self.listed = kind, names, listed  # pyright: ignore[reportAttributeAccessIssue]
 
-    def _refuse(self) -> ConfigError:
+    def refusal(self) -> ConfigError:
+        """Error that says how to load the fit with its model."""
         return ConfigError(
             f"this fit was loaded without its model ({self.kind!r} cannot be stored); give it: "
             "tacit.load(path, model=model)"
@@ -60,19 +61,19 @@ class StoredModel(Model):
 
     def log_likelihood(self, theta: Array, records: Records) -> Array:
         """Not stored."""
-        raise self._refuse()
+        raise self.refusal()
 
     def response(self, theta: Array, records: Records) -> Array:
         """Not stored."""
-        raise self._refuse()
+        raise self.refusal()
 
     def constrain(self, theta: Array) -> dict[str, Array]:
         """Not stored."""
-        raise self._refuse()
+        raise self.refusal()
 
     def prior(self, family: Family) -> Natural:
         """Not stored."""
-        raise self._refuse()
+        raise self.refusal()
 
 
 def model_settings(model: Model) -> dict[str, Any] | None:
@@ -185,7 +186,7 @@ def read_predictor(path: Path) -> Predictor:
     table = result.posterior
     model = read_model(result.model, tuple(table.names))
     if isinstance(model, StoredModel):
-        raise model._refuse()
+        raise model.refusal()
     natural = _read_natural(folder / POSTERIOR)
     family = _family(model, table.family, result.model.dimension, natural)
     cautions = [one.text for one in result.cautions]

@@ -98,6 +98,8 @@ def _replaced(records: Records, row: Records, unit: Unit) -> Records:
     for name in found:
         if name != PERSON:
             found[name][own] = row[name]
+    if unit == "person":  # a new person has a new id, here the smallest
+        found[PERSON][own] = np.min(records[PERSON]) - 1
     return found
 
 

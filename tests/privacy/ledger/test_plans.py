@@ -1,6 +1,7 @@
 """The plan of a run is in the chain: what a run was to release counts, finished or not."""
 
 import msgspec
+import numpy as np
 import pytest
 from ledger_worker import EVENT, TERMS, budget_of, zcdp
 
@@ -47,6 +48,17 @@ def test_the_plan_is_recorded_once_and_before_the_first_charge(path, ledger, dat
     with Ledger(path, epsilon=zcdp) as again:
         assert again.verify().sound
         assert again.check(dataset, [EVENT] * (VISITS - 3), run="one", **TERMS).total == ALONE
+
+
+def test_each_data_set_of_a_run_has_its_plan_whenever_it_is_first_charged(ledger, dataset):
+    """Live parties may share a ledger, and they have the same run."""
+    other = ledger.identify([], {"y": np.ones(3)})
+    set_budget(ledger, other, ALONE)
+    for one in (dataset, other):
+        visit(ledger, one, "one", f"0-{one.content}")
+    kinds = [row.kind for row in ledger.entries() if row.run == "one"]
+    assert kinds == ["plan", "charge"] * 2
+    assert not ledger.check(other, [EVENT], run="two", **TERMS).fits
 
 
 def test_no_other_run_beside_an_unfinished_one_that_was_planned_for_the_whole_budget(

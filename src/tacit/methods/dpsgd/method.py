@@ -188,6 +188,10 @@ class DPSGD(PrivateMethod):
     average_last: float = 0.5
     dtype: str = "float32"
 
+    @property
+    def needs_one_clip(self) -> bool:
+        return True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.steps >= 1:

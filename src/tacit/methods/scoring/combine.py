@@ -119,12 +119,13 @@ class ScoringServer:
         """Noise sd of each count."""
         return math.sqrt(self.counted.columns) * self.run.noise_sd(COUNTS_ROUND)
 
-    def _marginals(self, q: Natural) -> Marginals:
+    def marginals_of(self, q: Arrays) -> Marginals:
+        """Marginals of the columns from the released counts."""
         records = float(self.method.total_units)
         return marginals(self.layout, self.counted, q["counts"], self.count_noise_sd, records)
 
     def _mapped(self, q: Natural) -> Natural:
-        found = self._marginals(q)
+        found = self.marginals_of(q)
         scale = self._scale(found)
         point = self.prior.mean.copy()
         if self.bias is not None and found.outcome is not None:
@@ -151,7 +152,7 @@ class ScoringServer:
             return self.prior
         outputs = self.likelihood.outputs
         if self._autoscaled:
-            found = self._marginals(known)
+            found = self.marginals_of(known)
             centre = np.where(self.scaled, found.centre, 0.0)
             scale = self._column_scale(found)
             transform = scale_transform(self.layout, scale, centre, outputs)
@@ -178,14 +179,14 @@ class ScoringServer:
         """
         q = q | {"bend": self._bend(q)}
         public = self._public(q)
-        prior = public.to_x / self._prior_sd(self._marginals(q))[:, None]
+        prior = public.to_x / self._prior_sd(self.marginals_of(q))[:, None]
         factor, reach = choose_scale(
             self.likelihood,
             public.synthetic.z,
             public.records,
             prior.T @ prior,
             self._score_sd,
-            self._start(self._marginals(q)),
+            self._start(self.marginals_of(q)),
         )
         return q | {"scale": factor * q["scale"], "reach": np.array([reach])}
 
@@ -193,7 +194,7 @@ class ScoringServer:
         """Synthetic rows from counts and second moment, in the scale of the second moment."""
         key = q["counts"].tobytes() + q["moment"].tobytes()
         if self._drawn is None or self._drawn[0] != key:
-            found = self._marginals(q)
+            found = self.marginals_of(q)
             scale = self._scale(found)
             noise_sd = self.run.noise_sd(MOMENT_ROUND)
             drawn = correlated(self.layout, self.counted, found, scale, q["moment"], noise_sd)

@@ -206,6 +206,10 @@ class PrivateStatistics(PrivateMethod):
     _nonnegative: bool = False
     dtype: str = "float32"
 
+    @property
+    def needs_one_clip(self) -> bool:
+        return self.adaptive is not None or self.count_clipped
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_adaptive(self.adaptive)

@@ -165,6 +165,10 @@ class PrivateUpdate(PrivateMethod):
     clip_per_record: float | None = None
     dtype: str = "float32"
 
+    @property
+    def needs_one_clip(self) -> bool:
+        return self.adaptive is not None
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_adaptive(self.adaptive)

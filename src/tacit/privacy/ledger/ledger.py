@@ -400,7 +400,9 @@ class Ledger(LedgerReader):
         The state does not change until the entries are read back, so releases that share a budget
         are summed here before the comparison. Plans of runs that have begun are omitted.
         """
-        plans = [plan for plan in plans if wanted and not state.begun(plan.run)]
+        plans = [
+            plan for plan in plans if wanted and not state.begun(plan.run, plan.dataset.content)
+        ]
         exposure = self._exposure(state)
         by_dataset: dict[DatasetId, list[ReleaseRequest]] = {}
         for release in wanted:

@@ -223,9 +223,9 @@ class State:
         """Events that runs planned for exactly this content, by run."""
         return self._plans.get(content, {})
 
-    def begun(self, run: str) -> bool:
-        """True if the run has a plan or a charge."""
-        return any(run in runs for runs in (*self._plans.values(), *self._paid.values()))
+    def begun(self, run: str, content: str) -> bool:
+        """True if the run has a plan or a charge for exactly this content."""
+        return run in self._plans.get(content, {}) or run in self._paid.get(content, {})
 
     def runs_of(self, content: str) -> frozenset[str]:
         """Runs that were charged to exactly this content."""
