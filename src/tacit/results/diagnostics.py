@@ -221,8 +221,8 @@ def cautions_of(
     return [*doubts, *learning_caution(share, posterior.names), *_clipping_cautions(plan, clipped)]
 
 
-LOOSE = 0.25
-"""Largest relative error of a column's variance, due to noise, at which its interval is stated."""
+LOOSE = 1.0 / 3.0
+"""Largest relative error of a column's variance for which the first order is taken to suffice."""
 
 
 def spread_caution(plan: Plan, memory: Arrays) -> list[Caution]:
