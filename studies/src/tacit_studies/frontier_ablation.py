@@ -94,7 +94,7 @@ class PlainMap(PrivateScoring):
 
 
 class _PlainServer(ScoringServer):
-    def _marginals(self, q: Natural) -> Marginals:
+    def marginals_of(self, q: Natural) -> Marginals:
         found = super().marginals_of(q)
         square = found.variance + np.where(self.scaled, found.centre, 0.0) ** 2
         return found._replace(centre=np.zeros_like(found.centre), variance=square)
