@@ -34,7 +34,7 @@ live-demo: setup ## a server and four hospitals as processes over TLS on this ma
 
 OPTIMISED = $(shell grep -rl full_optimisation tests --include="test_*.py" | sort)
 # One more worker than cores where tests of live runs wait for most of their time. Ray starts
-# processes of its own: with more beside them its tests take several times as long.
+# further processes; with a third worker beside them its tests take several times as long.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 WORKERS ?= $(shell expr $(CORES) + 1)
 PYTEST = $(BIN)/python -m pytest --dist loadfile

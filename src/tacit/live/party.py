@@ -164,10 +164,10 @@ class LiveParty:
         return session
 
     async def _tell_approvals(self, server: str, context: Any) -> None:
-        """Tell the server which version its operator has approved since, as often as needed.
+        """Send each newly approved version to the server, until the server has stored it.
 
-        By a connection of its own, which is refused: the code of the refusal says that the
-        approval is kept. The run goes on meanwhile.
+        A separate connection is used, so that the run continues. The server refuses the connection;
+        the code of the refusal says that the approval is stored.
         """
         told: list[str] = []
         while True:

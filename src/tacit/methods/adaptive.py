@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -78,6 +78,27 @@ def check_adaptive(target: float | None) -> None:
     """Raise a ConfigError unless it is a quantile."""
     if target is not None and not 0 < target < 1:
         raise ConfigError(f"method.adaptive = {target}; it must be in (0, 1)")
+
+
+class Counting(Protocol):
+    """Settings of a method that determine the weight of its count."""
+
+    @property
+    def clip(self) -> float: ...
+    @property
+    def clip_end(self) -> float: ...
+    @property
+    def sampling_rate(self) -> float: ...
+
+
+def count_weight(method: Counting, rounds: int, steps: int = 1) -> Callable[[int], float]:
+    """ω times the share of the units in a batch, by round, for the mean of `steps` releases."""
+
+    def weight(number: int) -> float:
+        clip = method.clip * method.clip_end ** ((number - 1) / max(1, rounds - 1))
+        return tally_weight(tally_clip(clip)) * method.sampling_rate * math.sqrt(steps)
+
+    return weight
 
 
 class Counted(NamedTuple):

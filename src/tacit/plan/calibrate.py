@@ -159,7 +159,7 @@ def settle(
     lattice = LatticeShape(numbers, counted, together, most_units=units)
     _check(privacy, method, shapes, shares)
     _check_rates(privacy, method, shapes, live=elsewhere is not None)
-    clips = {name: _clip(privacy, method, name) for name in shapes}
+    clips = {name: clip_of(privacy, method, name) for name in shapes}
     known: dict[tuple, float] = {}
     noise = {
         name: clips[name] * _multiplier(privacy, method, name, shape, lattice, known)
@@ -303,7 +303,8 @@ def _together(
     return tuple(msgspec.structs.replace(once, count=count) for once, count in counts.items())
 
 
-def _clip(privacy: Privacy, method: Releasing, party: str) -> float:
+def clip_of(privacy: Privacy, method: Releasing, party: str) -> float:
+    """Clip of a party: its own one if declared, otherwise that of the method."""
     own = privacy.parties.get(party)
     if own is not None and own.clip is not None:
         return check_clip(own.clip, "clip")

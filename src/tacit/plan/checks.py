@@ -20,7 +20,7 @@ from tacit.methods.base import MAX_FULL_COVARIANCE, RunFacts
 from tacit.models import Model, Records
 from tacit.models.capabilities import Coefficients, GaussianSites, ImpliedVariance
 from tacit.models.prior import PRIOR_PARTY
-from tacit.plan.calibrate import PartyShape, Settled
+from tacit.plan.calibrate import PartyShape, Settled, clip_of
 from tacit.privacy.secure_sums import Thresholds
 from tacit.privacy.settings import Privacy
 from tacit.server.schedule import Schedule, StalenessDamping, resolved_damping
@@ -241,7 +241,7 @@ def settled_method(
         )
     if privacy.delta == 0:
         _check_pure(method, privacy)
-    _check_clips(method, privacy)
+    _check_clips(method, privacy, list(units))
     total = 0
     if privacy.adjacency == "replace-one":
         total = sum(units.values())
@@ -257,11 +257,11 @@ def settled_method(
     )
 
 
-def _check_clips(method: PrivateMethod, privacy: Privacy) -> None:
+def _check_clips(method: PrivateMethod, privacy: Privacy, parties: list[str]) -> None:
     """Refuse different clips where a common noise is divided by them."""
-    own = any(one.clip is not None for one in privacy.parties.values())
-    own = own or getattr(method, "clip_per_record", None) is not None
-    if own and privacy.aggregation != "plain" and method.needs_one_clip:
+    if privacy.aggregation == "plain" or not method.needs_one_clip:
+        return
+    if len({clip_of(privacy, method, party) for party in parties}) > 1:
         raise ConfigError(
             f"method.kind = {method.kind!r} with privacy.aggregation = {privacy.aggregation!r} and "
             "different clips of parties; the server divides sums by the clip, so a party with a "

@@ -235,7 +235,7 @@ def spread_caution(plan: Plan, memory: Arrays) -> list[Caution]:
         return []
     found = combine.marginals_of(memory)
     error = np.sqrt(found.variance_error) / found.variance
-    loose = [place for place in combine.counted.numbers if error[place] > LOOSE]
+    loose = [place for place in combine.counted.numbers if not error[place] <= LOOSE]
     if not loose:
         return []
     names = ", ".join(repr(combine.layout[place].source) for place in loose)

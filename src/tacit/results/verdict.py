@@ -7,9 +7,9 @@ round's step divided by the square of its damping (KL is quadratic in a short st
 can stop moving without being at an optimum, so `tacit.results.gradient_step` measures it if the
 records are available; if not, as in a live federation, `judge` says so.
 
-A round contains only the steps of its own parties. Every party that has not left must have
-contributed, and the rounds since its last contribution must not have moved q by more than that in
-total.
+A round contains only the steps of the parties that were asked in it. Every party that has not left
+must have contributed, and the rounds since its last contribution must not have moved q by more
+than that in total.
 
 In a private run every q contains the noise of its round, and the number of rounds is fixed before
 it starts. It counts as converged if all rounds were run and the last one moved q by at most

@@ -121,7 +121,7 @@ class _Reader:
     def checked(
         self, table: type[Any], good: dict[str, Any], faults: list[TacitError], suspect: set[str]
     ) -> tuple[Any, list[TacitError]]:
-        """The object, and the errors of its own checks.
+        """The object, and the errors that its constructor reports.
 
         Errors that name a key with another error are left out.
         """

@@ -42,6 +42,7 @@ from tacit.methods.adaptive import (
     adapted,
     check_adaptive,
     clip_scale,
+    count_weight,
     inner_clip,
     tally_clip,
     tally_of,
@@ -354,10 +355,7 @@ class DPSGD(PrivateMethod):
                 "not set; declare it, or use a fixed clip"
             )
 
-        def weight(number: int) -> float:
-            clip = self.clip * self.clip_end ** ((number - 1) / max(1, run.rounds - 1))
-            return tally_weight(tally_clip(clip)) * self.sampling_rate * math.sqrt(self.steps)
-
+        weight = count_weight(self, run.rounds, self.steps)
         return adapted(make, run, self.adaptive, Counted(self.total_units, weight))
 
     def _free_server(self, run: Run) -> Combine:

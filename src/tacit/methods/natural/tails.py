@@ -78,7 +78,7 @@ def after_tails(solver: NaturalSolver, shared: Shared, memory: Arrays, answers: 
     log_density = tail_draws(theta.shape[1])[1]
     found = weigh_draws(theta, log_density, solver.log_joint(theta, answers))
     memory |= found.facts
-    if not found.believed or found.pareto_k > MAX_TAILS_K:
+    if not (found.believed and found.pareto_k <= MAX_TAILS_K):
         public = {"mean": memory["q.mean"], "root": memory["q.root"]}
         return split_phases.begin(solver, shared._replace(public=public), memory)
     root = found.root(memory["q.root"])

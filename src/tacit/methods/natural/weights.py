@@ -60,7 +60,7 @@ class Weighed(NamedTuple):
     @property
     def uneven(self) -> bool:
         """True if draws with heavier tails would give better moments."""
-        return self.effective_share < CLOSE_SHARE
+        return not self.effective_share >= CLOSE_SHARE
 
     @property
     def believed(self) -> bool:
@@ -70,8 +70,8 @@ class Weighed(NamedTuple):
     @property
     def usable(self) -> bool:
         """True if weighted moments are better than unweighted ones."""
-        heavy = self.pareto_k > MAX_PARETO_K or self.effective_share < LEAST_SHARE
-        return not self.even and not heavy
+        light = self.pareto_k <= MAX_PARETO_K and self.effective_share >= LEAST_SHARE
+        return not self.even and light
 
     @property
     def facts(self) -> Arrays:

@@ -50,6 +50,7 @@ from tacit.methods.adaptive import (
     adapted,
     check_adaptive,
     clip_scale,
+    count_weight,
     inner_clip,
     noted,
     tally_clip,
@@ -438,10 +439,7 @@ class PrivateStatistics(PrivateMethod):
                 "need the total number of records, which is not set; declare it, or leave them out"
             )
 
-        def weight(number: int) -> float:
-            clip = self.clip * self.clip_end ** ((number - 1) / max(1, run.rounds - 1))
-            return tally_weight(tally_clip(clip)) * self.sampling_rate
-
+        weight = count_weight(self, run.rounds)
         counted = Counted(self.total_units, weight, signed=not self._nonnegative)
         combine = self._summing(run)
         if self.adaptive is not None:

@@ -53,6 +53,7 @@ from tacit.methods.adaptive import (
     adapted,
     check_adaptive,
     clip_scale,
+    count_weight,
     inner_clip,
     tally_clip,
     tally_of,
@@ -337,10 +338,7 @@ class PrivateUpdate(PrivateMethod):
         if self.adaptive is None:
             return self._combining(run)
 
-        def weight(number: int) -> float:
-            clip = self.clip * self.clip_end ** ((number - 1) / max(1, run.rounds - 1))
-            return tally_weight(tally_clip(clip)) * self.sampling_rate
-
+        weight = count_weight(self, run.rounds)
         return adapted(
             self._combining, run, self.adaptive, Counted(run.parties * self.shards_of(0), weight)
         )
