@@ -451,7 +451,7 @@ def test_wide_intervals_are_announced_before_anything_is_spent():
     records = {"x": rng.normal(size=3_000), "group": group, "y": rng.normal(size=3_000)}
     parties = {str(i): {key: v[i::3] for key, v in records.items()} for i in range(3)}
     model = from_numpyro(grouped, GROUPED, columns={"group": 3})
-    words = r"Expect intervals about [\d.]+ times as wide .*those of levels that fewer than"
+    words = r"Expect intervals about [\d.]+ times as wide .*times for levels with under"
     with pytest.warns(WideIntervalsWarning, match=words), pytest.raises(InterruptedError):
         tacit.fit(
             model,

@@ -1,4 +1,4 @@
-"""A multivariate normal with mean and root stored beside its natural parameters.
+"""A multivariate normal whose mean and root are stored in addition to its natural parameters.
 
 Natural parameters contain the precision matrix, whose condition number is the square of that of the
 root: in float64 they lose directions that are 10⁸ times wider than others. A result therefore
@@ -33,7 +33,7 @@ class RootedGaussian(FullGaussian):
 
     @property
     def stored_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the arrays stored beside the natural parameters, including `draws` if any."""
+        """Shapes of the arrays stored with the natural parameters, including `draws` if any."""
         return {
             "mean": (self.dimension,),
             "root": (self.dimension, self.dimension),

@@ -2,19 +2,19 @@
 
 The scaled contributions cᵢ/S are clipped to C, with a public scale S: requests publish log S. With
 every sum a party releases the number of its units within the clip, as an extra coordinate of the
-same release: (Σ clip(cᵢ/S), ω Σ ±½). Its norm bound is √(C² + ω²/4), ω = w·C, which is what is
-charged. Where no coordinate of a contribution is negative the extra one is 0 or ω/2 instead of
-±ω/2: the bound is the same, and two contributions are still at most √2 times it apart. A unit is a
-record, a person, a shard or a whole party: whatever makes one contribution.
+same release: (Σ clip(cᵢ/S), ω Σ ±½). The charged clip is its norm bound, √(C² + ω²/4) with ω = w·C.
+If no coordinate of a contribution is negative, the extra coordinate is 0 or ω/2 instead of ±ω/2.
+The bound is the same, and the distance between two contributions is still at most √2 times the
+bound. A unit is a record, a person, a shard or a whole party: whatever makes one contribution.
 
 From the noisy share f of units within the clip the server sets
 
     log S ← log S + η(γ − f)/(1 + v),
 
 so that S·C converges to the γ-quantile (Andrew et al. 2021, geometric updates). v is the variance
-of the noise in f, which is public. For thousands of records it is next to 0; for ten parties it may
-be 10, and without it S would be a random walk with steps of several η. The clip of the event never
-changes: S is public, and a sum times a public number is post-processing.
+of the noise in f, which is public. For thousands of records v is close to 0. For ten parties it may
+be 10; without the division by 1 + v, log S would then be a random walk with steps of several η. The
+clip of the event never changes: S is public, and a sum times a public number is post-processing.
 
 The same coordinate without a scale counts clipped units (`count_clipped` of `PrivateStatistics`).
 """
@@ -35,13 +35,13 @@ from tacit.server.combine import Combine, RoundSum, Run, Shared
 SCALE = "log_scale"
 """The public logarithm of S."""
 WITHIN = "within_clip"
-"""The released Σ ±½ over the units, +½ if within the clip; Σ 0 or ½ if not signed."""
+"""The released sum over the units: ½ if within the clip, else −½ (0 if not signed)."""
 WEIGHT = 0.5
 """w: weight of the count relative to the clip. At ½ the sum's noise grows by 3 %."""
 RATE = 0.5
 MAX_LOG_SCALE = 30.0
 SHARE, SHARE_SD = "share_within", "share_within_sd"
-"""Names in the server's memory of the last share of units within the clip, and of its noise."""
+"""Names, in the server's memory, of the last share of units within the clip and its noise sd."""
 
 
 def tally_clip(clip: float) -> float:
@@ -59,7 +59,7 @@ def tally_weight(bound: Array) -> Array:
 
 
 def inner_clip(bound: Array) -> Array:
-    """C, from the clip of an event: what `tally_clip` made of it."""
+    """C, from the clip of an event: the inverse of `tally_clip`."""
     return bound / tally_clip(1.0) * (1.0 - 1e-12)
 
 
@@ -75,7 +75,7 @@ def clip_scale(public: Arrays) -> Array:
 
 
 def check_adaptive(target: float | None) -> None:
-    """Raise a ConfigError unless it is a quantile."""
+    """Raise a ConfigError unless `target` is in (0, 1)."""
     if target is not None and not 0 < target < 1:
         raise ConfigError(f"method.adaptive = {target}; it must be in (0, 1)")
 
@@ -102,7 +102,7 @@ def count_weight(method: Counting, rounds: int, steps: int = 1) -> Callable[[int
 
 
 class Counted(NamedTuple):
-    """How a share of units within the clip follows from the counts of a round."""
+    """Converts the counts of a round to the share of units within the clip."""
 
     units: float
     """Public number of units of all parties."""

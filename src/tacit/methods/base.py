@@ -37,8 +37,8 @@ class Task(NamedTuple):
     publishes for it; q and factor are None if the stage does not use them. `memory` is the method's
     memory at this party (`LocalMethod.memory`), and `damping` the share of its change that will be
     sent. `begun` is the result of `LocalMethod.begin` for `start`, or None if the method has to
-    compute it. `words` are the numbers of seed, party and visit from which the public key of
-    `answer` is derived; they are not a source of noise.
+    compute it. The public key of `answer` is derived from `words`, which are numbers computed from
+    seed, party and visit; they are not a source of noise.
 
     Parameters
     ----------
@@ -162,11 +162,11 @@ class LocalMethod(abc.ABC):
 
     kind: ClassVar[str]
     second_order: ClassVar[bool] = False
-    """True if answers contain the exact curvature of the likelihood, so that those of many
+    """True if answers contain the exact curvature of the likelihood, so that answers of many
     parties may be multiplied into a full-covariance q at once without damping.
     """
     eager: ClassVar[bool] = False
-    """True if it supports models that are not traceable."""
+    """True if the method supports models that are not traceable."""
     uses_key: ClassVar[bool] = True
     """True if `answer` needs the public random key; otherwise none is made in NumPy."""
     private: ClassVar[bool] = False
@@ -175,7 +175,7 @@ class LocalMethod(abc.ABC):
     """Floating-point type of the records; natural parameters are always float64."""
 
     damping: ClassVar[float | None] = None
-    """Default damping of this method; None for `resolved_damping`."""
+    """Default damping of this method; None: `resolved_damping` determines it."""
     usual_rounds: ClassVar[int] = USUAL_ROUNDS
     """Number of rounds if none is given."""
     average_last: float = 0.0
@@ -248,8 +248,8 @@ class LocalMethod(abc.ABC):
     ) -> Arrays:
         """Convert released integers to the arrays of `released_shapes`, in NumPy.
 
-        `event` is that of the agreed plan and has the public step. Linear in the integers if only a
-        sum over parties is used, with the product of their factors in `asked`.
+        `event` comes from the agreed plan and has the public step. If only a sum over parties is
+        used, the conversion is linear in the integers and `asked` has the product of their factors.
 
         Parameters
         ----------

@@ -17,7 +17,7 @@ from tacit.pvi import cavity
 from tacit.support.compiler import jax, jnp
 from tacit.support.validation import check_fields
 
-SLOWEST = 0.05  # of the learning rate, at the end of a round
+SLOWEST = 0.05  # learning rate at the end of a round, relative to its start
 
 
 @dataclass(frozen=True, kw_only=True)

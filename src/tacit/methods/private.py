@@ -224,8 +224,8 @@ class PrivateMethod(LocalMethod, abc.ABC):
     def needs_one_clip(self) -> bool:
         """True if the server divides sums by the clip.
 
-        Parties with other clips would then have other shares of a common noise, and a party with a
-        smaller clip less noise than it is charged for.
+        Parties with different clips would then have different shares of a common noise, and a party
+        with a smaller clip would have less noise than it is charged for.
         """
         return False
 

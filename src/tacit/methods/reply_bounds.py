@@ -21,11 +21,11 @@ where m is the mean of the q at which it was evaluated:
 | linear, mean  | (largest y + Σ b_j m_j)/σ² | 1/σ²  |
 
 Expectations over q keep these inequalities. Damped and repeated steps are convex combinations of
-sites and of t, for which the first two hold as well. The third is checked if m is known; if only
-the party knows m, by the bound on m in `reply_bounds_local`.
+sites and of t, for which the first two hold as well. The third is checked if m is known. If only
+the party knows m, the check uses the bound on m in `reply_bounds_local`.
 
-**Every model.** q·Δ with the q that the party was sent is a weighted geometric mean of q and qₘ,
-both proper: if it is improper, the party's answer was.
+**Every model.** With the q that was sent to the party, q·Δ is a weighted geometric mean of q and
+qₘ. If q·Δ is improper, so was the party's answer qₘ.
 
 **Rounding.** A sum of n terms in a floating-point type of unit roundoff u is off by at most λ√n·u
 of the sum of their sizes, except with probability 2 exp(−λ²/2) (Higham and Mary 2019); λ = 8.
@@ -51,7 +51,7 @@ from tacit.models.statistics import whole
 from tacit.pvi import divide, multiply, power
 
 IMPROPER_MARGIN = 1e-2
-"""An eigenvalue of the precision, scaled to a unit diagonal, that is below minus this is not
+"""An eigenvalue of the precision (scaled to a unit diagonal) below −`IMPROPER_MARGIN` is not
 rounding. For smaller violations `tacit.server.step` refuses the round.
 """
 
@@ -333,7 +333,8 @@ def _broken_path(
 
     With cavity precision Λ_c and mean m_c a step of length β moves the mean by
     Λ_{k+1}(m_{k+1} − m_k) = β(g_k + Λ_c(m_c − m_k)), |g_k| ≤ n b S, and Λ_{k+1} is at least the
-    mean of Λ_k and Λ_c with weights 1 − β and β. This is far above typical values, but finite.
+    mean of Λ_k and Λ_c with weights 1 − β and β. This bound is far above typical values, but
+    finite.
     """
     assert isinstance(model, GaussianSites)
     rest = divide(exchange.q, exchange.factor)

@@ -22,8 +22,8 @@ full covariance. The left side is linear in the site, so this holds for convex c
 covers the part of the sent factor t that short steps leave, if |t_linear − P_t m_c| is allowed as
 well, and the full step that is the reply if no step lowers F.
 
-**L(q₀)** is at most n(ℓ₀ + S·E) for a log-likelihood of slope S, where ℓ₀ is its range at η = 0, E
-bounds the average over records of E_q|η|; for a linear model it is n(y + E)²/2σ².
+**L(q₀)** is at most n(ℓ₀ + S·E) for a log-likelihood of slope S, where ℓ₀ is its range at η = 0 and
+E bounds the average over records of E_q|η|. For a linear model it is at most n(y + E)²/2σ².
 
 **The first visit, full covariance.** With u = g + h(η₀ − x·m_c) for each record, A = Λ_c + P and
 m₀ − m_c = A⁻¹Xᵀu: both ‖m₀ − m_c‖² in Λ_c and Σ h(x·(m₀ − m_c))² are at most Σ u²/h = nU. From the

@@ -115,8 +115,8 @@ def broken_sum_bound(
 ) -> BrokenBound | None:
     """Check that a sum of integers of `terms` parties is within its possible range.
 
-    Each of at most `records` contributions has norm C, each party's noise variance σ²/s with s
-    `shares`, and rounding moves each party's sum by at most √d/2 steps.
+    Each of at most `records` contributions has norm at most C, the noise of each party has variance
+    σ²/`shares`, and rounding moves each party's sum by at most √d/2 steps.
     """
     event = settled.events_at(visit) or settled.events_at(0)
     clip, step = event[0].clip, event[0].step
@@ -250,7 +250,7 @@ def _broken_gradient(
         for natural in (exchange.q, exchange.factor, exchange.released)
     )
     scale = 1.0 if method.adaptive is None else float(clip_scale(exchange.public))
-    # A step that the server makes arrives whole: as one of length 1 that averages nothing.
+    # If the server makes the step, the reply is a full step: length 1, without averaging.
     whole_step = method.steps_at_server
     settled, number = exchange.settled, 0.0 if whole_step else float(exchange.visit)
     noise_sd = scale * event.noise_sd

@@ -3,7 +3,7 @@
 The same step length and isotropic noise in all directions work best for uncorrelated features of
 equal scale. The first visit releases only the second moment of a party's features, as a noisy sum
 (a unit's x xᵀ has Frobenius norm ‖x‖² ≤ B² by clipping). The server adds these to M, repairs the
-effect of the noise, and from then on sends, besides q, the scale-free map
+effect of the noise, and from then on sends, in addition to q, the scale-free map
 
     A = √(tr M / d) M^(−½)          (symmetric, of mean-square size about 1)
 
@@ -11,9 +11,9 @@ by which every party multiplies its x. The inner method learns θ̃ from x A, si
 θ = A θ̃. At the end q(θ̃) = N(m, S) is read as q(θ) = N(A m, A S A): a full covariance, although a
 mean-field one was learned. Everything after the first release is post-processing.
 
-**The prior holds in whitened coordinates**: θ̃ ~ N(μ, σ²), so that θ ~ N(A μ, σ² A²). With μ = 0
-this keeps the size of linear predictors, and allows larger coefficients for features with little
-variation of their own.
+**The prior applies in whitened coordinates**: θ̃ ~ N(μ, σ²), so that θ ~ N(A μ, σ² A²). With μ = 0
+this keeps the size of linear predictors, and allows larger coefficients for features that vary
+little.
 
 **Cost.** The first release has `share` of the run's budget: for unsampled Gaussian releases μ² =
 (sensitivity/s)² adds up, and the first has share/(1 − share) times the μ² of all others together. A
@@ -97,7 +97,7 @@ class Whitened(PrivateMethod):
         """The inner method, bound to the same run."""
         return replace(self.inner, _run=self._run)
 
-    # Class attributes that the plan and the engines read are the inner method's.
+    # Class attributes that the plan and the engines read come from the inner method.
 
     @property
     def units(self) -> tuple[Unit, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]

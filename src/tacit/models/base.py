@@ -56,7 +56,7 @@ def checked_names(names: Sequence[str], argument: str = "names") -> tuple[str, .
 
 
 def checked_layout(columns: tuple[str, ...], layout: Layout | None) -> Layout:
-    """The layout of columns of x: one feature per column, without declarations if none is given."""
+    """One feature per column of x: the given layout, or features without declarations."""
     layout = unknown_layout(columns) if layout is None else layout
     if len(layout) != len(columns):
         raise ConfigError(
@@ -168,7 +168,7 @@ class Model(abc.ABC):
     is_prior: ClassVar[bool] = False
     """True for the pseudo-party that represents a prior outside the family."""
     multimodal: ClassVar[bool] = False
-    """True when the posterior has many equivalent modes, as a neural network's has."""
+    """True if the posterior has many equivalent modes, as for a neural network."""
     traceable: ClassVar[bool] = True
     """False if the model computes in NumPy; parties are then computed one at a time."""
     ties_at_prior: ClassVar[bool] = False
@@ -176,7 +176,7 @@ class Model(abc.ABC):
     nonnegative_statistics: ClassVar[bool] = False
     """True if no coordinate of `statistics` is ever negative."""
     rounding_grows: ClassVar[bool] = False
-    """True if for some q rounding errors grow as large as the values (by an iteration or a
+    """True if, for some q, rounding errors grow as large as the values (by an iteration or a
     discontinuity). Results then depend on array shapes.
     """
     summed_parts: ClassVar[float] = 1.0

@@ -1,8 +1,8 @@
 """Optional abilities of a model, as protocols that methods check for.
 
-A model has an ability if it has its methods; no declaration is needed. A new likelihood is one file
-that implements the abilities it supports. `tacit.testing.check_model` compares each with the
-log-likelihood.
+A model has an ability if it defines the methods of the protocol; no declaration is needed. A new
+likelihood is one file that implements the abilities it supports. `tacit.testing.check_model`
+compares each with the log-likelihood.
 
 | ability | used by |
 | --- | --- |

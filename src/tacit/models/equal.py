@@ -70,7 +70,7 @@ class _ByValue:
 
 @functools.lru_cache(maxsize=MOST_KEPT)
 def _copy_of_first(equal: _ByValue) -> Model:
-    return copy.deepcopy(equal.model)  # whatever becomes of the model, this one stays as it is
+    return copy.deepcopy(equal.model)  # so that later changes of the model have no effect
 
 
 def _hashable(value: Any) -> Hashable:

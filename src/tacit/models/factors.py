@@ -284,7 +284,7 @@ class FactorModel(ColumnModel):
         scale = square / count
         i, j = np.triu_indices(self.width)
         if answer.noise_sd > 0.0 and float(known["found_error"]) < RELIABLE:
-            # Clipping shortens long records: their mean squared distance is known otherwise.
+            # Clipping shortens long records: correct the trace by the known mean squared distance.
             trace = max(float(np.sum(answer.total[i == j])) * scale, 1e-300)
             scale *= min(max(float(known["found"]) / trace, 1.0), MOST_RESCALED)
         upper = answer.total * np.where(i == j, 1.0, HALF) * scale

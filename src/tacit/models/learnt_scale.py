@@ -102,9 +102,9 @@ class LearntScalePrior(NamedTuple):
         scales.
 
         It is comparable with the variances of the posterior whose moments are given. For an exact
-        posterior it is that of Student-t draws, ν/(ν − 2)·E[τ² | R]. For a normal q, where the
-        prior acts as a normal with precisions c, it is 1/c: with E[τ²] instead, an unknown τ would
-        look like information.
+        posterior it is the variance of Student-t draws, ν/(ν − 2)·E[τ² | R]. For a normal q, where
+        the prior acts as a normal with precisions c, it is 1/c: with E[τ²] instead, an unknown τ
+        would look like information.
         """
         free = self.column >= 0
         square = np.square(self.transform @ (mean - self.mean))

@@ -207,7 +207,7 @@ def _proposed(proposal: Proposal, place: Array) -> tuple[Array, Array]:
         values = jnp.maximum(jnp.floor(location + scale * standard), 0.0)
         low, high = (values - location) / scale, (values + 1.0 - location) / scale
         mass = jnp.where(low > 0, _t2_tail(low) - _t2_tail(high), _t2_tail(-high) - _t2_tail(-low))
-        mass = jnp.where(values > 0, mass, _t2_tail(-high))  # all that is below 1 counts as 0
+        mass = jnp.where(values > 0, mass, _t2_tail(-high))  # values below 1 become 0
         return values, jnp.log(jnp.maximum(mass, 1e-300))
     density = -1.5 * jnp.log(2.0 + standard**2) - jnp.log(scale)
     values = location + scale * standard

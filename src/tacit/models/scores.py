@@ -136,9 +136,9 @@ class ScoreLikelihood(abc.ABC):
         """Covariance of the error in H(θ − θ̄) due to an error in the second moment.
 
         H is about κn times the covariance of z = B y, where κ is the mean of its weights. An error
-        of variance Dᵢⱼ in that of y gives an error of covariance (κn)² B diag(D s) B in H(θ − θ̄),
-        where s are the expected squares of θ − θ̄ on y: posterior variances `spread`, and squares
-        of m − θ̄ = `gap`; `told` maps weights on z to weights on y.
+        of variance Dᵢⱼ in the covariance of y gives an error of covariance (κn)² B diag(D s) B in
+        H(θ − θ̄), where s are the expected squares of θ − θ̄ on y: posterior variances `spread`,
+        and squares of m − θ̄ = `gap`; `told` maps weights on z to weights on y.
         """
         size = np.trace(curvature) / max(np.sum(z * z) / len(z), 1e-300)
         square = np.sum((told @ spread) * told, axis=1) + np.square(told @ gap)

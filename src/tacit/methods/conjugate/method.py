@@ -39,9 +39,9 @@ from tacit.server.schedule import Schedule
 from tacit.support.validation import check_fields
 
 SETTLED_KL = 1e-6
-"""Nats per parameter that an exact round may still move q when the run has converged."""
+"""An exact run has converged if a round moves q by fewer nats per parameter."""
 NOISY_CHANGE = 0.05
-"""Nats per record that the last round of a private run may move the density of the records."""
+"""A private run has converged if its last round moves the density by fewer nats per record."""
 KEPT = "kept."
 """Prefix of arrays that the server keeps but does not publish."""
 
@@ -85,7 +85,7 @@ def _advanced(
 
 @dataclass(frozen=True, kw_only=True)
 class _Staged(LocalMethod):
-    """What both methods take from their model's stages."""
+    """Common part of both methods, determined by the stages of the model."""
 
     eager: ClassVar[bool] = True
     uses_key: ClassVar[bool] = False
@@ -317,7 +317,7 @@ def _judged(
 ) -> tuple[bool, str]:
     """Verdict from the last round's movement of q, in nats of density per record.
 
-    q does not include the noise, so its own sds are no measure of how far a round may move it.
+    q does not include the noise, so the sds of q do not show how far a round may move it.
     """
     assert isinstance(model, ConjugateExponential)
     rounds = [line for line in log if line["event"] == "round"]

@@ -212,7 +212,7 @@ def _largest(contributions: Any, records: Records, weights: Array, own: Free, la
         return jnp.max(jnp.stack(norms), axis=0)
 
     total = jnp.sum(jax.lax.map(worst, alone), axis=0)
-    # The actual norm is still a bound for an unknown label, and with rounding.
+    # At least the actual norm, in case the label is unknown or rounding makes `total` smaller.
     return jnp.maximum(total, _norms(own))
 
 

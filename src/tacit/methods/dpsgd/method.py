@@ -14,8 +14,8 @@ out the noise of a nearly constant quantity. The momentum v consists of released
 rounds the server keeps it (the memory of `floored_step`), so a party has no state.
 
 With one step per round the changes of b and L are linear in (G, K) and in the party's factor, and
-η does not depend on the party. So the sum of the parties' changes is the change that their summed
-releases and the product of their factors make: under aggregation "secure" and "trusted" the server
+η does not depend on the party. So the sum of the parties' changes can be computed from the sum of
+their releases and the product of their factors: under aggregation "secure" and "trusted" the server
 sees sums only and takes the step itself (`from_integers`).
 
 `optimiser` "adam" or "sgd" makes steps in m and the log-sd of q from the same releases
@@ -111,9 +111,9 @@ class DPSGD(PrivateMethod):
     records is as good for the same budget and takes fewer steps. `precision` determines what is
     released besides the gradient: one number, the mean information of a coordinate; one number per
     coordinate; the gradient in the log-sds, as in the published DP-SGD on mean and log-variance; or
-    nothing, which leaves Λ at the model's start. `precision_weight` is that part's share in the
-    clip (ω or κ of `dpsgd.clipping`), by default max(1, d/11) or 1. `max_noise` bounds
-    the step if the signal is weak: the noise of a whole run moves m by about that much at most. The
+    nothing, which leaves Λ at the model's start. `precision_weight` is the share of these numbers
+    in the clip (ω or κ of `dpsgd.clipping`), by default max(1, d/11) or 1. `max_noise` bounds the
+    step if the signal is weak: the noise of a whole run moves m by at most about `max_noise`. The
     step is `step_end` times as long at the last visit as at the first. `adaptive` = γ moves the
     clip from `clip` to the γ-quantile of the contributions' norms (`tacit.methods.adaptive`).
 
@@ -122,14 +122,15 @@ class DPSGD(PrivateMethod):
     steps of length η with momentum β are stable while η times the curvature over L is below
     2(1 + β). Clipping does not change this, because it shortens gradient and information of a
     record by the same factor. L is a mean over all releases, by the same rule for every party: step
-    lengths that differ between parties would move the fixed point. A "fixed" precision does not
-    measure the curvature; its default, 2.4 Λ/(C n), moves m by at most 2.4/(1 − β) in one round.
+    lengths that differ between parties would move the fixed point. With a "fixed" precision the
+    curvature is not measured; the default is then 2.4 Λ/(C n), which moves m by at most 2.4/(1 − β)
+    in one round.
 
     "adam" and "sgd" move mean and log-sd of q instead. `step_size` is the learning rate of Adam;
     for SGD it applies to the gradient divided by C n, so that n units of norm C move m by at most
     `step_size`. The default is D/√T for T steps over all parties, the usual rate for T noisy unit
-    gradients over a distance D, which is the prior's sd, at most 1. SGD learns far more slowly; it
-    is provided for comparison.
+    gradients over a distance D. D is the prior's sd, at most 1. SGD learns far more slowly; it is
+    provided for comparison.
 
     Parameters
     ----------
@@ -329,9 +330,9 @@ class DPSGD(PrivateMethod):
     def own_releases(self) -> bool:
         """True with several steps per visit.
 
-        At the posterior a party's likelihood differs from an equal share of all if its records
-        differ from the others'. Starting from an equal share, its steps would lead away from the
-        posterior, further with more steps.
+        If the records of a party differ from those of other parties, its likelihood is not an equal
+        share of the total. Steps that start from an equal share would then lead away from the
+        posterior, and more steps would lead further away.
         """
         return self.steps > 1
 
@@ -557,9 +558,9 @@ class DPSGD(PrivateMethod):
         """Step length η, reduced if the noise of the whole run would move m beyond `max_noise`.
 
         Each of T releases of each of M parties eventually moves a coordinate of m by noise of sd η
-        s/(Λ(1 − β)), so that the whole run moves m by about η s √(TMd)/(Λ(1 − β)). Λ is that of q,
-        but at least its noise. In the first round it is small, which keeps the first steps short: a
-        wide q does not show the curvature of a narrow one.
+        s/(Λ(1 − β)), so that the whole run moves m by about η s √(TMd)/(Λ(1 − β)). Λ is the
+        precision of q, but at least its noise. In the first round Λ is small, which keeps the first
+        steps short: a wide q does not show the curvature of a narrow one.
         """
         xp = namespace(known)
         size, dimension = self.step_size, model.dimension
@@ -572,7 +573,7 @@ class DPSGD(PrivateMethod):
         if size is None:
             size = min(0.5, STABLE_SHARE * 2.0 * (1.0 + self.beta) / dimension)
         parties = math.sqrt(self.parties)
-        if self.aggregation != "plain":  # `noise_sd` is that of `shares` parties together
+        if self.aggregation != "plain":  # `noise_sd` is the noise of `shares` parties
             parties = parties / xp.sqrt(terms.shares)
         doubt = self.precision_noise(model, 1.0) * terms.noise_sd
         known = xp.maximum(known, parties * doubt / xp.sqrt(number + 1.0))
@@ -624,7 +625,7 @@ class DPSGD(PrivateMethod):
     ) -> Callable[[Records, Array], Bounded]:
         """The clipped sum as a function of records and weights.
 
-        A given tally replaces that of an adaptive clip.
+        A given `tally` replaces the tally of an adaptive clip.
         """
         maps, clip = self._maps(model, free, scale), task.terms.clips[0]
         if self.adaptive is not None:

@@ -6,20 +6,21 @@ and in the log-sd l, s = eˡ, is
 
     ∂/∂m = G + r − R∘m,        ∂/∂l = 1 − (K + R)∘s²      (MEng 4.19, with a log-sd).
 
-Only G and K depend on records, and both were clipped, noised and charged before they come here: a
-step is post-processing, so that the optimiser changes neither sensitivity nor ε.
+Only G and K depend on records, and both are clipped, noised and charged before a step uses them. A
+step is post-processing, so the optimiser changes neither sensitivity nor ε.
 
-**Adam** (Kingma and Ba 2015, algorithm 1) is that of `tacit.methods.adam` with a constant rate.
+**Adam** (Kingma and Ba 2015, algorithm 1) is implemented in `tacit.methods.adam`; its rate is
+constant here.
 **SGD** is v ← βv + g, φ ← φ + ρ∘v (MEng Alg. 1 for β = 0). The gradient in l is limited to ±1
-before it is used (the threshold of MEng §4.2.1): where s is still wide both it and its noise are
-far larger than 1, the curvature in l near the optimum being 2, and Adam's second moment would
-remember them for a thousand steps.
+before it is used (the threshold of MEng §4.2.1): while s is still large, this gradient and its
+noise are far larger than 1, and Adam's second moment would remember them for a thousand steps. Near
+the optimum the curvature in l is 2.
 
 **Where the steps are made.** With several steps per visit the party makes them, from moments that
 start at zero; the server repeats them from the released integers. With one step per visit a party
 sends G and K as a whole step in natural parameters, and the server makes one step from their sum
 over the parties, with moments that it keeps: with factors (bₘ, Lₘ), Σₘ (Gₘ − bₘ + Lₘ∘m) is the
-gradient of the global ELBO in m, and −Σₘ (Kₘ − Lₘ)/Λ the one in l.
+gradient of the global ELBO in m, and −Σₘ (Kₘ − Lₘ)/Λ is its gradient in l.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from tacit.server.combine import Combine, RoundSum, Run, Shared
 OptimiserName = Literal["natural", "adam", "sgd"]
 NAMES = ("location", "scale")
 MOMENTUM: dict[OptimiserName, float] = {"natural": 0.5, "adam": 0.9, "sgd": 0.0}
-"""β, or β₁ of Adam, where none is given."""
+"""Default momentum: β, or β₁ of Adam."""
 LIMIT = 1.0
 """Largest gradient in a log-sd that is used."""
 

@@ -28,13 +28,13 @@ MAX_EVALUATIONS = 200
 """Largest number of evaluations of the local free energy in one answer."""
 SHORTEST_STEP = 1e-5
 SETTLED = 1e-9
-"""Nats: the optimisation ends when a full step gains less."""
+"""The optimisation ends when a full step lowers the free energy by fewer nats."""
 ENERGY_SLACK = 1e-7
 """Nats by which a step may raise the free energy: the error of quadrature."""
 ROUNDED_PRECISION = 1e-13
-"""Precision, relative to a diagonal element, below which it is rounding error."""
+"""Precisions below this multiple of the diagonal element are rounding errors."""
 ENERGY_ROUNDING = 1e-12
-"""Differences of the free energy, relative to itself, below which they are rounding errors."""
+"""Differences of the free energy below this multiple of its value are rounding errors."""
 LEAST_CURVATURE, MOST_CURVATURE = 0.25, 1e6
 """Bounds on the precision after one step, relative to that of q."""
 GENERIC_MEAN_FIELD_STEP = 0.15
@@ -62,7 +62,7 @@ def _plain_steps(method: NaturalVI, model: GaussianSites, family: Family, task: 
         target = power(multiply(rest, site), length)
         return multiply(power(natural, 1.0 - length), target), loss
 
-    # The first step stands outside the scan: alone, it is one fused pass over the numbers.
+    # The first step is outside the scan, so that it compiles to one fused pass over the numbers.
     constant = length == 1.0 or not model.first_step_whole
     first = length if constant else jnp.where(task.initial, 1.0, length)
     natural, loss = step(task.start, first, task.begun)
@@ -88,8 +88,8 @@ class _Walk(NamedTuple):
 def _optimise(model: Model, family: Family, rest: Natural, task: Task, longest: float) -> Answer:
     """Safeguarded steps to the minimum of −E_q[log p(xₘ|θ)] + KL(q ‖ cavity).
 
-    A party that has not answered before starts at predictors from its own data: q may be so wide in
-    their units that no quadrature node is in the region where the likelihood is curved.
+    A party that has not answered before starts at predictors from its own data: q may be so wide
+    that no quadrature node is in the region where the likelihood is curved.
     """
     at_q = task.begun or moments(family, task.start)
     centre = at_q["mean"]
@@ -113,7 +113,7 @@ def _optimise(model: Model, family: Family, rest: Natural, task: Task, longest: 
         moved = multiply(power(walk.natural, 1.0 - walk.length), power(walk.target, walk.length))
         target, energy = look(moved)
         rounding = ENERGY_ROUNDING * jnp.abs(walk.energy)
-        better = energy <= walk.energy + ENERGY_SLACK + rounding  # not a number is not better
+        better = energy <= walk.energy + ENERGY_SLACK + rounding  # False for NaN
         little = walk.energy - energy < longest**2 * SETTLED + rounding
         settled = better & little & (walk.length >= longest)
         natural = {name: jnp.where(better, moved[name], walk.natural[name]) for name in moved}
@@ -126,8 +126,8 @@ def _optimise(model: Model, family: Family, rest: Natural, task: Task, longest: 
     length = jnp.asarray(longest, jnp.float64)
     walk = _Walk(start, *look(start), length, jnp.asarray(1), jnp.asarray(False))
     walk = jax.lax.while_loop(go_on, step, walk)
-    # Where no step lowers the free energy the answer is the whole step: small at an optimum, and
-    # anywhere else too large to be taken for one.
+    # If no step lowers the free energy, the answer is the full step. It is small at an optimum;
+    # elsewhere it is too large to be mistaken for convergence.
     stuck = ~walk.settled & ((walk.length < SHORTEST_STEP) | jnp.isnan(walk.energy))
     return Answer(
         {name: jnp.where(stuck, walk.target[name], walk.natural[name]) for name in rest}, loss
@@ -135,7 +135,7 @@ def _optimise(model: Model, family: Family, rest: Natural, task: Task, longest: 
 
 
 def moments(family: Family, natural: Natural) -> dict[str, Array]:
-    """Mean and sd, or mean, covariance S, a root R with S = RᵀR, and R⁻¹, the precision's factor.
+    """Mean and sd; for a full covariance S: mean, S, a root R with S = RᵀR, and the factor R⁻¹.
 
     With R, a variance |Rx|² is never negative, despite rounding.
     """
@@ -143,7 +143,7 @@ def moments(family: Family, natural: Natural) -> dict[str, Array]:
         return family.usual(natural)
     precision = -(natural["quadratic"] + natural["quadratic"].T)
     xp = namespace(precision)
-    # Directions that the prior alone knows may be below the rounding of the others.
+    # In directions that only the prior determines, the precision may be below rounding errors.
     precision = precision + xp.diag(ROUNDED_PRECISION * xp.diagonal(precision))
     factor = cholesky(precision)
     root = solve_lower(factor, xp.eye(factor.shape[0]))
@@ -174,7 +174,7 @@ def _divergence(family: Family, usual: dict[str, Array], rest: Natural, centre: 
 def likelihood_site(
     model: Model, family: Family, usual: dict[str, Array], task: Task
 ) -> tuple[Natural, Array]:
-    """(b, −½P) at the q of those usual parameters, float64, and −E_q[log p(xₘ|θ)]."""
+    """(b, −½P) in float64 and −E_q[log p(xₘ|θ)], at the q with the parameters `usual`."""
     if isinstance(model, GaussianSites):
         return model.expected_site(family, usual, task.records, task.weights)
     mean, likelihood = usual["mean"], party.log_likelihood(model, task)
@@ -217,8 +217,8 @@ def first_start(model: Model, family: Family, rest: Natural, task: Task, centre:
     """Starting point of a party that has not answered before; it does not depend on the width of q.
 
     This is the site at predictors based on the outcome of each record, or else the mode of cavity ×
-    likelihood. Mean-field: the cavity's mean with the precision of that site, because separate
-    steps for each coordinate would add up to far too much.
+    likelihood. For a mean-field q it is the cavity's mean with the precision of that site, because
+    separate steps for each coordinate would add up to a step that is far too long.
     """
     if isinstance(model, GaussianSites):
         site = model.data_site(family, task.records, task.weights)

@@ -295,7 +295,7 @@ class NaturalVI(LocalMethod):
         return self.steps or (1 if isinstance(family, FullGaussian) else 40)
 
     def length_of(self, model: GaussianSites, family: Family) -> float:
-        """The length of a step; the first of all may be 1 instead."""
+        """Length of a step; the first step of a run may have length 1 instead."""
         if self.step_size is not None or isinstance(family, FullGaussian):
             return self.step_size or 1.0
         return model.mean_field_step

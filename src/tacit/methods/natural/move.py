@@ -15,8 +15,8 @@ EIGENVALUES = (0.25, 1e6)
 MOST_EXTRAPOLATED = 1.0
 """Steps larger than this, in nats, are not extrapolated."""
 LEAST_RATIO, STEADY, LONGEST_STEP = 0.4, 0.2, 4.0
-"""Smallest ratio of successive steps and largest change of it at which the next step is
-extrapolated, and the longest such step.
+"""The next step is extrapolated if the ratio of successive steps is at least the first number and
+changes by at most the second. The third is the greatest length of such a step.
 """
 
 

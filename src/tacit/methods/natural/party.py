@@ -152,7 +152,7 @@ def derivatives(model: Model, family: Family, task: Task) -> Arrays:
             return after, ~after.goes_on
 
         search, ended = jax.lax.cond(searches, search_on, lambda: (now.search, now.final))
-        at = jnp.where(searching, slots, now.done)  # outside: nothing is written
+        at = jnp.where(searching, slots, now.done)  # an index outside the array writes nothing
         found = WhitenedDerivatives(
             *(
                 whole.at[at].set(part, mode="drop")

@@ -51,7 +51,7 @@ def _evaluated(program: Any, constants: Sequence[Any], arguments: Sequence[Any])
             found = _evaluated(inner.jaxpr, inner.consts, inputs)
         else:
             options = step.primitive.get_bind_params(step.params)
-            # In older versions of JAX functions are arguments of their own.
+            # Older versions of JAX pass functions as separate arguments.
             functions, options = options if isinstance(options, tuple) else ((), options)
             found = step.primitive.bind(*functions, *inputs, **options)
             found = found if step.primitive.multiple_results else [found]

@@ -30,7 +30,7 @@ from tacit.models.learnt_scale import (
 TRANSFORM = "prior.transform"
 """Name of the transform in the server's memory."""
 TURNS, FEW_TURNS, MANY = 60, 8, 256
-"""Turns in which precisions of the prior and q agree, for up to `MANY` parameters and for more."""
+"""Iterations between the prior's precisions and q: for up to `MANY` parameters, and for more."""
 AGREED = 1e-5
 SEED = 0x5CA1E
 """Public fixed seed, so that every server draws the same numbers."""
@@ -49,7 +49,7 @@ class ScaleFacts(NamedTuple):
 
     @classmethod
     def of(cls, model: object) -> ScaleFacts | None:
-        """None for a model with a declared prior."""
+        """The facts about a model's prior; None if the prior is declared."""
         if not isinstance(model, LearnsScale) or model.scale_unit is None:
             return None
         mean = np.asarray(model.prior_mean, np.float64)
@@ -57,7 +57,7 @@ class ScaleFacts(NamedTuple):
         return cls(mean, column, model.scale_unit, model)
 
     def with_units(self, public: Arrays, hessian: np.ndarray) -> np.ndarray:
-        """The transform from θ to φ, by the Hessian at the first of several candidates."""
+        """The transform from θ to φ, from the Hessian at the first of several candidates."""
         layout = self.model.layout
         size = len(layout)
         inverse = solve_lower(public["root"][0], np.eye(len(self.mean)))
@@ -75,9 +75,9 @@ def with_learnt_scales(
 ) -> Place:
     """A place with the prior added; `full` unless q is mean-field.
 
-    Precisions of the prior are those of the q after a full step, for a quadratic likelihood: prior
-    and q then agree after as few steps as with a fixed prior. At a point (spread 0), where a
-    hierarchical density may have a pole, a normal prior of scale u is used instead.
+    Precisions of the prior are computed for the q after a full step, assuming a quadratic
+    likelihood. Prior and q then agree after as few steps as with a fixed prior. At a point (spread
+    0), where a hierarchical density may have a pole, a normal prior of scale u is used instead.
     """
     inner = prior.transform @ place.root
     middle = prior.transform @ (place.mean - prior.mean)
@@ -132,8 +132,8 @@ def mixture_draws(
     """Draws of θ and their log-density, for a q = N(mean, root·rootᵀ) that is not wide enough.
 
     Scales are drawn from their posterior, given the quadratic approximation of the likelihood at
-    `place`. The states form a mixture of Student-t distributions, because likelihoods have heavier
-    tails than normal ones, from which draws are taken. Importance weights correct for the
+    `place`. Draws are taken from a mixture of Student-t distributions, one per state, because
+    likelihoods have heavier tails than normal ones. Importance weights correct for the
     approximation. All draws use fixed uniform and normal numbers.
     """
     rng = np.random.default_rng(SEED)
@@ -148,7 +148,7 @@ def mixture_draws(
     form = (vectors * np.maximum(values, 0.0)) @ vectors.T
     start = prior.transform @ (mean - prior.mean)
     states = _scale_states(prior, form, slope + form @ middle, start, rng)
-    # Of every state about as many draws: their number need not be a multiple of the states.
+    # Each state gets about the same number of draws, also if their total is not a multiple.
     half = len(weighing_draws(size)) // 2
     each = [half // len(states) + (k < half % len(states)) for k in range(len(states))]
     degrees = HEAVY_TAILS + size
@@ -191,8 +191,9 @@ def _scale_states(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Means of φ and Cholesky factors of its precision, for scales drawn by Gibbs sampling.
 
-    τ given φ from its grid, the precision of each column from its gamma distribution, φ from its
-    normal one, with the likelihood exp(linear·φ − ½ φᵀ form φ).
+    Each iteration draws τ given φ from its grid, the precision of each column from its gamma
+    distribution, and φ from its normal distribution, with the likelihood exp(linear·φ − ½ φᵀ form
+    φ).
     """
     from scipy.special import gammaincinv
 

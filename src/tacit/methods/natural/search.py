@@ -1,8 +1,9 @@
 """The search for a mode by Levenberg–Marquardt steps, one evaluation at a time.
 
 Absolute eigenvalues of the Hessian in diagonally scaled coordinates make every step an ascent
-direction, and the search independent of units. Without convergence the result is the point with the
-best Laplace approximation f − ½ log|P|: at a singularity of the density P grows faster than f.
+direction, and the search independent of units. If the search does not converge, the result is the
+point with the best Laplace approximation f − ½ log|P|: at a singularity of the density P grows
+faster than f.
 """
 
 from __future__ import annotations

@@ -11,8 +11,9 @@ in z (`tacit.methods.natural.party`), the server adds the prior and sees only th
    units. A step that lowers the evidence lower bound is shortened, four lengths per exchange. The
    run has converged when a full step would move q by less than `settled_kl`; that step is taken.
 4. **Weights.** Log-likelihoods of fresh draws from q give importance weights, which show how far q
-   is from the exact posterior (`tacit.methods.natural.weights`). Usable ones correct its moments;
-   where they are uneven, those of draws with heavier tails do (`tacit.methods.natural.tails`).
+   is from the exact posterior (`tacit.methods.natural.weights`). Usable weights correct the moments
+   of q. If they are uneven, draws with heavier tails are weighted instead
+   (`tacit.methods.natural.tails`).
 5. **Split.** If the weights show that q is wrong, a mixture of normals along one axis replaces it
    (`tacit.methods.natural.split`).
 
@@ -55,8 +56,8 @@ from tacit.server.combine import RoundSum, Shared
 
 MAX_STEPS = 40
 SLOW_STEPS, SLOW_KL = 20, 1e-2
-"""Steps after which moves of so few nats end them: a density with kinks has no steps that settle.
-Weights then decide."""
+"""After `SLOW_STEPS` steps, a step of less than `SLOW_KL` nats ends them: if a density has kinks,
+steps do not become smaller. The weights then show whether q is right."""
 MAX_NEWTON = 20
 NEAR_MODE = 0.5
 """Squared Newton decrement per coordinate below which variational steps begin."""
@@ -106,8 +107,8 @@ class NaturalSolver:
         phase = int(memory["phase"])
         share = np.asarray(1.0 / answers.contributors)
         if shared.public["prior_share"] != share:
-            # A party has come or gone: shares of the prior did not add up, and lower bounds of
-            # other sets of parties do not compare.
+            # A party has joined or left: the shares of the prior did not add up to 1, and lower
+            # bounds of different sets of parties are not comparable.
             memory = {name: one for name, one in memory.items() if not name.startswith("place.")}
             public = shared.public | {"prior_share": share}
             return shared._replace(public=public, memory=memory, note="parties have changed")
@@ -195,8 +196,8 @@ class NaturalSolver:
         points.append(total["modes"] / answers.contributors)
         points.append(0.5 * (points[1] + points[3]))
         if not np.any(total["good_precision"]):
-            # No party has records enough for a mode. The product of such factors may be anywhere on
-            # the line from the centre, where a scale cancels; so shorter ways are tried too.
+            # No party has enough records for a mode. The product of such factors may be anywhere on
+            # the line from the centre, where a scale cancels, so shorter moves are tried too.
             reach = points[2] - centre
             points[1], points[4] = centre + reach / 64.0, centre + reach / 8.0
         memory |= {"centre": centre, "newton": np.asarray(0), "stalled": np.asarray(0)}
@@ -236,7 +237,7 @@ class NaturalSolver:
         if near or stalled >= 2 or newton >= MAX_NEWTON:
             return self._begin_steps(shared, memory, best, clean=near)
         root = lower_root(best.root @ eigen.inverse_root)
-        # In the new z the precision is the identity: a damped step only shortens the whole one.
+        # In the new z the precision is the identity: damping only shortens the full step.
         shortening = 30.0**stalled
         whole = best.root @ step
         points = [best.mean + whole / (1.0 + shortening * damping) for damping in NEWTON_DAMPING]
@@ -370,7 +371,7 @@ class NaturalSolver:
             if found.believed:
                 return tails.begin(shared, memory, found)
             return split_phases.begin(self, shared, memory)
-        # Weights that are usable and not all alike correct the moments of q.
+        # Usable weights that are not all about equal correct the moments of q.
         weighted = found.usable and isinstance(self.family, FullGaussian)
         public = {
             "mean": mean,
@@ -392,7 +393,7 @@ class NaturalSolver:
         assert place is not None
         try:
             draws, log_density = mixture_draws(self.scale_prior, place, mean, root)
-        except np.linalg.LinAlgError:  # a likelihood that is not finite there
+        except np.linalg.LinAlgError:  # the likelihood is not finite there
             return None
         memory |= {
             "q.mean": mean,
@@ -419,7 +420,7 @@ class NaturalSolver:
 
     @property
     def _affordable(self) -> bool:
-        """Whether draws and splits follow where weights are uneven."""
+        """True if uneven weights lead to further draws or a split."""
         return self.family.dimension <= SPLIT_UP_TO and isinstance(self.family, FullGaussian)
 
     # Requests

@@ -15,15 +15,14 @@ from typing import NamedTuple
 import numpy as np
 
 LEAST_NORM = 1e-8
-"""Norm of an orthogonalised direction, relative to the original, below which it is rounding
-error.
+"""An orthogonalised direction is rounding error if its norm is below this multiple of the original.
 """
 LEAST_EIGENVALUE = 1e-8
 """Smallest eigenvalue, relative to the largest one."""
 
 LEAST_MISSING = 1e-6
-"""Mean square residual of unit vectors below which it is rounding error, and the inverse is
-known.
+"""If the mean square residual of unit vectors is below this, it is rounding error, and the inverse
+is known.
 """
 
 Products = Callable[[np.ndarray], np.ndarray]

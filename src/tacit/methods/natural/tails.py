@@ -1,13 +1,13 @@
-"""The phase of `NaturalSolver` that draws once more, with heavier tails than a normal q has.
+"""The phase of `NaturalSolver` that draws from a distribution with heavier tails than q.
 
-Few draws of a normal q reach the tails of a posterior that is wider than it, as those of scales
-with few records are: their weights correct the moments of q only in part, and say nothing of it.
-Where weights are uneven, one more exchange asks for the likelihood at draws of a Student-t with the
-weighted mean and covariance. What weights show does not depend on whether q is at its optimum:
-where they are even enough, a fit whose steps did not settle has converged.
+If the posterior is wider than q, as for a scale with few records, few draws of q reach its tails.
+Weights of these draws correct the moments of q only in part, and do not show what is missing.
+If weights are uneven, one more exchange requests the likelihood at draws of a Student-t with the
+weighted mean and covariance. Weights are valid whether or not q is at its optimum: if they are even
+enough, a fit whose steps did not settle has converged.
 
-Draws of q that are not believed are not corrected so: 1,024 draws around them may miss a long
-curved tail and not show it. A split follows it.
+Draws of q that are not believed are not corrected in this way: 1,024 draws around them may miss a
+long curved tail without showing it. In that case the posterior is split.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 TAILS_PHASE = 9
 FREEDOM = 3.0
-"""Degrees of freedom, besides one for each parameter."""
+"""Degrees of freedom, in addition to one per parameter."""
 MAX_TAILS_K = 0.5
-"""Of the weights of such draws that are the result: their variance is finite."""
+"""Largest k̂ of weights that are accepted as the result: their variance is then finite."""
 SOBOL_UP_TO = 16
-"""Parameters up to which draws are a Sobol sequence, which has less error than random ones."""
+"""Largest number of parameters for which draws are a Sobol sequence, which has a smaller error."""
 
 
 @functools.cache
@@ -51,7 +51,7 @@ def tail_draws(dimension: int) -> tuple[np.ndarray, np.ndarray]:
     if dimension <= SOBOL_UP_TO:
         from scipy.stats import qmc
 
-        # Shifted, because the sequence begins in a corner: extreme in every coordinate at once.
+        # Shifted, because the sequence begins in a corner, which is extreme in every coordinate.
         power = int(np.ceil(np.log2(half)))
         uniform = qmc.Sobol(dimension + 1, scramble=False).random_base2(power)[:half]
         uniform = (uniform + rng.random(dimension + 1)) % 1.0
@@ -65,7 +65,7 @@ def tail_draws(dimension: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def begin(shared: Shared, memory: Arrays, found: Weighed) -> Shared:
-    """Ask for the likelihood at draws around the weighted mean of the draws from q."""
+    """Request the likelihood at draws around the weighted mean of the draws from q."""
     mean, root = shared.public["mean"], shared.public["root"]
     memory |= {"q.mean": mean, "q.root": root, "phase": np.asarray(TAILS_PHASE)}
     draws = found.mean + tail_draws(len(mean))[0] @ found.root(root).T
@@ -73,7 +73,7 @@ def begin(shared: Shared, memory: Arrays, found: Weighed) -> Shared:
 
 
 def after_tails(solver: NaturalSolver, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
-    """The result by the new weights, or a split where they show that there is none."""
+    """The result from the new weights, or a split if they are not good enough."""
     theta = shared.public["draws"]
     log_density = tail_draws(theta.shape[1])[1]
     found = weigh_draws(theta, log_density, solver.log_joint(theta, answers))

@@ -12,10 +12,10 @@ by its diagonal and by its products with `DIRECTION_COUNT` directions per exchan
    in which coordinates are correlated. A step that lowers the evidence lower bound is shortened. If
    the gradient changes differently than predicted, the known products with A are dropped. Scales
    are computed from the diagonal.
-3. **Standard deviations.** Those of a mean-field q are too small if coordinates are correlated:
-  1/A_jj instead of (A⁻¹)_jj, which is linear response (Giordano, Broderick and Jordan 2018). The
-  latter is computed by solving A X = Z for unit vectors of the coordinates with the strongest
-  correlations, and for random signs; for other coordinates see `Subspace.diagonal_of_inverse`.
+3. **Standard deviations.** Variances of a mean-field q are too small if coordinates are correlated:
+  1/A_jj instead of (A⁻¹)_jj, the linear response (Giordano, Broderick and Jordan 2018). (A⁻¹)_jj is
+  computed by solving A X = Z for unit vectors of the coordinates with the strongest correlations,
+  and for random signs; for other coordinates see `Subspace.diagonal_of_inverse`.
    The variances of many effects and their common scale depend on each other; for scales of a user's
    model this is included. If a system is not solved accurately, the result is marked: intervals are
    too narrow.
@@ -62,11 +62,9 @@ MAX_STEPS = 60
 MAX_SHRUNK = 5
 SHORTEST_STEP = 1e-4
 WIDE_SETTLED = 1e-3
-"""Nats that a full step may still move the mean when a run has converged; that step is taken."""
+"""A run has converged if a full step moves the mean by fewer nats; that step is taken."""
 RESOLVED = 0.3
-"""Largest residual of the last step, relative to the gradient, that is small compared with the
-step.
-"""
+"""Largest residual of the last step of a converged run, relative to the gradient."""
 SCALE_TOLERANCE = 0.003
 """Tolerance of log A_jj when a run has converged. Common scales depend on many variances, so
 small differences add up.
@@ -140,7 +138,7 @@ class WideSolver:
         memory = dict(shared.memory or {"phase": np.asarray(FIRST)})
         share = np.asarray(1.0 / answers.contributors)
         if shared.public["prior_share"] != share:
-            # A party has come or gone: nothing that was added up is comparable.
+            # A party has joined or left: earlier sums are not comparable.
             memory = {"phase": np.asarray(FIRST)}
             public = self.first(shared.public["mean"], shared.public["scale"]) | {
                 "prior_share": share
@@ -279,7 +277,7 @@ class WideSolver:
             allowed = 0.5 * allowed if self.free_diagonal else max(allowed, SAMPLED_ENERGY)
         length, step = float(memory["limit"]), seen.scale * proposal.step
         if allowed > 0 and nats < MEASURED_BELOW and not self.free_diagonal:
-            step = np.zeros_like(step)  # mean and scales in turn: both at once would swing
+            step = np.zeros_like(step)  # in turn: changing mean and scales at once would oscillate
         memory |= {
             "step": step,
             "length": np.asarray(length),

@@ -84,7 +84,7 @@ def _by_points(value: Scalar, public: Arrays) -> DiagonalDerivatives:
 
     slope = jax.value_and_grad(log_joint)
     groups = public["points"].reshape(-1, POINT_BATCH, size)
-    wanted = jnp.where(spread == 0, 1, len(groups))  # with spread 0 all points are one
+    wanted = jnp.where(spread == 0, 1, len(groups))  # with spread 0 all points coincide
 
     def add(i: Array, total: tuple[Array, Array]) -> tuple[Array, Array]:
         values, gradients = jax.vmap(slope)(spread * groups[i])

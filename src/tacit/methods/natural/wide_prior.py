@@ -74,7 +74,7 @@ class ScalesPrior(NamedTuple):
     centre: np.ndarray
     """Row of T of the intercept; zeros without one."""
     inflation: np.ndarray | float = 1.0
-    """Variances of θ relative to those of a mean-field q, which would make scales too small."""
+    """Variances of θ relative to a mean-field q, whose variances would make scales too small."""
     fixed: np.ndarray | None = None
     """Precisions of φ that are kept fixed for now: the prior is then normal."""
 

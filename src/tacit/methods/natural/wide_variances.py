@@ -33,7 +33,9 @@ SETTLED_STEP = 0.1
 """If a full step at the end is larger than this, in nats, the mean had not converged."""
 PROBE_RESIDUAL = 0.05
 MAX_TURNS, INFLATED = 3, 0.02
-"""Of learnt scales and corrected variances, and the change of log-precisions that is none."""
+"""Largest number of iterations between learned scales and corrected variances; they end when
+log-precisions change by less than the second number.
+"""
 SEEDS = 1_000
 """Seeds of random directions, different from those of the steps."""
 

@@ -38,7 +38,7 @@ WALKS, WALK = 8, 1.0
 PROXIMAL_RANK = 20
 """Rank of the eigenvalue of the information that sets the proximal term."""
 SCALE_STEP, MOST_STEPS = 1.25, 2
-"""Scales of W that are tried: powers of the first, the exponent at most the second."""
+"""Scales of W that are tried: powers of the first number, with exponents up to the second."""
 CHANGED = 2.0
 """Factor by which the information in some direction must change before a map is recomputed."""
 WORTH = 0.8
@@ -82,7 +82,7 @@ class Found(NamedTuple):
     information: np.ndarray
     linear: np.ndarray
     moved: float
-    """Posterior standard deviations by which the last iteration moved the mean."""
+    """Move of the mean in the last iteration, in posterior standard deviations."""
 
 
 class Estimator:
@@ -301,7 +301,7 @@ class Estimator:
 
 
 def curvature_noise(noise_sd: float, dimension: int) -> float:
-    """Noise sd of the entries of a released curvature, from that in units of its bound."""
+    """Noise sd of the entries of a released curvature, from the noise sd in units of its bound."""
     return noise_sd * trace_bound(dimension)
 
 

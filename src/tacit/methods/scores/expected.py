@@ -141,7 +141,7 @@ def _averages(
     weights, score, gradients, rows, apart, level = jax.vmap(one)(
         {name: jnp.asarray(column)[:, None] for name, column in records.items()}, _keys(count)
     )
-    total = jnp.sum(weights) / count  # 1, but for records that add nothing
+    total = jnp.sum(weights) / count  # 1 if every record contributes
     weights = weights / jnp.maximum(total * count, 1e-300)
     scored, slope = weights[..., None] * score, weights[..., None] * gradients
     return Expected(

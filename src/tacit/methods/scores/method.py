@@ -99,7 +99,7 @@ class PrivateScores(SummedMethod):
 
     def suited(self, model: Model) -> LocalMethod:
         if not isinstance(model, SimulatesOutcomes):
-            return self  # `check` says what is missing
+            return self  # `check` reports what is missing
         design = design_of(model.outcome_law().covariates)
         return replace(self, _columns=len(design.layout), _has_moment=design.numbers > 1)
 
@@ -171,9 +171,9 @@ class PrivateScores(SummedMethod):
         return score_bound(model.dimension) / math.sqrt(precision)
 
     def settling_risk(self, model: Model, settled: Mapping[str, Any]) -> str | None:
-        """Where noise alone moves θ in a burn-in round by more than a step can be linearised over.
+        """Warning if noise alone moves θ in a burn-in round too far for a linearised step.
 
-        The burn-in may then not arrive, which shows only afterwards. As in `check_settled`.
+        The burn-in may then not converge, which shows only afterwards. See `check_settled`.
         """
         if not self.total_units:
             return None
@@ -183,9 +183,9 @@ class PrivateScores(SummedMethod):
             return None
         return (
             f"Some fits with {self.total_units} records in {len(settled)} parties and this ε do "
-            "not settle, and say so only after the budget is spent: noise moves θ by "
-            f"{moved:.2g} units of one record's information in an early round, at most "
-            f"{FARTHEST:g} to rely on it; use privacy.aggregation = 'secure' or 'trusted', a "
+            "not converge, which is reported only after the budget is spent: in an early round "
+            f"noise moves θ by {moved:.2g} units of one record's information, and at most "
+            f"{FARTHEST:g} is reliable; use privacy.aggregation = 'secure' or 'trusted', a "
             "larger epsilon, more records or fewer parameters."
         )
 
@@ -197,14 +197,14 @@ class PrivateScores(SummedMethod):
         levels = Counter(one.source for one in _design(model).layout if one.kind == "level")
         noise = self._main_noise(model, settled)
         found = expected_widths(model.dimension, noise, self.total_units)
-        # A level with a quarter of the usual number of records is nothing out of the ordinary.
+        # A level with a quarter of the average number of records is common.
         rare = bool(levels) and found.rare > 0.25 / max(levels.values())
         if found.usual <= WIDE and not rare:
             return None
-        few = f"; those of levels that fewer than {found.rare:.0%} of the records have, more than"
+        few = f", and more than {WIDE:g} times for levels with under {found.rare:.0%} of records"
         return (
             f"Expect intervals about {found.usual:.1f} times as wide as without privacy"
-            f"{f'{few} {WIDE:g} times' if rare and found.rare < 1.0 else ''} ({model.dimension} "
+            f"{few if rare and found.rare < 1.0 else ''} ({model.dimension} "
             f"parameters, {self.total_units} records in {len(settled)} parties); to narrow them "
             "use privacy.aggregation = 'secure' or 'trusted', a larger epsilon, more records or "
             "fewer parameters."

@@ -107,7 +107,7 @@ def centring(
 ) -> Centring:
     """Centres and gains of one record from two sets of simulated outcomes."""
     parameters = law.parameters(theta, record)
-    sets = 2 if law.support(parameters) is None else 1  # what is written out has no randomness
+    sets = 2 if law.support(parameters) is None else 1  # a listed support has no randomness
     keys = jax.random.split(key, sets)
     drawn = jax.vmap(lambda one: law.simulated(parameters, one, count))(keys)
     weights = jnp.asarray(drawn.weights, jnp.float64)

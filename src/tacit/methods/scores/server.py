@@ -47,7 +47,7 @@ LEAST_SHARE = 0.5
 well.
 """
 SETTLED = 0.5
-"""Posterior standard deviations by which the last iteration may have moved q's mean."""
+"""Largest move of q's mean in the last iteration, in posterior standard deviations."""
 FAR = 1.0
 """Largest move of θ in the last burn-in round, in units of one record's information."""
 
@@ -232,7 +232,7 @@ class ScoresServer:
         made_at, ratio = known.get("made_at", self.start), self._ratio(known)
         try:
             found = self.estimator(known).renewed(mean, known["map"], made_at, ratio, (noise, left))
-        except UNUSABLE:  # the present map still serves
+        except UNUSABLE:  # keep the present map
             found = None
         if found is None:
             return {}
@@ -315,14 +315,14 @@ def trouble(server: ScoresServer, memory: Arrays) -> str | None:
     if len(ways) and not ways[-1] <= FAR:
         return (
             f"the last burn-in round still moved θ by {ways[-1]:.2g} units of one record's "
-            f"information (at most {FAR:g} when it has arrived); use more schedule.rounds, columns "
+            f"information (at most {FAR:g} after convergence); use more schedule.rounds, columns "
             "of a similar scale, or a prior nearer to the records"
         )
     moved = float(memory.get("moved", np.zeros(1))[0])
     if not moved <= SETTLED:
         return (
-            f"the last turn of the server's estimate still moved q's mean by {moved:.2g} posterior "
-            f"sds (at most {SETTLED:g} when it has settled); give weakly determined parameters a "
+            f"the last iteration of the server's estimate moved q's mean by {moved:.2g} posterior "
+            f"sds (at most {SETTLED:g} after convergence); give weakly determined parameters a "
             "narrower prior, or use a larger epsilon or more records"
         )
     share = float(memory.get("effective_share", np.ones(1))[0])

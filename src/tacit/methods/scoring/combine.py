@@ -64,7 +64,7 @@ class ScoringServer:
         self.prior = Prior(model.prior_mean, model.prior_sd)
         unit = model.scale_unit if isinstance(model, LearnsScale) else None
         self._autoscaled = unit is not None and method.learns_scale(run.model)
-        """Whether the units of the prior are those of the columns."""
+        """True if the prior is in the units of the columns."""
         self._unit = unit or 1.0
         self._known: tuple[bytes, Public] | None = None
         self._drawn: tuple[bytes, tuple[Marginals, np.ndarray, Synthetic]] | None = None

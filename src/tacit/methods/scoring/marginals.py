@@ -78,7 +78,7 @@ def marginals(
     if not records:
         columns = [*np.split(levels, split[:-1]), *hats] if len(split) else [*hats]
         records = max(float(np.mean([column.sum() for column in columns])), noise_sd, 1.0)
-    # A count of nothing may still hide about a quarter of the noise's sd.
+    # If a count is zero, the true count may still be about a quarter of the noise's sd.
     least = min(0.1, max(0.5, 0.25 * noise_sd) / records)
     if what.largest is not None:
         share = float(np.clip(simplex(outcomes / records)[1], least, 1.0 - least))
@@ -95,11 +95,11 @@ def marginals(
     knots = np.linspace(what.low, what.high, KNOTS, axis=-1).reshape(len(what.numbers), KNOTS)
     histograms = np.zeros_like(knots)
     for row, place in enumerate(what.numbers):
-        finest = (0.04 * (what.high[row] - what.low[row])) ** 2  # knots resolve no less
+        finest = (0.04 * (what.high[row] - what.low[row])) ** 2  # resolution of the knots
         histograms[row] = _count_numbers(moments, place, hats[row], knots[row], finest, noise)
     centre, variance = moments.centre, moments.variance
     if not any(feature.kind == "intercept" for feature in layout):
-        variance, centre = variance + centre**2, np.zeros(len(layout))  # nothing can absorb it
+        variance, centre = variance + centre**2, np.zeros(len(layout))  # no intercept absorbs it
     return Marginals(
         records, centre, variance, knots, histograms, tuple(frequencies), outcome,
         moments.centre_error, moments.variance_error,

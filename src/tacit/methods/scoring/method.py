@@ -56,7 +56,8 @@ class PrivateScoring(SummedMethod):
     ----------
     empirical_bayes
         True: learn scales although a prior is declared, of which only the ratios of its sds are
-        used. False: use N(0, 1) if none is declared. By default neither.
+        used. False: use N(0, 1) if none is declared. By default scales are learned only if no prior
+        is declared.
     clip, clip_end, noise_end
         Not used by this method, which computes its own scale: leave them out.
     dtype

@@ -129,7 +129,7 @@ def counts_sum(what: Counted, records: Records, mask: Array, clip: Array) -> Bou
     if what.levels:
         square += _at_most_one(records["y"][:, None])
         parts.append((records["y"][:, None] == jnp.arange(what.levels)).astype(x.dtype))
-    whole = len(levels) > 0 or not parts  # of no levels it is a constant that XLA is slow to fold
+    whole = len(levels) > 0 or not parts  # without levels it is a constant that XLA is slow to fold
     if whole:
         here = np.isin(np.arange(x.shape[1]), levels)
         parts.insert(0, jnp.where(here, jnp.maximum(x, 0.0), 0.0))

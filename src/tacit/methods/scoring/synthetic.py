@@ -51,7 +51,7 @@ def independent(
     x = np.ones((draws, len(layout)))
     for row, place in enumerate(what.numbers):
         drawn = rng.choice(found.knots[row], draws, p=found.histograms[row])
-        # The finest variance that knots can tell is more than none.
+        # The smallest variance that knots resolve is above zero.
         deviation = np.std(drawn) or 1.0
         x[:, place] = found.centre[place] + (drawn - drawn.mean()) * np.sqrt(
             found.variance[place]
@@ -87,7 +87,7 @@ def correlated(
     free = np.array([feature.kind != "intercept" for feature in layout])
     between = np.triu(np.outer(free, free), 1)
     for group in what.groups:
-        between[np.ix_(group, group)] = False  # known: at most one level at a time
+        between[np.ix_(group, group)] = False  # known: a record has at most one level
     # The correlations of independent draws are 0 up to their sampling error, which is left out.
     seen = (triangle(moment, len(layout)) / found.records / outer)[between]
     noise = (np.square(noise_sd / found.records) / 2.0 / np.square(outer))[between]

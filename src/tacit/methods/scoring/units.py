@@ -65,7 +65,7 @@ def unfit_values(x: np.ndarray, low: float, high: float, *, centred: bool = True
         return "many of its values are outside"
     spread = math.sqrt(np.mean(np.square(x - (np.mean(x) if centred else 0.0))))
     if np.ptp(x) != 0 and spread < LEAST_SPREAD * (high - low):
-        return "its values vary by a small part of that range only"
+        return "its values cover only a small part of that range"
     return None
 
 

@@ -18,7 +18,7 @@ coverage).
 if the noise is included, every word's counts are shrunk towards equal topics
 (`tacit.models.lda.denoise`).
 
-Neither accounts for clipping, whose effect on b and P is unknown.
+None of these accounts for clipping, whose effect on b and P is unknown.
 """
 
 from __future__ import annotations

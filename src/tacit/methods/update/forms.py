@@ -2,15 +2,15 @@
 
 | form            | coordinates of Δ = (Δb, ΔΛ) | an improper q       | a party's factor       |
 |-----------------|-----------------------------|---------------------|------------------------|
-| "even"          | ((Δb − ΔΛ∘m)/A, ΔΛ/B)       | cannot be (a floor) | an equal part of q     |
+| "even"          | ((Δb − ΔΛ∘m)/A, ΔΛ/B)       | cannot occur: floor | an equal part of q     |
 | "roll-back"     | (Δb, ΔΛ), MEng Alg. 3       | the round is void   | an equal part of q     |
 | "server-factor" | (Δb, ΔΛ)                    | the round is void   | its own, without noise |
-| "log-precision" | ((Δb − ΔΛ∘m)/√Λ, ΔΛ/Λ)      | cannot be           | its own, without noise |
+| "log-precision" | ((Δb − ΔΛ∘m)/√Λ, ΔΛ/Λ)      | cannot occur        | its own, without noise |
 
 m and Λ are mean and precision of q, A = (Λ/max Λ)^¼ and B = A²/κ. Every map depends on q alone,
 which is public, and so does the server's handling of an improper q (MEng §4.3.3): all of it is
-post-processing. MEng 4.28, a limit on the precision at each party after noising, is not offered: a
-sum of truncated normals is not what the accountant assumes.
+post-processing. MEng 4.28, a limit on the precision at each party after noising, is not offered:
+the accountant does not cover a sum of truncated normals.
 
 **Which factor.** A sum R = Σ clip(Δₘ) + noise has the ε of its noise only if, given the earlier
 sums, the parties' answers do not depend on earlier unobserved noise. A factor that contains its

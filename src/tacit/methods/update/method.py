@@ -23,12 +23,13 @@ then the noise in q is never corrected and accumulates as a random walk.
 
 **The clip of a whole party.** A change grows with the party's records, so that MEng §4.3.2 sets
 C = ½ρ for ρ records. Clip, noise and step are public, and with `unit = "party"` the number of
-records is part of what is protected: replacing a party's data may change it. A clip computed from
-the number that a party holds would reveal it, and its sensitivity would hold for data of that size
-only. So the rule is no default: `clip_per_record` = c sets Cₘ = c·nₘ from numbers nₘ, declared
-(`privacy.parties."name".records`) and never compared with the data. Each party is charged for its
-own Cₘ. `adaptive` finds one clip for all from the noisy share of parties within it
-(`tacit.methods.adaptive`): every contribution has a coordinate more and norm ≤ √(C² + ω²/4).
+records is part of what is protected: replacing a party's data may change it. A clip computed from a
+party's actual number of records would reveal that number, and its sensitivity would hold only for
+data of that size. So the rule is not the default: `clip_per_record` = c sets Cₘ = c·nₘ, where the
+numbers nₘ are declared (`privacy.parties."name".records`) and never compared with the data. Each
+party is charged for its own Cₘ. `adaptive` finds one clip for all from the noisy share of parties
+within it (`tacit.methods.adaptive`): every contribution has one more coordinate and norm ≤ √(C² +
+ω²/4).
 
 **Forms.** Clip and noise act in public coordinates, which depend only on q. Forms differ in these,
 in the handling of an improper q, and in the factor that a party's next update divides by
@@ -136,7 +137,7 @@ class PrivateUpdate(PrivateMethod):
     sampling_rate
         Probability that a party takes part in a round, with unit = "party".
     adaptive
-        Adapt the clip to this quantile of the contributions' norms; left out, the clip is fixed.
+        Adapt the clip to this quantile of the contributions' norms; by default the clip is fixed.
     clip_per_record
         With unit = "party": the clip of a party over its declared number of records.
     average_last

@@ -147,15 +147,15 @@ class LinearRegression(ExplicitDerivatives, ConjugateGaussian):
     def dispersion_words(self, ratio: float) -> str:
         sd, known = math.sqrt(ratio), "narrow" if ratio > 1 else "wide"
         return (
-            f"residuals have {sd:.3g} times the declared noise_sd, so that intervals are too "
-            f"{known}: leave noise_sd out, so that it is inferred"
+            f"the sd of residuals is {sd:.3g} times the declared noise_sd, so that intervals are "
+            f"too {known}: leave noise_sd out, so that it is inferred"
         )
 
     def unchecked_dispersion(self, *, private: bool) -> str:
         del private
         return (
-            "The declared noise_sd is not compared with the records: intervals are as wide as it "
-            "says; leave it out to have it inferred."
+            "The declared noise_sd is not compared with the records, but the width of intervals "
+            "depends on it; leave noise_sd out, so that it is inferred."
         )
 
     def score_likelihood(self) -> ScoreLikelihood:

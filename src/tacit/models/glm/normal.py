@@ -100,8 +100,8 @@ class NormalRegression(GaussianPriorModel):
         )
 
     def _with_noise(self, value: Array | float, noise: float, name: str) -> np.ndarray:
-        """One number per coefficient, followed by that of the noise, which stored models have
-        too.
+        """One number per coefficient, followed by one for the noise, which a stored model's values
+        already have.
         """
         width, given = len(self.columns), np.asarray(value, np.float64)
         if given.shape == (width + 1,):

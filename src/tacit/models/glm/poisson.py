@@ -21,7 +21,7 @@ from tacit.models.simulate import LOG_RATE_SD, at_most
 
 LARGEST_EXPONENT = 30.0
 """Rates below exp(−30) are raised to it."""
-CHECKED = 'method = "natural" with all parties in every round, which compares them,'
+CHECKED = 'method = "natural" with all parties in every round, which checks this,'
 RATE_FACTOR = 100.0
 """The likelihood is Poisson up to this multiple of the largest count."""
 

@@ -30,13 +30,13 @@ from tacit.models.settings import SoftmaxSettings
 from tacit.models.simulate import LOGIT_SD, at_most
 
 ROUNDING = 100.0
-"""Multiples of the rounding error of a covariance's trace below which variances count as 0."""
+"""Variances below this multiple of the rounding error of the covariance's trace count as 0."""
 MAX_LEVELS = 20
 """The compiled program grows with the cube of the number of levels."""
 POINTS = 1024
+"""Points of the quadrature rule for predictions, for K > 2 levels."""
 NODE_BLOCK = 65_536
 """Numbers per array of several nodes in NumPy: temporary arrays stay in the cache."""
-"""Points of the quadrature rule for predictions, for K > 2 levels."""
 MAX_COMMON_LOG_RATIO = 0.1
 """Largest |log ratio| of variances: 5 % of a standard deviation."""
 

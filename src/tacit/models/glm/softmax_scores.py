@@ -97,11 +97,11 @@ class CategoricalLikelihood(ScoreLikelihood):
         """Covariance of the error in H(θ − θ̄) due to an error in the second moment.
 
         H is about n C̄ ⊗ M, where M is the second moment of z = B y and C̄ its mean block. An error
-        of variance Dᵢⱼ in that of y adds n C̄ ⊗ B E B to it: with u_l the weights of level l on y,
-        coordinate i of level k gets n Σ_l C̄_kl Σ_j E_ij u_lj. So the covariance between levels k
-        and k′ of one coordinate i is n² Σ_j D_ij (C̄ G_j C̄)_kk′ with G_j = E[u_·j u_·jᵀ], computed
-        from posterior covariances `spread` and squares of m − θ̄ = `gap`; `told` maps weights on z
-        to weights on y.
+        E with variances Dᵢⱼ in the second moment of y adds n C̄ ⊗ B E B to H: with u_l the weights
+        of level l on y, coordinate i of level k gets n Σ_l C̄_kl Σ_j E_ij u_lj. So the covariance
+        between levels k and k′ of one coordinate i is n² Σ_j D_ij (C̄ G_j C̄)_kk′ with G_j = E[u_·j
+        u_·jᵀ], computed from posterior covariances `spread` and squares of m − θ̄ = `gap`; `told`
+        maps weights on z to weights on y.
         """
         levels, d = self.levels, z.shape[1]
         size = max(float(np.sum(z * z)) / len(z), 1e-300)

@@ -15,7 +15,7 @@ Four stages (`tacit.models.conjugate`), all of them sums of second moments
     update …     moments weighted by responsibilities       → q
 
 Cells and updates sum moments in the units of a cell or component, around its public centre: noise
-is then small beside a narrow component too.
+is then small even compared with a narrow component.
 
 docs/methods/conjugate.md derives the sensitivities. Intervals of a private fit are not calibrated:
 q does not include the noise, and it describes one of K! equivalent modes.

@@ -1,6 +1,6 @@
-"""The server's half of a mixture: noisy sums of second moments, read so that they could be sums.
+"""The server's half of a mixture: convert noisy sums of second moments to valid moments.
 
-What the numbers are is in `tacit.models.mixture.rows`.
+`tacit.models.mixture.rows` defines the summed numbers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Moments(NamedTuple):
     """Noise on the diagonal; off the diagonal it is 1/√2 of this."""
 
     def with_noise(self, other: Moments, ratio: float) -> Moments:
-        """The same moments, with noise of `ratio` times that of others."""
+        """The same moments, with `ratio` times the noise of `other`."""
         return self._replace(
             count_sd=ratio * other.count_sd,
             linear_sd=ratio * other.linear_sd,
@@ -107,7 +107,7 @@ def averaged(before: Moments, found: Moments, step: float) -> Moments:
 
 
 def repaired(found: Moments, centre: np.ndarray, root: np.ndarray) -> Repaired:
-    """Components of y = centreₖ + rootₖ·u from moments of u, as a sum of statistics could be.
+    """Components of y = centreₖ + rootₖ·u from moments of u, repaired so that they are valid.
 
     Counts are at least their noise. A covariance is shrunk towards the pooled one by the share of
     its squared distance that is explained by noise (James and Stein 1961). Means are not shrunk,
@@ -130,11 +130,11 @@ def _shrunk(
     noise_sd: np.ndarray,
     count: np.ndarray,
 ) -> np.ndarray:
-    """Covariances of y, drawn towards the pooled one by their share of noise.
+    """Covariances of y, shrunk towards the pooled one by their share of noise.
 
-    `own` are those of u, with symmetric noise of `noise_sd` on the diagonal and 1/√2 of it
-    elsewhere. The distance to the pooled covariance is measured in the coordinates of u, where the
-    noise is the same in all directions.
+    `own` are the covariances of u, with symmetric noise of `noise_sd` on the diagonal and 1/√2 of
+    it elsewhere. The distance to the pooled covariance is measured in the coordinates of u, where
+    the noise is the same in all directions.
     """
     d, share = own.shape[1], count / np.sum(count)
     size = np.trace(root @ np.swapaxes(root, 1, 2), axis1=1, axis2=2) / d

@@ -28,7 +28,7 @@ CONSTANT = 0.4
 
 
 class Units(NamedTuple):
-    """What the packed numbers are multiples of, for d columns and the radius R."""
+    """Units of the packed numbers, for the radius R."""
 
     radius: float
     constant: float = CONSTANT
@@ -93,7 +93,7 @@ class ComponentStatistics(Statistics):
     coordinates
         uₖ of all records, one (n, d) array per component.
     units
-        What the packed numbers are multiples of.
+        Units of the packed numbers.
     """
 
     weights: np.ndarray
@@ -127,7 +127,7 @@ def squared_lengths(rows: np.ndarray) -> np.ndarray:
 
 
 def rowwise_product(rows: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """rows @ matrixᵀ by elementwise operations: BLAS may round by the number of rows."""
+    """rows @ matrixᵀ, elementwise: rounding in BLAS may depend on the number of rows."""
     result = np.zeros((len(rows), len(matrix)))
     for i, weights in enumerate(matrix):
         for j, weight in enumerate(weights):

@@ -98,8 +98,8 @@ def check_indices(
     known |= {
         column: (
             found,
-            f"is used by the model as an index from {found.low} to {found.high}, for which JAX "
-            "would take another one in silence",
+            f"is used by the model as an index from {found.low} to {found.high}, and JAX silently "
+            "replaces an index outside of this range",
         )
         for column, found in ranges.items()
     }

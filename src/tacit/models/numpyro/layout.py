@@ -20,7 +20,7 @@ from tacit.models.base import Output
 from tacit.models.numpyro.program import Latent, Program
 
 _ADVICE = "size the record plate by the batch's length, as in numpyro.plate('records', x.shape[0])"
-_LABELS = (dist.CategoricalProbs, dist.CategoricalLogits)  # classes have no mean: NumPyro says NaN
+_LABELS = (dist.CategoricalProbs, dist.CategoricalLogits)  # no mean: NumPyro returns NaN
 _WRAPPERS = (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)
 
 

@@ -190,7 +190,7 @@ class NumPyroModel(SimulatedOutcomes, Model):
         return gaussian_natural(family, mean=self.prior_mean, sd=self.prior_sd, model=self.kind)
 
     def start(self, family: Family) -> Natural:
-        """The prior's median with a small scale, as NumPyro's automatic guides start."""
+        """The prior's median with a small scale, as in NumPyro's automatic guides."""
         sd = np.full(self.dimension, START_SD)
         return gaussian_natural(family, mean=self.median, sd=sd, model=self.kind)
 
@@ -238,7 +238,7 @@ class NumPyroModel(SimulatedOutcomes, Model):
         rng: np.random.Generator,
         bounds: tuple[float, float] | None = None,
     ) -> np.ndarray:
-        """Simulate its single observed site, without rescaling."""
+        """Simulate the model's single observed site, without rescaling."""
         del bounds
         draws = self.predictive(theta[None], records, seed=int(rng.integers(2**31)))
         size = len(records["y"])
@@ -251,8 +251,8 @@ class NumPyroModel(SimulatedOutcomes, Model):
         (value,) = draws.values()
         return np.asarray(value[0], np.float64)
 
-    # Compiled even for one call: traced values skip NumPyro's validation, so a batch with a
-    # padded or bad record gives the same numbers, and no warning, whoever calls.
+    # Compiled even for one call: traced values skip NumPyro's validation, so a batch with a padded
+    # or bad record gives the same numbers and no warning for every caller.
 
     @partial(jax.jit, static_argnums=0)
     def _log_likelihood(self, theta: Array, records: Records) -> Array:

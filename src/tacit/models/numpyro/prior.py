@@ -38,7 +38,8 @@ def independent_normals(
 ) -> tuple[Array, Array] | None:
     """(mean, sd) if the prior is independent normals in θ, else None.
 
-    In that case ∇log p is affine with a diagonal matrix: evaluated at zero and checked at `thetas`.
+    In that case ∇log p is affine with a diagonal matrix: it is computed at zero and checked at
+    `thetas`.
     """
     slope = jax.grad(log_prior)
 

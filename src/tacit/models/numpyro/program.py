@@ -198,7 +198,7 @@ class _FromUnconstrained(Messenger):
         if msg["type"] != "sample" or latent is None or self.theta is None:
             return
         free = self.theta[latent.start : latent.stop].reshape(latent.shape)
-        free = free.astype(jnp.result_type(float))  # some transforms fail on a float32 beside x64
+        free = free.astype(jnp.result_type(float))  # some transforms fail on float32 with x64
         transform = biject_to(msg["fn"].support)
         value = transform(free)
         self.log_det = self.log_det + jnp.sum(transform.log_abs_det_jacobian(free, value))
