@@ -72,7 +72,7 @@ def test_one_party_does_not_decide_a_run(factor, since, tmp_path, monkeypatch):
     assert (line["party"], line["round"], line["factor"]) == (
         "b",
         since + 1,
-        "not in the sums that follow",
+        "not included in later sums",
     )
     assert "breaks a bound (" in line["reason"]
     assert "at most" in line["reason"] or "at least" in line["reason"]
@@ -127,7 +127,7 @@ def test_an_answer_that_cannot_be_used_does_not_hold_up_the_others(wrong, tmp_pa
     assert (line["party"], line["round"], line["factor"]) == (
         "b",
         2,
-        "not in the sums that follow",
+        "not included in later sums",
     )
     assert "its update cannot be used (" in line["reason"]
     assert set(results[0].left_out) == {"b"}

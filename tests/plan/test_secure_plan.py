@@ -62,7 +62,7 @@ def test_settings_that_make_no_sense_are_refused():
     terms = {"epsilon": 1.0, "aggregation": "secure"}
     with pytest.raises(ConfigError, match="colluding"):
         SecureSums(colluding=0)
-    with pytest.raises(ConfigError, match="thresholds are those of aggregation = 'secure'"):
+    with pytest.raises(ConfigError, match="thresholds apply only to aggregation = 'secure'"):
         Privacy(epsilon=1.0, secure=SecureSums(quorum=4))
     with pytest.raises(ConfigError, match=r"privacy\.secure has the key 'qorum'"):
         Privacy(**terms, secure={"qorum": 4})

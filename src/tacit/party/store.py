@@ -72,7 +72,7 @@ class PartyStore:
         return None if kept is None else kept.digest
 
     def adopt(self, digest: str) -> None:
-        """Go on with the same run under a new version of its configuration."""
+        """Continue the same run under a new version of its configuration."""
         self._write(msgspec.structs.replace(self._kept, digest=digest))
 
     @property
@@ -110,7 +110,7 @@ class PartyStore:
 
         A reply that was lost after its memory was stored is recomputed from the earlier memory.
         """
-        del party  # there is only one
+        del party  # the file has one party
         kept = self._kept
         memory = kept.earlier_memory if visit == kept.memory_visit else kept.memory
         return None if memory is None else unpack_natural(memory)

@@ -150,8 +150,8 @@ def choose_method(
                 "and standard deviations by linear response"
             )
     return GradientVI(), (
-        f"{size}, more than {SOLVED_UP_TO} without all parties in every round or with a full "
-        "covariance, or several modes: stochastic gradients"
+        f"{size}; natural gradients need a single mode and, above {SOLVED_UP_TO}, all parties in "
+        "every round and independent parameters: stochastic gradients"
     )
 
 

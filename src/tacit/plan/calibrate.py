@@ -286,7 +286,7 @@ def _check_ring(
         if not largest < 2.0**RING_BITS:
             raise ConfigError(
                 f"party {party!r}: {terms} sums of {units} contributions of norm "
-                f"{event.clip:g} with noise sd {event.noise_sd:g} takes {largest:.2g} steps of the "
+                f"{event.clip:g} with noise sd {event.noise_sd:g} needs {largest:.2g} steps of the "
                 f"lattice, more than 2^{RING_BITS}; use a smaller epsilon"
             )
 

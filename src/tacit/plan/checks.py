@@ -129,8 +129,8 @@ def resolved_schedule(
         method.check_schedule(schedule, parties)
         if isinstance(schedule.damping, StalenessDamping):
             raise ConfigError(
-                f"schedule.damping.least with method.kind = {method.kind!r}; what a private "
-                "posterior says about its noise needs a damping that is known before: give a number"
+                f"schedule.damping.least with method.kind = {method.kind!r}; a private method "
+                "accounts for its noise with a damping that is known in advance: give a number"
             )
     if schedule.parties_per_round is not None and schedule.parties_per_round > parties:
         raise ConfigError(

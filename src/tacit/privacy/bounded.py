@@ -65,8 +65,8 @@ class Bounded:
 class Tally(NamedTuple):
     """An extra coordinate per unit that counts units within the clip, and the new clip.
 
-    It is ±ω/2, or if not `signed` 0 or ω/2, which leaves a contribution without a negative
-    coordinate as it is.
+    The coordinate is ±ω/2 or, if not `signed`, 0 or ω/2: a contribution without negative
+    coordinates then still has none.
     """
 
     weight: Array

@@ -1,7 +1,7 @@
 """The ChaCha20 stream as a random generator of JAX, for secret noise.
 
 JAX's default generator, Threefry-2x32, has 64-bit keys. An attacker with one release and a guess
-about the records could search all of them. Secret noise and secret batches therefore come from the
+about the records could search all keys. Secret noise and secret batches therefore come from the
 ChaCha20 block function (RFC 8439), registered as a JAX key type:
 
     random bits      block(key, counter = 0, 1, …, nonce = (0, 0, "bits"))

@@ -325,7 +325,7 @@ def _table(law: Law = "gaussian") -> np.ndarray:
         low, high = (one >> (3 * _TABLE_BITS) for one in bounds)
         if low >= (1 << _TABLE_BITS) - 1:
             break
-        if low != high:  # cannot be, for these constants
+        if low != high:  # impossible for these constants
             raise ArithmeticError("a cumulative probability lies on a multiple of 2^-64")
         thresholds.append(low)
     return np.array(thresholds, np.uint64)

@@ -51,7 +51,7 @@ class Thresholds(NamedTuple):
             + (
                 "no party may drop out of a round"
                 if gone == 0
-                else f"a round goes on without up to {gone} of them"
+                else f"up to {gone} of them may drop out of a round"
             ),
         ]
 
@@ -84,8 +84,8 @@ class SecureSums(Table, frozen=True, kw_only=True):
     """Smallest number of parties in a sum; by default halfway between the threshold and all."""
     threshold: Count | None = None
     """Number of parties that can unmask a sum together, more than half of all parties and
-    `colluding`; by default half as many fewer than the quorum as may be missing from it: a larger
-    one hides single messages from more colluders, a smaller one allows more dropouts.
+    `colluding`; by default the quorum minus half the number of parties that may be missing. A
+    larger threshold hides single messages from more colluders; a smaller one allows more dropouts.
     """
 
     def among(self, parties: int) -> Thresholds:
@@ -136,8 +136,8 @@ def check_thresholds(found: Thresholds) -> None:
         raise ConfigError(f"{PLACE}.quorum = {q}; it must be from the threshold {t} to {n} parties")
     if not q - c >= 2:
         raise ConfigError(
-            f"{PLACE}.quorum = {q} with {c} colluding; at least {c + 2}, or a sum could have one "
-            "honest term"
+            f"{PLACE}.quorum = {q} with {c} colluding; it must be at least {c + 2}, or a sum could "
+            "contain only one party that does not collude"
         )
 
 

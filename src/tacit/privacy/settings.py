@@ -121,7 +121,7 @@ class Privacy(Table, frozen=True, kw_only=True):
         if self.aggregation != "secure" and self.secure != SecureSums():
             yield (
                 f"privacy.secure with privacy.aggregation = {self.aggregation!r}; its thresholds "
-                "are those of aggregation = 'secure': set that, or leave the table out"
+                "apply only to aggregation = 'secure': set that, or leave the table out"
             )
         own = [
             f'privacy.parties."{name}".{key}'
@@ -209,8 +209,8 @@ def _target_faults(
         )
     if epsilon is not None and not 0 < epsilon < math.inf:
         yield (
-            f"{key}.epsilon = {epsilon}; it must be a finite number > 0 (no noise is finite at 0); "
-            'to train without privacy set privacy = "none"'
+            f"{key}.epsilon = {epsilon}; it must be a finite number > 0, because 0 would need "
+            'infinite noise; to train without privacy set privacy = "none"'
         )
     if noise_multiplier is not None and not 0 < noise_multiplier < math.inf:
         yield (

@@ -102,7 +102,7 @@ class Checkpoint:
         self._saved = state
 
     def adopt(self, digest: str, state: ServerState | None, log: Log = ()) -> None:
-        """From now on the state belongs to another configuration; one transaction with it."""
+        """Assign the checkpoint to another configuration and save the state, in one transaction."""
         with writing(self.path), _transaction(self._db):
             self._db.execute("UPDATE run SET digest = ?", (digest,))
             if state is not None:
@@ -271,7 +271,7 @@ def configuration_of(path: Path) -> str | None:
         finally:
             db.close()
     except sqlite3.DatabaseError:
-        return None  # opening the checkpoint says what is wrong with it
+        return None  # opening the checkpoint reports the fault
     return None if found is None else str(found[0])
 
 

@@ -128,9 +128,9 @@ def _without_culprits(
     """Exclude parties whose updates made q improper even with strong damping."""
     log: Log = ()
     for party in culprits:
-        reason = f"{in_a_row} updates in a row would have made q improper or absurd, because of it"
+        reason = f"because of it, {in_a_row} updates in a row would have made q improper or absurd"
         if in_a_row == 1:
-            reason = f"q with its update would be further than {FARTHEST:g} away, or as wide"
+            reason = f"with its update, location or scale of q would exceed {FARTHEST:g}"
         state, event = exclude(rules, state, party, reason)
         log = (*log, event)
     return replace(state, refused=state.refused + len(culprits), refused_in_a_row=0), log
@@ -160,7 +160,7 @@ def divide_out(rules: Rules, state: ServerState, party: str) -> tuple[ServerStat
     if rules.solver is not None:
         nothing = factor._replace(natural=rules.family.zero(), version=factor.version + 1)
         factors = state.factors | {party: nothing}
-        return replace(state, factors=factors), "not in the sums that follow"
+        return replace(state, factors=factors), "not included in later sums"
     if rules.combine is not None:
         if state.q_version == 0:
             return state, "nothing yet"

@@ -86,11 +86,11 @@ class PowerDamping:
 
 @dataclass(frozen=True, kw_only=True)
 class StalenessDamping:
-    """Damping ρ = max(least, 1/(1 + s)) of an asynchronous update, found when it arrives.
+    """Damping ρ = max(least, 1/(1 + s)) of an asynchronous update, computed on arrival.
 
-    s says how often other parties have taken the same step since the update's request was sent: 0
-    if q has not moved since, k if k others answered alike (`tacit.server.staleness`). Fresh updates
-    are applied wholly and repeated corrections of one error are not added up.
+    s counts how often other parties have made the same step since the request was sent: 0 if q has
+    not moved since, k if k parties sent the same step (`tacit.server.staleness`). If q has not
+    moved, the full update is applied. Repeated corrections of one error do not add up.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ class StalenessDamping:
         _check_damping(self.least, "schedule.damping.least")
 
     def at(self, round_number: int) -> float:
-        """ρ of a request: parties send whole updates, which the server damps."""
+        """Returns 1: parties send full updates, which the server damps."""
         del round_number
         return 1.0
 

@@ -30,7 +30,8 @@ class DampingSettings(Table, frozen=True, kw_only=True):
     decay: Annotated[float, Meta(ge=0.5, le=1)] | None = None
     """Exponent of the power law: below 0.5 noise does not average out, above 1 learning stops."""
     least: UpToOne | None = None
-    """Smallest share of an asynchronous update, which is damped by what others did meanwhile."""
+    """Smallest share of an asynchronous update, which is damped if others made the same step
+    before."""
 
     def faults(self) -> Iterator[str | TacitError]:
         keys = set(given(self))

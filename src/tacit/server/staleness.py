@@ -1,4 +1,4 @@
-"""Damping of asynchronous updates by what has happened to q since their requests were sent."""
+"""Damping of asynchronous updates by the moves of q since their requests were sent."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tacit.server.state import Open, Rules, ServerState
 
 
 def staleness(family: Family, now: Natural, sent: Natural, change: Natural) -> float:
-    """How often the step of an update has been taken since its request was sent, at least 0.
+    """How often the step of an update has been made since its request was sent, at least 0.
 
-    With u the shift of the location of q that the whole update makes now and v the one that other
-    parties' updates have made since, in units of q's scale: s = max(0, ⟨u, v⟩) / ⟨u, u⟩. If k
-    others have answered with the same step, s = k; if q has not moved, or in other directions,
-    s = 0. Precision that an update adds is its own and counts in no other.
+    s = max(0, ⟨u, v⟩) / ⟨u, u⟩, where u is the shift of q's location that the full update would
+    make now, and v is the shift since the request, both in units of q's scale. If k parties have
+    sent the same step, s = k. If q has not moved, or has moved in other directions, s = 0.
+    Precisions are not compared, because each party adds its own.
     """
     location, scale = family.location_scale(now)
     step = (family.location_scale(multiply(now, change))[0] - location) / scale
@@ -30,7 +30,7 @@ def staleness(family: Family, now: Natural, sent: Natural, change: Natural) -> f
 def damped(rules: Rules, state: ServerState, request: Open, reply: Reply) -> Reply:
     """The reply with the share of its update that is applied, if the schedule damps by staleness.
 
-    Δ^ρ is zero only where Δ is: the fixed point stays that of undamped updates.
+    A damped update is zero only if the update is zero, so damping does not move the fixed point.
     """
     damping = rules.schedule.damping
     if not isinstance(damping, StalenessDamping):

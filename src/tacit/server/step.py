@@ -99,7 +99,7 @@ def step_sum(
         raise ValueError("a sum of unknown parties, or of too few")
     stage = rules.stage_at(state.round).name
     total = check_integers(total, rules.lattice.shapes(stage) or {}, what="the sum of a round")
-    # The replies only name their parties: what they released is known in sum.
+    # The replies only name their parties: only the sum of the released values is known.
     silent = [
         Reply(asked[name].id if name in asked else f"of {name}, which left", name, 0, {}, None)
         for name in rules.parties
@@ -327,7 +327,7 @@ def noisy_sum(rules: Rules, state: ServerState, replies: list[Reply]) -> Arrays:
     sums = []
     for some in alike.values():
         parts = [reply.released for reply in some] + ([] if noise is None else [noise])
-        noise = None  # once, whatever the number of scales
+        noise = None  # add it once, for any number of scales
         total = {name: lattice_sum([part[name] for part in parts]) for name in parts[0]}
         sums.append(_read_sum(rules, state, some, total))
     return product(sums[0], sums[1:])
@@ -392,11 +392,11 @@ def _close_round(rules: Rules, state: ServerState) -> tuple[ServerState, Log]:
     since = {party: before + added for party, before in state.moved_since.items()}
     asked = set(rules.parties) - state.not_asked - state.absent
     tolerance = rules.schedule.tolerance or 0.0
-    # Rounds that each move q by little can move it far until a party is asked again.
+    # Many rounds that each move q a little can move it far before a party's next request.
     farthest = max((since.get(party, 0.0) ** 2 for party in asked), default=0.0)
     still = moved is not None and moved < tolerance
     quiet = still and state.refused_in_a_row == 0
-    # A party that was not asked, or is slow, may still change q.
+    # A party that had no request, or is slow, may still change q.
     if quiet and state.heard.issuperset(asked) and farthest < tolerance:
         finished = "converged"
     elif number >= rules.schedule.rounds:

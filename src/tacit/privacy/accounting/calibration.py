@@ -22,7 +22,7 @@ def calibrate(
     *,
     accountant: Accountant = "pld",
 ) -> float:
-    """The smallest noise z, to 1e-4 of it, with ε(make_events(z)) ≤ target_epsilon.
+    """The smallest z, up to a relative error of 1e-4, with ε(make_events(z)) ≤ target_epsilon.
 
     Formal guarantee: ε of the returned z was computed and is at most the target; z is rounded up,
     never down. ε(make_events(z)) must decrease with z, which may be a multiplier or a standard

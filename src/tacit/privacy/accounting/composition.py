@@ -111,7 +111,7 @@ class Composition:
         if not (epsilon >= 0 and math.isfinite(epsilon)):
             raise ConfigError(f"epsilon = {epsilon}; it must be a finite number, 0 or more")
         pure, others = _pure(self.steps)
-        if epsilon < pure:  # without the pure releases' share nothing is left for the others
+        if epsilon < pure:  # the pure releases alone exceed ε
             return 1.0
         return _delta(self.accountant, others, float(epsilon) - pure)
 
@@ -147,8 +147,8 @@ def _delta(accountant: Accountant, steps: Steps, epsilon: float) -> float:
 
 
 def _slack(steps: Steps) -> float:
-    """κ of all releases: δ(ε) ≤ e^κ δ′(ε − 2κ), where δ′ is that of the dominating Gaussians.
+    """κ of all releases: δ(ε) ≤ e^κ δ′(ε − 2κ), where δ′ is the δ of the dominating Gaussians.
 
-    The proof is in docs/methods/lattice.md. At k = 20 it is far below a unit in the last place.
+    The proof is in docs/methods/lattice.md. At k = 20 κ is far below a unit in the last place.
     """
     return math.fsum(step.slack * count for step, count in steps)

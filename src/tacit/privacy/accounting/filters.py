@@ -47,7 +47,7 @@ def filtered_epsilon(
 
     Formal guarantee: if runs are admitted only while the result is at most `budget`, all releases
     together are (budget, δ)-private, however each run was chosen from the earlier releases. The
-    number itself is no guarantee for any other budget, because the order depends on the budget.
+    result is not a guarantee for any other budget, because the order depends on the budget.
 
     Parameters
     ----------

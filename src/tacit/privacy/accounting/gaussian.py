@@ -1,8 +1,8 @@
 """The Gaussian mechanism without sampling: its privacy profile in closed form.
 
-Any number of unsampled Gaussian releases, chosen adaptively, is exactly as private as one with the
-squared distances added: μ² = Σ (sensitivity / noise_sd)² (Dong, Roth and Su 2022, composition of
-Gaussian differential privacy).
+Any number of unsampled Gaussian releases, chosen adaptively, is exactly as private as one release
+with μ² = Σ (sensitivity / noise_sd)² (Dong, Roth and Su 2022, composition of Gaussian differential
+privacy).
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def _compose(steps: Steps, log_delta: float) -> float:
 def _amplified(step: Step, log_share: float) -> float:
     """ε of one sampled release with δ = e^log_share: ln(1 − q + q·e^ε₀) at δ₀ = δ/q."""
     log_rate = math.log(step.rate)
-    if log_share >= log_rate:  # being left out of the batch is private enough
+    if log_share >= log_rate:  # leaving the unit out of the batch is private enough
         return 0.0
     base = gaussian.epsilon(step.far, math.exp(log_share - log_rate))
     if step.rate == 1 or math.isinf(base):

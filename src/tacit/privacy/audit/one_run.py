@@ -88,12 +88,12 @@ def ruled_out(canaries: int, guesses: int, right: int, mu: float, error: float) 
     """Whether μ-Gaussian privacy gives `right` or more right guesses a probability below `error`.
 
     With p_i the probability of exactly i right guesses of c, and F(x) = Φ(Φ⁻¹(x) − μ), privacy
-    bounds the mass of right guesses by that of wrong ones (Mahloujifar et al. 2024, Theorem 9):
-    Σ_{i ≥ j} (i/m) p_i = r implies Σ_{i ≥ j} ((c − i + 1)/m) p_{i−1} ≥ F(r). If the tail from
-    `right` on has the probability `error` or more, r and h of that tail are at least those of all
-    mass at `right`. The smaller numbers of right guesses then have at least the mass that the
-    inequality forces on them, from the largest downwards; if everything together exceeds the mass
-    of all guesses, c/m, the tail cannot be that probable.
+    relates the mass r of right guesses to the mass h of wrong ones (Mahloujifar et al. 2024,
+    Theorem 9): r = Σ_{i ≥ j} (i/m) p_i implies h = Σ_{i ≥ j} ((c − i + 1)/m) p_{i−1} ≥ F(r). If the
+    tail from `right` on has the probability `error` or more, r and h of that tail are smallest if
+    all its mass is at `right`. The smaller numbers of right guesses then have at least the mass
+    that the inequality forces on them, from the largest downwards. If r + h exceeds the mass of all
+    guesses, c/m, the tail cannot be that probable.
     """
     mass = guesses / canaries
     r, h = error * right / canaries, error * (guesses - right) / canaries

@@ -204,11 +204,11 @@ def _query(paid: Counter[Paid], budget: Budget) -> EpsilonQuery:
 
 
 def only_run_reason(check: BudgetCheck) -> str:
-    """Why no other run fits the budget beside `check.only_run`, and what to do."""
+    """Why the budget admits no run in addition to `check.only_run`, and what to do."""
     return (
         f"run {check.only_run} is unfinished and was planned for all of the budget"
-        f" {shown(check.budget)}; with another run beside it, its plan counts ε ="
-        f" {check.total:.6g}: finish that run, or raise the budget: tacit ledger budget --raise"
+        f" {shown(check.budget)}; together with another run, its plan counts as"
+        f" ε = {check.total:.6g}: finish that run, or raise the budget: tacit ledger budget --raise"
     )
 
 

@@ -21,9 +21,6 @@ SAME_VALUES = 8
 """Number of equal sampled values from which two columns count as the same records. Of 64 sampled
 values, tables with a quarter of the records in common share 16 on average. Columns of unrelated
 records share a few at most, because a column is sampled only if its values do not repeat.
-
-Of 64, those of tables with a quarter of the records in common have 16 on average. Columns of
-unrelated records have a few at most: a column is sampled only if its values do not repeat.
 """
 
 MOST_CHOICES = 256

@@ -272,6 +272,6 @@ def _number(cell: Any) -> float | str:
 
 
 def _microseconds(time: datetime) -> float:
-    """Since 1970, as NumPy counts them; a time without a zone is taken as it stands."""
+    """Microseconds since 1970, as in NumPy; a time without a zone is not converted."""
     apart = time.replace(tzinfo=time.tzinfo or UTC) - datetime(1970, 1, 1, tzinfo=UTC)
     return float(apart // timedelta(microseconds=1))

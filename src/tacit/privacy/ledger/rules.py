@@ -67,7 +67,7 @@ def required_budget(exposure: Exposure, dataset: DatasetId) -> Budget:
     alike = next(exposure.state.lookalikes(dataset), None)
     shared = shared_records(exposure, dataset)
     hint = (
-        f"; it {shared}: what was charged to these will count: set a budget that covers both"
+        f"; it {shared}: charges to these also count: set a budget that covers both"
         if shared
         else f"; it has the schema of {alike.short}, which was charged: if it continues that data"
         f" set, link it instead: tacit ledger link {dataset} {alike}"
