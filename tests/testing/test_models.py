@@ -272,7 +272,7 @@ def test_outcomes_that_the_model_refuses_are_found():
 @pytest.mark.parametrize("model", [logistic, linear])
 def test_outcomes_of_another_law_are_found(model, factor):
     wrong = model(simulate=lambda right, theta, *rest: right(factor * theta, *rest))
-    refused("Simulates", wrong, "do not have the law of the likelihood")
+    refused("Simulates", wrong, "do not follow the likelihood")
 
 
 def test_records_of_counts_have_to_be_given_or_simulated():

@@ -1,4 +1,4 @@
-"""Audits: empirical lower bounds on ε of a configuration's releases, beside the claim."""
+"""Audits: compare the claimed ε of a configuration with empirical lower bounds."""
 
 from tacit.auditing.audit import Audit, Finding, audit
 from tacit.auditing.party import AuditedParty

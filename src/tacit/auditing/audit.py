@@ -1,4 +1,4 @@
-"""The audit of a plan: for each kind of release, a lower bound on ε beside the claim."""
+"""The audit of a plan: for each kind of release, the claimed ε and a lower bound on ε."""
 
 from __future__ import annotations
 
@@ -318,7 +318,7 @@ def _whole_run(
     bound = _oracle(_merged(events), settled.guarantee.delta, adjacency) if events else None
     return Finding(
         kind="run", what="all releases", claim=settled.guarantee.epsilon, bound=bound,
-        note=f"{len(events):,} of {settled.releases:,} releases, composed from below",
+        note=f"{len(events):,} of {settled.releases:,} releases; lower bound of their composition",
     )  # fmt: skip
 
 

@@ -38,8 +38,8 @@ def canaries_in_one_run(plan: Plan, party: str, seed: int) -> Finding:
     records = plan.parties[party]
     other = exchanged(records)
     if plan.privacy.unit == "party" or plan.privacy.adjacency != "replace-one" or other is None:
-        why = "replaced records or persons with a label only"
-        return Finding(**terms, bound=None, note=f"canaries are made for {why}")
+        why = "need a label, replace-one adjacency, and a record or person as unit"
+        return Finding(**terms, bound=None, note=f"canaries {why}")
     codes = np.arange(len_records(records))
     if plan.privacy.unit == "person":
         codes = np.unique(np.asarray(records["person"]), return_inverse=True)[1]

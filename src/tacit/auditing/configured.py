@@ -68,7 +68,7 @@ def audit_configuration(
     if config.private is None:
         raise ConfigError('privacy = "none"; there is no claim to audit: set [privacy]')
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LargeDeltaWarning)  # of synthetic sizes
+        warnings.simplefilter("ignore", LargeDeltaWarning)  # sizes are synthetic
         federation, plan = _planned(config, records, seed)
         assert isinstance(plan.method, PrivateMethod)
         tell = progress or (lambda _: None)

@@ -161,7 +161,7 @@ class AuditedParty:
     ) -> list[Update]:
         """Replies to a request, one per data set."""
         plan = self.plan
-        # Of one compiled shape, where something is compiled.
+        # Pad to full batches, so that a compiled program has one shape.
         missing = -len(sets) % BATCH if plan.model.traceable else 0
         wanted = [*sets, *([sets[0]] * missing)]
         # Memory before the first visit, which depends on no record.

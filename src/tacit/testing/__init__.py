@@ -4,16 +4,9 @@
 
 docs/extending.md has an example of each. The suites need no test framework: an error raises an
 AssertionError that names the check, the value found and the value expected. Random numbers have a
-fixed seed. A Monte Carlo check of a family allows five standard errors, a false alarm rate of about
+fixed seed. A Monte Carlo check of a family allows five standard errors, a false-alarm rate of about
 one in two million; a family that passes for one seed passes for nearly all. A check of the
 distribution of noise has a false-alarm rate of at most one in a million, for any number of
-coordinates.
-
-docs/extending.md has an example of each. They need no test framework: a fault raises an
-AssertionError that names the check, the value found and the value expected. Random numbers have a
-fixed seed. A Monte Carlo check of a family allows five standard errors, a false alarm in about two
-million, and is one number of many: a family that passes for one seed passes for nearly all. A check
-of a noise's law has a false-alarm rate of at most one in a million, whatever the number of
 coordinates.
 """
 

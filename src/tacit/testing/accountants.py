@@ -147,14 +147,14 @@ def _check_bound(epsilon: EpsilonOf, delta: DeltaOf | None, case: Case, level: f
     bounds = oracles(case.events, case.adjacency)
     least = max(bound.epsilon(level) for bound in bounds)
     assert reported >= least, (
-        f"epsilon: {where}: reported ε = {reported:.6g}, but no less than {least:.6g} was lost"
+        f"epsilon: {where}: reported ε = {reported:.6g}, but ε is at least {least:.6g}"
     )
     if delta is not None:
         at = 0.9 * least
         found, lost = delta(case.events, at, case.adjacency), max(one.delta(at) for one in bounds)
         assert lost <= found <= 1, (
-            f"delta: {where}: reported δ = {found:.6g} at ε = {at:.6g}, expected between the "
-            f"{lost:.6g} that was lost and 1"
+            f"delta: {where}: reported δ = {found:.6g} at ε = {at:.6g}, expected a value "
+            f"between the lower bound {lost:.6g} and 1"
         )
         if math.isfinite(reported):
             back = delta(case.events, reported, case.adjacency)
@@ -262,8 +262,8 @@ def _check_power(epsilon: EpsilonOf, wrong: Wrong, cases: Sequence[Case], ratio:
             return
     raise AssertionError(
         f"power: with {wrong.name} the accountant is still above the lower bound in all cases: it "
-        f"reports at least {ratio:.3g} times the ε that was lost, and an error like this one would "
-        "not show (power=False accepts that)"
+        f"reports at least {ratio:.3g} times that bound, and an error like this one would "
+        "not be detected (set power=False to accept that)"
     )
 
 

@@ -192,7 +192,7 @@ def probe_plan(journal: Path, schedule: Schedule, *, insecure_noise_seed: int | 
         method=ProbeMethod(journal=str(journal), remembers=schedule.kind == "synchronous"),
         schedule=schedule,
         seed=3,
-        batch_parties=False,  # computed alone with equal padding: equal bits
+        batch_parties=False,  # each party alone, so that results have equal bits
         privacy=Privacy(noise_multiplier=2.0, delta=1e-3, insecure_noise_seed=insecure_noise_seed),
     )
 
@@ -207,7 +207,7 @@ def watched_charging(
     budgets = {}
     for name, dataset in datasets.items():
         (event,) = plan.settled[name].events_at(0)
-        noise_sd = event.noise_sd / math.sqrt(rounds)  # one release of what so many cost together
+        noise_sd = event.noise_sd / math.sqrt(rounds)  # one release at the cost of `rounds`
         together = [msgspec.structs.replace(event, noise_sd=noise_sd)]
         most = ledger.price(dataset, together, unit=unit, adjacency=adjacency, delta=delta)
         budgets[dataset] = Budget(

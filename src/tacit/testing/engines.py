@@ -181,7 +181,7 @@ def _check_cancelled(engine: Engine, folder: Path) -> None:
     again = [line.visit for line in Journal(str(journal)).read()[before:]]
     assert all(visit == 2 for visit in again), (
         f"cancellation: after two of three rounds visits {sorted(set(again))} were computed again, "
-        "expected only visit 2: what the checkpoint holds is not asked twice"
+        "expected only visit 2: requests that were answered must not be repeated"
     )
     _expect_same(outcome, carry_out(plan), "cancellation: resumed run")
 
@@ -198,7 +198,7 @@ def _check_charges(engine: Engine, folder: Path) -> None:
             lost = [row.request for row in rows if row.state != "answered"]
             assert not lost, (
                 f"stored before seen: round {state.round} was applied while the ledger holds no "
-                f"reply to {', '.join(lost)}: a crash would lose what was paid for"
+                f"reply to {', '.join(lost)}: a crash would lose charged replies"
             )
 
         try:
@@ -228,7 +228,7 @@ def _check_journal(lines: list[Line], check: str) -> None:
             assert line.place in charged, f"{where}: computed before it was charged"
             assert line.place not in stored, f"{where}: computed again after its reply was stored"
             assert line.noise == charged[line.place], (
-                f"{where}: computed with another noise key than that of its charge"
+                f"{where}: computed with a noise key other than that of its charge"
             )
     missing = charged.keys() - stored
     assert not missing, f"{check}: {sorted(missing)} were charged and no reply was stored"
@@ -253,7 +253,7 @@ def _check_replay(plan: Plan, charging: WatchedCharging, outcome: Outcome, check
     assert not [line for line in more if line.what == "computed"], (
         f"{check}: the ledger does not hold the replies to all requests of the run"
     )
-    _expect_same(outcome, replayed, f"{check}: posterior made again from the stored replies")
+    _expect_same(outcome, replayed, f"{check}: posterior recomputed from the stored replies")
 
 
 def _check_failing_party(engine: Engine, folder: Path) -> None:
@@ -279,7 +279,7 @@ def _check_failing_party(engine: Engine, folder: Path) -> None:
         paid = ledger.paid_for(charging.run)
         assert len(paid) == len(charges) >= len(SIZES), (
             f"a party that fails: {len(charges)} answers were charged and {len(paid)} are stored "
-            "or can be made again; expected all of them, and those of the first round"
+            "or can be recomputed; expected all of them, and those of the first round"
         )
         fault.unlink()
         with closing(Checkpoint(path, digest="plan")) as checkpoint:

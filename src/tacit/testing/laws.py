@@ -29,7 +29,7 @@ def gaussian_faults(noise: np.ndarray, sd: float) -> list[str]:
         Claimed standard deviation.
     """
     if noise.size == 0:
-        return ["law: there is no noise to look at"]
+        return ["law: there are no draws"]
     if not np.all(np.isfinite(noise)):
         return ["law: the noise is not finite"]
     scaled = noise / sd
@@ -92,7 +92,7 @@ def _independence(noise: np.ndarray) -> list[str]:
     draws, width = noise.shape
     spread = noise.std(axis=0)
     values = (noise - noise.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
-    # Larger or smaller than usual, as ±1: two coordinates may be uncorrelated and still share this.
+    # 1 for a large value, −1 for a small one: uncorrelated coordinates may have dependent sizes.
     sizes = np.where(np.abs(values) > stats.norm.ppf(0.75), 1.0, -1.0)
     above = np.triu_indices(width, 1)
     faults = []

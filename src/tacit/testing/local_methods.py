@@ -222,7 +222,7 @@ def _check_progress(model: Model, family: Family, task: Task, answer: Natural, k
         inner = sum((rest[name] * mean).sum() for name, mean in family.mean(natural).items())
         return fit + inner + family.entropy(natural)
 
-    # The same draws for both: what is left of the noise is in their difference.
+    # The same draws for both, so that most of the noise cancels in their difference.
     gain = np.asarray(terms(_plain(answer))) - np.asarray(terms(_plain(task.start)))
     bound = -STANDARD_ERRORS * gain.std() / np.sqrt(len(gain)) - 1e-6
     assert gain.mean() >= bound, f"progress: the local objective fell by {-gain.mean():.3g}"

@@ -201,7 +201,7 @@ def _check_refusal(mechanism: Mechanism, key: Array, bounded: Bounded) -> None:
         mechanism.release(key, bounded.value)
     except Exception:
         return
-    raise AssertionError("cost: released arrays that nothing bounds, expected an error")
+    raise AssertionError("cost: released arrays without a norm bound, expected an error")
 
 
 def _same_structure(found: Tree, expected: Tree) -> None:

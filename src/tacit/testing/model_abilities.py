@@ -388,7 +388,7 @@ def check_topics(subject: Subject) -> None:
 
 
 def check_implied_variance(subject: Subject) -> None:
-    """Moments of the dispersion terms are those of outcomes that the model draws."""
+    """Compare moments of the dispersion terms with those of outcomes that the model draws."""
     model = subject.model
     assert isinstance(model, ImpliedVariance)
     assert isinstance(model, GeneralisedLinear)

@@ -57,10 +57,10 @@ def check_outcomes(subject: Subject) -> None:
 
     keys = jax.random.split(jax.random.key(3), KEYS)
     weights, scores = (np.asarray(value) for value in jax.jit(jax.vmap(average))(keys))
-    expect_average("outcome_law: weights have another mean than 1", 1.0, weights.mean(axis=1))
+    expect_average("outcome_law: the mean of the weights is not 1", 1.0, weights.mean(axis=1))
     zero = np.zeros(scores.shape[-1])
     expect_average(
-        "outcome_law: scores of simulated outcomes have another mean than 0",
+        "outcome_law: the mean score of simulated outcomes is not 0",
         zero,
         scores.mean(axis=1),
         slack=1e-4,
@@ -77,4 +77,4 @@ def check_outcomes(subject: Subject) -> None:
         f"{len(law.covariates.layout)} features"
     )
     again = np.asarray(law.covariates.flat(law.covariates.records(flat)))
-    expect_close("outcome_law: covariates change on the way there and back", again, flat)
+    expect_close("outcome_law: `records` is not the inverse of `flat` for covariates", again, flat)

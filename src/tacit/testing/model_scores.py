@@ -66,7 +66,7 @@ def _points(likelihood: ScoreLikelihood, rng: np.random.Generator) -> np.ndarray
         return rng.standard_normal((len(POINTS), likelihood.levels))
     if likelihood.largest is None:
         return POINTS
-    # Small means too: of counts with a long tail few others have all of their mass below the end.
+    # Include small means: for larger ones, counts may have mass beyond the largest y.
     share = np.concatenate([np.geomspace(1e-3, 0.05, 6), np.linspace(0.1, 0.95, len(POINTS))])
     means = likelihood.smallest + share * (likelihood.largest - likelihood.smallest)
     return np.array([float(likelihood.link(mean)) for mean in means])

@@ -103,8 +103,8 @@ def _subject(model: Model, records: Records | None, seed: int) -> Subject:
     if records is None:
         if model.output == "other" and not isinstance(model, Simulates):
             raise TypeError(
-                f"check_model cannot make up records for {model.kind!r}: give records=, or the "
-                "model a simulate method"
+                f"check_model cannot generate records for {model.kind!r}: pass records=…, or "
+                "add a simulate method to the model"
             )
         records = synthetic_records(model, seed)
         if isinstance(model, Scores) and (largest := model.score_likelihood().largest) is not None:
@@ -290,7 +290,7 @@ def _check_stages(subject: Subject) -> bool:
     for place, stage in enumerate(model.stages):
         shapes = {name: np.shape(known[name]) for name in model.public_shapes(stage.name)}
         assert shapes == model.public_shapes(stage.name), (
-            f"stages: {stage.name} is asked with the shapes {shapes}"
+            f"stages: requests of {stage.name} have the shapes {shapes}"
         )
         found = model.stage_statistics(stage.name, known, subject.records)
         norms = np.asarray(found.norms(), np.float64)
@@ -372,7 +372,7 @@ def check_simulation(subject: Subject) -> None:
     y = np.asarray(model.simulate(subject.thetas[0], blank, subject.rng))
     assert y.shape == (subject.count,), f"simulate: shape {y.shape} for {subject.count} records"
     if isinstance(model, Scores) and (largest := model.score_likelihood().largest) is not None:
-        y = np.clip(y, model.score_likelihood().smallest, largest)  # as made-up data are
+        y = np.clip(y, model.score_likelihood().smallest, largest)  # as for generated records
     try:
         subject.model.check_records("simulated", subject.records | {"y": y})
     except TacitError as error:
@@ -400,7 +400,7 @@ def _check_simulated_law(subject: Subject) -> None:
         score = (ahead - behind) / (2 * STEP)
         error = 5.0 * np.std(score) / np.sqrt(SIMULATED) + 1e-6 * (1.0 + np.max(np.abs(score)))
         assert abs(np.mean(score)) <= error, (
-            f"simulate: outcomes of record {row} do not have the law of the likelihood: mean score "
+            f"simulate: outcomes of record {row} do not follow the likelihood: mean score "
             f"{np.mean(score):.3g}, expected 0 ± {error:.2g}"
         )
 

@@ -105,6 +105,6 @@ def _replaced(records: Records, row: Records, unit: Unit) -> Records:
 
 def _without(records: Records, unit: Unit) -> Records:
     own = _of_unit(records, unit)
-    if unit == "party":  # an absent party has no records to answer with: its sum is taken for 0
+    if unit == "party":  # an absent party sends nothing: its sum counts as 0
         return records
     return {name: np.asarray(value)[~own] for name, value in records.items()}

@@ -194,7 +194,7 @@ def _check_movement(
     for place, event in enumerate(_charged(plan, updates, visit, where)):
         sums = np.stack([update.cost.exact[place] for update in updates])
         if plan.privacy is not None and plan.privacy.unit == "party":
-            sums[0] = 0.0 if adjacency == "add-or-remove-one" else sums[0]  # it is not there
+            sums[0] = 0.0 if adjacency == "add-or-remove-one" else sums[0]  # an absent party
         first, second = furthest_pair(sums, adjacency)
         moved = float(np.linalg.norm(sums[second] - sums[first]))
         allowed = event.sensitivity(adjacency)
@@ -213,7 +213,7 @@ def _charged(
     charged = plan.settled[PARTY].events_at(visit)
     if not charged:
         assert all(update.cost is None for update in updates), (
-            f"cost: {where}: an answer that is charged nothing has a cost"
+            f"cost: {where}: an answer without a charge has a cost"
         )
         return ()
     assert all(isinstance(update.cost, Noted) for update in updates), (
@@ -221,7 +221,7 @@ def _charged(
     )
     leaves = [jax.tree.leaves(update.cost.cost) for update in updates]
     same = {tuple(np.asarray(leaf).tobytes() for leaf in each) for each in leaves}
-    assert len(same) == 1, f"cost: {where}: what an answer costs depends on one unit"
+    assert len(same) == 1, f"cost: {where}: the cost of an answer depends on one unit"
     cost = jax.tree.map(np.asarray, updates[0].cost.cost)
     try:
         check_released(cost, charged, PARTY)
@@ -263,7 +263,7 @@ def _check_replies(updates: Sequence[Update], expected: Sequence[Update], where:
             same = (value.shape, value.tobytes()) == (other[name].shape, other[name].tobytes())
             assert same, (
                 f"reply: {where}, neighbour {neighbour}: {name} differs between two data sets for "
-                "which all released values are the same: data reach it around the mechanism"
+                "which all released values are the same: it bypasses the mechanism"
             )
 
 
@@ -301,7 +301,7 @@ def _check_law(added: np.ndarray, sd: float, where: str, rng: np.random.Generato
         wrong[:, changed] *= factor
         faults = moment_faults(wrong, sd)
         assert any(fault.startswith("variance") for fault in faults), (
-            f"power: {where}: {factor} times the noise in coordinate {changed} was not noticed"
+            f"power: {where}: {factor} times the noise in coordinate {changed} was not detected"
         )
 
 

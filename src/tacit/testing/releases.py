@@ -117,7 +117,7 @@ def _observing(observe: Observe) -> Iterator[None]:
                 found = own[kind](self, noise, bounded, drawn)
             finally:
                 inside[0] -= 1
-            # One mechanism by way of another is one release.
+            # A mechanism that calls another one makes only one release.
             return found if inside[0] else observe(noise, bounded, found)
 
         return release

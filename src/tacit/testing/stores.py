@@ -169,7 +169,7 @@ class _Check:
                 f"{self.error.__name__}"
             ) from other
         gap = difference(expected, found, "the store")
-        assert gap is None, f"torn: {what}: the damage was not noticed: {gap}"
+        assert gap is None, f"torn: {what}: the damage was not detected: {gap}"
 
     def check_other_configuration(self, folder: Path, expected: Any) -> None:
         """Check that the state of another configuration is neither read nor changed."""
@@ -190,8 +190,8 @@ class _Check:
 def _check_erased(folder: Path, script: Script) -> None:
     """Check that no secret of an answered charge is left in any file."""
     assert script.drawn, (
-        "noise key: nothing was drawn by way of `secrets` for two charges: keys are known or "
-        "shared with others"
+        "noise key: nothing was drawn from `secrets` for two charges: keys are predictable "
+        "or shared"
     )
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         body = path.read_bytes()
