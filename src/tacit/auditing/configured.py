@@ -104,7 +104,7 @@ def _planned(config: Config, records: int | None, seed: int) -> tuple[Federation
 def synthetic(config: Config, records: int, seed: int) -> Federation:
     """Synthetic records of all parties, from the public schema and the model's prior.
 
-    Documents are those of the source "synthetic-topics", whose vocabulary is small: the noise of a
+    Documents come from the source "synthetic-topics", whose vocabulary is small: the noise of a
     release does not depend on the number of words.
     """
     if config.data.source in CORPORA:

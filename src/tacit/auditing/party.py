@@ -261,7 +261,7 @@ class AuditedParty:
 def distance_below(pair: WorstPair, draws: Draws, shares: int) -> float | None:
     """Lower bound on the distance of a pair's releases, in units of the noise.
 
-    If `shares` parties share the noise, the noise of one party is scaled to that of the sum.
+    If `shares` parties share the noise, the noise of one party is scaled to the noise of the sum.
     Besides the largest difference, the difference that is largest relative to the noise is tested.
     It is chosen with the first half of the draws, and each test has half of the error probability.
     """

@@ -1,11 +1,11 @@
 """A multivariate normal whose mean and root are stored in addition to its natural parameters.
 
-Natural parameters contain the precision matrix, whose condition number is the square of that of the
-root: in float64 they lose directions that are 10⁸ times wider than others. A result therefore
-stores the mean and a lower-triangular root L with covariance LLᵀ. It may also store importance
-weights of draws from N(mean, LLᵀ) (`tacit.expfam.quadrature.weighing_draws`) against the exact
-posterior; with `weighted` = 1 moments and samples are those of the weighted draws. Draws of another
-proposal are stored as `draws`; mean and root are then their weighted moments.
+Natural parameters contain the precision matrix, whose condition number is the square of the root's
+condition number: in float64 they lose directions that are 10⁸ times wider than others. A result
+therefore stores the mean and a lower-triangular root L with covariance LLᵀ. It may also store
+importance weights of draws from N(mean, LLᵀ) (`tacit.expfam.quadrature.weighing_draws`) against the
+exact posterior; with `weighted` = 1 moments and samples are those of the weighted draws. Draws of
+another proposal are stored as `draws`; mean and root are then their weighted moments.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def tally_of(bound: Array, *, signed: bool = True) -> Tally:
 
 
 def clip_scale(public: Arrays) -> Array:
-    """S. A server's value is not trusted: beyond a limit float32 squares overflow or underflow."""
+    """S, limited because float32 squares of a server's extreme values could overflow."""
     xp = namespace(public[SCALE])
     return xp.exp(xp.clip(public[SCALE], -MAX_LOG_SCALE, MAX_LOG_SCALE))
 

@@ -179,7 +179,7 @@ class LocalMethod(abc.ABC):
     usual_rounds: ClassVar[int] = USUAL_ROUNDS
     """Number of rounds if none is given."""
     average_last: float = 0.0
-    """Share of the rounds, the last ones, over which the server averages q."""
+    """The server averages q over this share of the rounds, at the end of the run."""
     reads_public: ClassVar[bool] = False
     """True if `read` needs the public arrays of the server."""
     holds_prior: ClassVar[bool] = False
@@ -324,7 +324,7 @@ class LocalMethod(abc.ABC):
 
     @property
     def starts_at_q(self) -> bool:
-        """True if `Task.start` is q from the first visit on, whatever the model's own start is."""
+        """True if `Task.start` is always q, even if the model has a starting point."""
         return False
 
     def for_run(self, facts: RunFacts) -> LocalMethod:

@@ -35,9 +35,9 @@ class Hybrid(PrivateMethod):
     """One release of statistics, then DP-SGD.
 
     `statistics_share` is the statistics' share of the budget, in μ² of Gaussian releases: their
-    noise multiplier is √((1 − share)/(share·n·r²)) times that of the n gradients, sampled at rate
-    r. `clip` applies to the statistics and `gradient_clip` (by default the same) to the gradients.
-    The other settings are DP-SGD's.
+    noise multiplier is √((1 − share)/(share·n·r²)) times the noise multiplier of the n gradients,
+    sampled at rate r. `clip` applies to the statistics and `gradient_clip` (by default the same) to
+    the gradients. The other settings are DP-SGD's.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class Hybrid(PrivateMethod):
     momentum
         Momentum of the steps, in [0, 1).
     average_last
-        Share of the rounds, the last ones, over which the server averages the posterior.
+        The server averages the posterior over this share of the rounds, at the end of the run.
     dtype
         Floating-point type of the records, "float32" or "float64".
     """

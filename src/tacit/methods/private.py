@@ -34,16 +34,16 @@ PERSON = "person"
 class Terms(NamedTuple):
     """One party's privacy terms as arrays, which may differ between parties of one compiled call.
 
-    `clips` and `noise_sds` are those of this visit's events, in the order of
-    `PrivateMethod.events`; `clip` and `noise_sd` are those of the run. `releases` is the number of
-    releases of the whole run, and `progress` goes from 0 at the first visit to 1 at the last.
+    `clips` and `noise_sds` belong to this visit's events, in the order of `PrivateMethod.events`;
+    `clip` and `noise_sd` belong to the run. `releases` is the number of releases of the whole run,
+    and `progress` goes from 0 at the first visit to 1 at the last.
 
     Parameters
     ----------
     clip, noise_sd
         Clip and noise of the run.
     clips, noise_sds
-        Those of this visit's events.
+        Clips and noise of this visit's events.
     shares
         Number of parties that share the noise.
     units
@@ -287,7 +287,7 @@ class PrivateMethod(LocalMethod, abc.ABC):
     ) -> Array:
         """Minimum precision of the server's q in round `number`, beyond the prior.
 
-        `noise_sd` is that of the sum of all parties' releases.
+        `noise_sd` is the noise of the sum of all parties' releases.
         """
         del model, q, number, noise_sd, damping
         return 0.0

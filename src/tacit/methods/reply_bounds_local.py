@@ -18,16 +18,16 @@ every site
     |linear − P m_c|_j ≤ n b_j S + (curvature)·|mₖ − m_c|,
 
 where the last term is n c b_j² |mₖ − m_c|_j for a mean-field q and n c b_j Σᵢ bᵢ|mₖ − m_c|ᵢ for a
-full covariance. The left side is linear in the site, so this holds for convex combinations. It
-covers the part of the sent factor t that short steps leave, if |t_linear − P_t m_c| is allowed as
-well, and the full step that is the reply if no step lowers F.
+full covariance. The left side is linear in the site, so this holds for convex combinations. Short
+steps leave a part of the sent factor t in the reply; the bound covers it if |t_linear − P_t m_c| is
+allowed as well. If no step lowers F, the reply is a full step, which is also covered.
 
 **L(q₀)** is at most n(ℓ₀ + S·E) for a log-likelihood of slope S, where ℓ₀ is its range at η = 0 and
 E bounds the average over records of E_q|η|. For a linear model it is at most n(y + E)²/2σ².
 
 **The first visit, full covariance.** With u = g + h(η₀ − x·m_c) for each record, A = Λ_c + P and
-m₀ − m_c = A⁻¹Xᵀu: both ‖m₀ − m_c‖² in Λ_c and Σ h(x·(m₀ − m_c))² are at most Σ u²/h = nU. From the
-latter, E ≤ Σ b|m_c| + √(U/h₀) + √(d/(n h₀)) with h ≥ h₀ and d parameters.
+m₀ − m_c = A⁻¹Xᵀu: both ‖m₀ − m_c‖² in Λ_c and Σ h(x·(m₀ − m_c))² are at most Σ u²/h = nU. The
+second bound gives E ≤ Σ b|m_c| + √(U/h₀) + √(d/(n h₀)) with h ≥ h₀ and d parameters.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ ROUNDING = 1e-4
 def broken_private_bound(
     model: Model, family: Family, method: LocalMethod, exchange: Exchange
 ) -> BrokenBound | None:
-    """Check that the norm of the release is at most what clip, records and noise allow."""
+    """Check the norm of the release against the bound from clip, records and noise."""
     if exchange.settled is None or not isinstance(method, PrivateMethod):
         return None
     if isinstance(method, Whitened):

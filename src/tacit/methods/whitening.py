@@ -59,7 +59,7 @@ MIN_EIGENVALUE_SHARE = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class Whitened(PrivateMethod):
-    """`inner` on whitened features; `bound` is B, and `clip` is always that of `inner`.
+    """`inner` on whitened features; `bound` is B, and `clip` is always the clip of `inner`.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Whitened(PrivateMethod):
     bound
         Norm to which the features are clipped for that second moment.
     clip, clip_end, noise_end
-        Those of `inner`.
+        Values of `inner`.
     """
 
     kind: ClassVar[str] = "whitened"
@@ -246,8 +246,8 @@ class Whitened(PrivateMethod):
 
     def _square(self, event: GaussianEvent) -> float:
         """Approximate μ² of an event."""
-        # Not the event's own rate, which may depend on a party's number of units: the step of the
-        # first release must follow from what is public.
+        # Not the rate of the event, which may depend on a party's number of units: the step of the
+        # first release must depend on public numbers only.
         rate = 1.0 if event.sampling is None else self.inner.sampling_rate
         return event.count * (rate * event.sensitivity(self.adjacency) / event.noise_sd) ** 2
 

@@ -304,7 +304,7 @@ class Simulates(Protocol):
     ) -> np.ndarray:
         """Simulate y for each record given θ; unusually variable predictors are shrunk.
 
-        `bounds` are those of a numeric target, if declared.
+        `bounds` are the declared bounds of a numeric target, if any.
         """
         ...
 

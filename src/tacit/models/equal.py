@@ -1,10 +1,10 @@
 """Equal models share compiled programs.
 
 A compiled function belongs to a model object, so a second fit with an equal model would be traced
-and compiled again. `first_equal` returns one object for all equal models of this library: those of
-one class whose attributes are equal. A class of another package may depend on more than its
-attributes, e.g. on a module's variable, so each of its objects is compiled separately, unless it
-defines `compiled_as`.
+and compiled again. `first_equal` returns one object for all equal models of this library. Two
+models are equal if they have the same class and equal attributes. A class of another package may
+depend on more than its attributes, e.g. on a module's variable, so each of its objects is compiled
+separately, unless it defines `compiled_as`.
 """
 
 from __future__ import annotations

@@ -165,8 +165,9 @@ def _log_prior() -> np.ndarray:
 def units_of_columns(layout: Layout, information: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(scale, centre) of each column of x from its information matrix Σ w xxᵀ.
 
-    The scale of a number is its standard deviation, that of a 0/1 column is 1. Without an intercept
-    scales are root mean squares, and only their ratios are identified: their geometric mean is 1.
+    The scale of a number is its standard deviation; the scale of a 0/1 column is 1. Without an
+    intercept scales are root mean squares, and only their ratios are identified: their geometric
+    mean is 1.
     """
     kinds = np.array([feature.kind for feature in layout])
     square = np.diagonal(information)
@@ -177,7 +178,7 @@ def units_of_columns(layout: Layout, information: np.ndarray) -> tuple[np.ndarra
         total = square[constant[0]]
         centre = information[constant[0]] / total
         variance = square / total - np.square(centre)
-        # x² = x for zeros and ones; a column without variance has no scale of its own.
+        # x² = x for zeros and ones; a column without variance has no scale.
         number &= np.abs(square / total - centre) > BINARY * square / total
         number &= variance > ROUNDED * np.square(centre)
         scale[number] = np.sqrt(variance[number])

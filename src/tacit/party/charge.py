@@ -120,7 +120,7 @@ class Charging:
         return max(checks.values(), key=lambda check: check.used, default=None)
 
     def require_planned_visit(self, request: Request) -> None:
-        """Refuse a request that is not in the plan, whatever visit number it claims."""
+        """Refuse a request that is not in the plan, for any visit number that it claims."""
         charged = self.ledger.charges(self.run)
         charged = [charge for charge in charged if charge.dataset == self.datasets[request.party]]
         requests = {charge.request for charge in charged}
@@ -189,7 +189,7 @@ class Charging:
         return stored, wanted, {one.release.request: one.key for one in opened}
 
     def store(self, requests: Sequence[Request], replies: dict[str, Reply]) -> dict[str, Reply]:
-        """Store the replies to opened requests; returns what to send, by request id.
+        """Store the replies to opened requests; returns the replies to send, by request id.
 
         Post-processing of earlier releases is neither charged nor stored: it can be recomputed.
         """

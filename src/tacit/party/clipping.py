@@ -1,9 +1,9 @@
 """Share of clipped units in a private run, measured after a simulation.
 
-Whether a unit is within the clip depends on its exact records, so it must not be shown without a
-charge. It is therefore measured only in a simulation, where the noise has a known seed. It is
-computed at the final q with the method's own arithmetic, without noise, on all units or a random
-sample of them.
+Whether a unit is within the clip depends on its exact records, so the share must not be shown
+without a charge. It is therefore measured only in a simulation, where the noise has a known seed.
+It is computed at the final q with the method's own arithmetic, without noise, on all units or a
+random sample of them.
 """
 
 from __future__ import annotations

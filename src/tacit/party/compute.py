@@ -145,7 +145,7 @@ def task_parts(
     memories: Sequence[Natural | None] | None = None,
     keys: Sequence[bytes | None] | None = None,
 ) -> tuple[str, Any, Any]:
-    """The stage of these requests, the task arrays per party, and the shared ones."""
+    """The stage of these requests, the task arrays per party, and the shared arrays."""
     first = requests[0]
     if any(
         r.q is not first.q or r.public is not first.public or r.initial != first.initial

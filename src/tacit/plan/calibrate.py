@@ -286,7 +286,7 @@ def _check_ring(
         if not largest < 2.0**RING_BITS:
             raise ConfigError(
                 f"party {party!r}: {terms} sums of {units} contributions of norm "
-                f"{event.clip:g} with noise sd {event.noise_sd:g} needs {largest:.2g} steps of the "
+                f"{event.clip:g} with noise sd {event.noise_sd:g} need {largest:.2g} steps of the "
                 f"lattice, more than 2^{RING_BITS}; use a smaller epsilon"
             )
 
@@ -304,7 +304,7 @@ def _together(
 
 
 def clip_of(privacy: Privacy, method: Releasing, party: str) -> float:
-    """Clip of a party: its own one if declared, otherwise that of the method."""
+    """Clip of a party: its declared clip, otherwise the clip of the method."""
     own = privacy.parties.get(party)
     if own is not None and own.clip is not None:
         return check_clip(own.clip, "clip")

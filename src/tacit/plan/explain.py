@@ -127,8 +127,8 @@ def _around_sums(secure: Thresholds, colluding: int) -> list[tuple[str, str, flo
     """Attackers on secure sums, and the remaining noise.
 
     The server with up to c parties sees sums that contain the unknown noise of at least q − c
-    parties; with k > c parties, that of q − k. If 2t ≤ n + k, they can unmask two different sums of
-    one round and so read single messages, each with the noise of one party.
+    parties; with k > c parties, the noise of at least q − k. If 2t ≤ n + k, they can unmask two
+    different sums of one round and so read single messages, each with the noise of one party.
     """
 
     def left(count: int) -> tuple[float, str]:

@@ -3,7 +3,8 @@
 A unit (a record, a person, a shard, a party) contributes one vector, given as a pytree. `Bounded`
 is the sum of these after each was scaled to norm ≤ C, together with C. It is made by clipping and
 cannot be changed, so no mechanism ever receives a value with a hand-written sensitivity. Sums are
-float64 whatever the contributions are: the rounding of a long float32 sum would count against C.
+always float64, because the rounding error of a long float32 sum would not be negligible compared
+with C.
 """
 
 from __future__ import annotations
@@ -251,7 +252,7 @@ def _squares_summed(rows: Array) -> Array:
 
 
 def pack_symmetric(matrix: Array) -> Array:
-    """The upper triangle, off-diagonals times √2: the norm is that of the whole matrix.
+    """The upper triangle, off-diagonals times √2, so that it has the norm of the whole matrix.
 
     >>> pack_symmetric(jnp.ones((2, 2))).round(3).tolist()
     [1.0, 1.414, 1.0]

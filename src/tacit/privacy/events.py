@@ -150,7 +150,7 @@ class GaussianEvent(
     `nonnegative`: no two contributions can have a negative inner product (every coordinate is ≥ 0,
     or each is a positive semi-definite matrix), which bounds the distance of two of them by √2·C
     instead of 2·C. `lattice` describes a release of integers, as in every run; without it the event
-    is that of continuous noise on real numbers.
+    describes continuous noise on real numbers.
     """
 
     clip: float
@@ -232,8 +232,8 @@ class LaplaceEvent(GaussianEvent, frozen=True, kw_only=True, tag="laplace"):
     2^k and b = γ·2^k; rounding moves each of the d integers by at most one more, so that ε = (Δ +
     2E)/b + d/2^k, exactly.
 
-    Formal guarantee: `loss` is an upper bound on the privacy loss of one release, whatever is
-    released; it holds for adaptively chosen releases, whose losses add up.
+    Formal guarantee: `loss` is an upper bound on the privacy loss of one release, for any released
+    value. The losses of adaptively chosen releases add up.
     """
 
     def __post_init__(self) -> None:

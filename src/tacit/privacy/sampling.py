@@ -23,8 +23,8 @@ Clipped = Callable[[Array, Array], Bounded]
 def poisson_mask(key: Array, present: Array, rate: Array) -> Array:
     """Mask of the batch: each present unit independently, with probability ≤ `rate`.
 
-    32 random bits are compared with ⌊rate·2³²⌋, so that the probability is never above the one
-    accounted for and at most 2⁻³² below it.
+    32 random bits are compared with ⌊rate·2³²⌋, so that the probability is never above `rate` and
+    at most 2⁻³² below it.
     """
     # The generator makes 64 bits at a time, enough for two units.
     pairs = jax.random.bits(key, (-(-present.shape[0] // 2),), jnp.uint64)

@@ -28,7 +28,7 @@ class Thresholds(NamedTuple):
 
     @property
     def shares(self) -> int:
-        """q − c: number of parties whose noise together is that of the guarantee."""
+        """q − c: number of parties whose noise adds up to the noise of the guarantee."""
         return self.quorum - self.colluding
 
     @property

@@ -132,8 +132,8 @@ def admit(
 def widen(
     rules: Rules, state: ServerState, arrived: Sequence[str], now: float = 0.0
 ) -> tuple[ServerState, Log]:
-    """Open requests to more parties if the present ones and those that have `arrived` do not form a
-    quorum.
+    """Open requests to more parties if the present parties and those that have `arrived` do not
+    form a quorum.
 
     For rounds of which only the sum is known. If there are no more parties, the run ends.
     """

@@ -30,9 +30,9 @@ class Stage(NamedTuple):
 class Request(NamedTuple):
     """One request to one party, answered once.
 
-    `version` is that of the party's factor: an update computed for another version is refused.
-    `visit` counts the requests to this party. Its random numbers depend only on the visit, the seed
-    and the party's name. q and factor are None if the stage does not use them.
+    `version` is the version of the party's factor: an update computed for another version is
+    refused. `visit` counts the requests to this party. Its random numbers depend only on the visit,
+    the seed and the party's name. q and factor are None if the stage does not use them.
     """
 
     id: str

@@ -25,7 +25,7 @@ FARTHEST = 1e12
 def is_plausible(family: Family, q: Natural) -> bool:
     """True if location and scale of q are values that records could produce.
 
-    Larger ones would come from a faulty or malicious party and could overflow later.
+    Larger values would come from a faulty or malicious party and could overflow later.
     """
     with np.errstate(all="ignore"):
         location, scale = family.location_scale(q)
@@ -40,7 +40,7 @@ def usable(rules: Rules, state: ServerState, q: Natural) -> bool:
         return True
     try:
         return math.isfinite(rules.family.kl(q, state.previous if state.previous else state.q))
-    except (ArithmeticError, ValueError):  # a matrix that has no Cholesky factor, say
+    except (ArithmeticError, ValueError):  # e.g. a matrix without a Cholesky factor
         return False
 
 

@@ -71,7 +71,7 @@ class ServerRun:
         """Apply checked replies in one durable write.
 
         Replies of an unfinished synchronous round are held in memory until it is complete: a server
-        that is killed meanwhile repeats the requests and receives the same replies.
+        that is killed before that repeats the requests and receives the same replies.
         """
         assert self.state is not None
         for reply in replies:

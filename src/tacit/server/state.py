@@ -65,8 +65,8 @@ class LatticeRules:
     read: Callable[[Asked, Arrays], Arrays]
     """Converts integers, of one party or of a sum, to the arrays that the server's half needs."""
     scale: Callable[[str, int], tuple[float, float]]
-    """Step and clip of a party's release at a visit; only releases with equal ones can be summed
-    as integers.
+    """Step and clip of a party's release at a visit; only releases with equal step and clip can be
+    summed as integers.
     """
     sums: bool = False
     """True if only the sum over the parties is converted, for example if they share their noise."""
@@ -90,8 +90,8 @@ class Rules:
     combine: Combine | None = None
     """How noisy updates are combined; None: exact updates, which are multiplied."""
     own_factors: bool = False
-    """True if updates are exact and each factor gets its own party's update, whatever `combine`
-    adds.
+    """True if updates are exact and each factor gets the update of its party, independently of
+    `combine`.
     """
     keeps_factors: bool = True
     """False if no stage uses factors; they are then neither updated nor stored."""

@@ -51,7 +51,7 @@ def step(
 def step_together(
     rules: Rules, state: ServerState, replies: Sequence[Reply], now: float = 0.0
 ) -> tuple[ServerState, Log]:
-    """Apply replies that arrived together: the same state as one `step` each, computed once."""
+    """Apply replies that arrived together. The result is the same as one `step` per reply."""
     fresh: dict[str, Reply] = {}
     log: Log = ()
     for reply in replies:
@@ -89,7 +89,7 @@ def step_sum(
     """Apply a round of which only the sum of the replies of `terms` is known.
 
     `total` are integers of the round's stage. Open requests of other parties are closed, and these
-    parties are absent until they return. `others` are replies outside the sum: those of the prior
+    parties are absent until they return. `others` are replies outside the sum: replies of the prior
     pseudo-party.
     """
     assert rules.quorum is not None

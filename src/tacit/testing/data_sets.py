@@ -33,7 +33,7 @@ class DataSets:
     party
         Name of the party.
     sets
-        Alternative records of the party. Repeated ones are arranged once.
+        Alternative records of the party. Repeated data sets are arranged once.
     rows
         Rows to which every data set is padded at least: equal shapes are compiled once.
     """
@@ -59,9 +59,9 @@ class DataSets:
         insecure_noise_seed: int | None = None,
         settled: Settled | None = None,
     ) -> list[Update]:
-        """Send the same request to all; without a seed each draws its own noise.
+        """Send the same request to all data sets; without a seed each draws separate noise.
 
-        `settled` replaces the party's terms, e.g. by wrong ones.
+        `settled` replaces the party's terms, e.g. by wrong terms.
         """
         plan = self.plan
         agreement = Agreement(plan.model, plan.family, plan.method, plan.seed, insecure_noise_seed)

@@ -93,8 +93,8 @@ class ProbeModel(NormalMean):
 class ProbeMethod(PrivateMethod):
     """Releases a clipped sum of y.
 
-    With `remembers` it stores a count of its answers, which must be returned each time. While the
-    file `<journal>.fault` exists, the second answer of one party fails.
+    With `remembers` its memory is a count of its answers, which the engine must pass back at each
+    visit. While the file `<journal>.fault` exists, the second answer of one party fails.
     """
 
     kind: ClassVar[str] = "engine-probe"

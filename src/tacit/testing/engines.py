@@ -49,14 +49,14 @@ class Cancelled(Exception):  # noqa: N818 - it is not an error
 def check_engine(engine: Engine) -> None:
     """Assert that an engine computes and charges like the in-process engine.
 
-    One seed gives one posterior on every schedule: bit for bit that of the in-process engine if
-    each party is computed alone, and equal up to rounding if parties are batched or named in
-    another order. Every update is reported to the observer. An observer that raises ends the run,
-    and a new engine continues from the checkpoint to the same bits. In a private run every answer
-    is charged once, before it is computed, computed with the noise key of its charge, and stored
-    before the server sees it. A party that fails ends the run with its own error, and all charged
-    replies stay intact: after resuming, it replies with the same noise and without a second charge.
-    A refused charge ends the run before anything is computed.
+    One seed gives the posterior of the in-process engine on every schedule: bit for bit if each
+    party is computed alone, and up to rounding if parties are batched or named in another order.
+    Every update is reported to the observer. An observer that raises ends the run, and a new engine
+    continues from the checkpoint to the same bits. In a private run every answer is charged once,
+    before it is computed, computed with the noise key of its charge, and stored before the server
+    sees it. A party that fails ends the run with its own error, and all charged replies stay
+    intact: after resuming, it replies with the same noise and without a second charge. A refused
+    charge ends the run before anything is computed.
 
     Parameters
     ----------

@@ -224,7 +224,7 @@ def _as_jax(records: Any) -> Any:
 
 
 def check_gradient_norms(subject: Subject) -> None:
-    """Check that norms are those of the summed gradients, or the largest over the labels.
+    """Check that norms belong to the summed gradients, or are the largest over the labels.
 
     A norm that is too small is the dangerous error: the clipped sum would then move by more than is
     charged.

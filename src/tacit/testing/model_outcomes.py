@@ -31,7 +31,7 @@ def check_outcomes(subject: Subject) -> None:
     assert isinstance(model, SimulatesOutcomes)
     try:
         law = model.outcome_law()
-    except ConfigError:  # this instance has none, and says why
+    except ConfigError:  # the error says why this instance has none
         return
     theta = subject.thetas[0]
     single = {name: np.asarray(value)[:, None] for name, value in records.items()}

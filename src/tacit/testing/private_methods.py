@@ -68,7 +68,7 @@ def check_private_method(
 ) -> float:
     """Assert that a method's replies have the charged sensitivity and noise.
 
-    `records` are those of one party, by default generated for a model that takes x and y.
+    `records` belong to one party; by default they are generated for a model that takes x and y.
     Neighbours have one unit replaced by records of all sizes, signs and labels, added or removed,
     depending on `adjacency`. Every visit of a run of `rounds` rounds is tested with the first q and
     with q far from any data. Returns the largest movement found, as a share of the charged
@@ -306,7 +306,7 @@ def _check_law(added: np.ndarray, sd: float, where: str, rng: np.random.Generato
 
 
 def _questions(plan: Plan, visit: int, seed: int) -> Iterator[Shared]:
-    """Initial q and public arrays, and extreme ones."""
+    """Initial and extreme values of q and public arrays."""
     start, rng = first_question(plan, visit), np.random.default_rng(seed)
     yield start
     for fill, precision in itertools.product(FILLS, PRECISIONS):

@@ -82,7 +82,7 @@ def counted() -> Iterator[Count]:
     count = Count()
 
     def observe(noise: Array, bounded: Bounded, found: Release) -> Release:
-        # Whatever a release is mapped over, these numbers are mapped over too.
+        # These numbers are mapped together with the release.
         parts = [jnp.ravel(leaf)[:1] for leaf in jax.tree.leaves(bounded.value)]
         parts.append(noise[:1])
         mapped = sum(jnp.sum(jnp.isnan(part)) for part in parts) * 0

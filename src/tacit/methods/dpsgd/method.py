@@ -164,7 +164,7 @@ class DPSGD(PrivateMethod):
     label_agnostic
         Clip each record independently of its label, which keeps the score unbiased.
     average_last
-        Share of the rounds, the last ones, over which the server averages the posterior.
+        The server averages the posterior over this share of the rounds, at the end of the run.
     dtype
         Floating-point type of the records, "float32" or "float64".
     """

@@ -39,4 +39,4 @@ class DPSGDSettings(WhitenedSettings, frozen=True, kw_only=True, tag="dp-sgd"):
     label_agnostic: bool | None = None
     """True: the clip of a record ignores its label, which keeps the score unbiased."""
     average_last: FromZeroToOne | None = None
-    """Share of the rounds, the last ones, over which the server averages the posterior."""
+    """The server averages the posterior over this share of the rounds, at the end of the run."""

@@ -36,7 +36,7 @@ ROUNDED_PRECISION = 1e-13
 ENERGY_ROUNDING = 1e-12
 """Differences of the free energy below this multiple of its value are rounding errors."""
 LEAST_CURVATURE, MOST_CURVATURE = 0.25, 1e6
-"""Bounds on the precision after one step, relative to that of q."""
+"""Bounds on the precision after one step, relative to the precision of q."""
 GENERIC_MEAN_FIELD_STEP = 0.15
 
 

@@ -9,9 +9,9 @@ models by fixed cubature points.
 
 **All parties in every round** (no quorum, at most `SOLVED_UP_TO` parameters): the server controls
 the steps (`tacit.methods.natural.solver`), and a round requests value, gradient and Hessian at
-points that it chooses (`tacit.methods.natural.party`). The result is that of central variational
-inference, however the records are divided, and identical for every schedule: a schedule only orders
-the requests of a round.
+points that it chooses (`tacit.methods.natural.party`). The result equals that of central
+variational inference, for any division of the records, and is identical for every schedule: a
+schedule only orders the requests of a round.
 
 **More parameters**, all parties in every round and a mean-field q: the server controls the steps
 too, with products of the Hessian and chosen directions instead of the Hessian

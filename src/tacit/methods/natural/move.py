@@ -11,7 +11,7 @@ from tacit.methods.natural.curvature import lower_root
 from tacit.methods.natural.stages import FAILED
 
 EIGENVALUES = (0.25, 1e6)
-"""Bounds on the precision after one step, relative to that before it."""
+"""Bounds on the precision after one step, relative to the precision before the step."""
 MOST_EXTRAPOLATED = 1.0
 """Steps larger than this, in nats, are not extrapolated."""
 LEAST_RATIO, STEADY, LONGEST_STEP = 0.4, 0.2, 4.0

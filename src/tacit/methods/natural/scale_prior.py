@@ -2,7 +2,7 @@
 
 The density is known up to the units of the columns (`tacit.models.learnt_scale`). These are
 computed from the Hessian of the log-likelihood at the first candidate, which is public: at 0 all
-records have equal weight, so it is Σ xxᵀ times a constant. No further exchange is needed.
+records have equal weight, so the Hessian is Σ xxᵀ times a constant. No further exchange is needed.
 
 For a normal q, E_q[log p] is replaced by its lower bound h(E_q[R]). Importance weights use the
 exact density, and show if the bound is loose.
@@ -105,7 +105,7 @@ def _settled(
     *,
     full: bool,
 ) -> np.ndarray:
-    """Precisions that agree with the q after a full step; the given ones if there are none."""
+    """Precisions that agree with the q after a full step; the given precisions if none agree."""
     for _ in range(TURNS if len(middle) <= MANY else FEW_TURNS):
         form = (inner.T * precision) @ inner - place.hessian
         try:

@@ -81,7 +81,7 @@ def after_nodes(solver: NaturalSolver, shared: Shared, memory: Arrays, answers: 
 
 
 def after_draws(solver: NaturalSolver, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
-    """Compute weights of the split's draws; keep them unless those of q were better."""
+    """Compute weights of the split's draws; keep the split unless the weights of q were better."""
     theta = shared.public["draws"]
     found = weigh_draws(theta, memory["log_density"], solver.log_joint(theta, answers))
     if found.effective_share < float(memory["effective_share"]):

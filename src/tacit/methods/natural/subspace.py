@@ -39,7 +39,7 @@ class Solved(NamedTuple):
     """
 
     def share(self, right: np.ndarray) -> np.ndarray:
-        """Norm of each residual relative to that of its right-hand side."""
+        """Norm of each residual relative to the norm of its right-hand side."""
         whole = np.linalg.norm(right, axis=1)
         return np.linalg.norm(self.residual, axis=1) / np.where(whole > 0, whole, 1.0)
 
@@ -97,7 +97,8 @@ class Subspace(NamedTuple):
         Within the span it is known: M = Qᵀ(QAQᵀ)⁻¹Q is at most A⁻¹. The missing part of coordinate
         j is rᵀA⁻¹r for the residual r of its unit vector, about κ|r|². The sum over coordinates is
         estimated by zᵀA⁻¹z for random signs z (the rows of `signs`, solved by `solution`), which
-        gives κ: with many coordinates this is far less noisy than estimates of single ones.
+        gives κ: with many coordinates this is far less noisy than separate estimates for each
+        coordinate.
         """
         rows, products = basis
         products = products + more(rows)
@@ -116,8 +117,8 @@ class Subspace(NamedTuple):
         return found, error
 
     def new_directions(self, wanted: np.ndarray, count: int, seed: int) -> np.ndarray:
-        """At most `count` orthonormal rows, orthogonal to the known ones, starting with the wanted
-        ones.
+        """At most `count` orthonormal rows, orthogonal to the known directions, the rows of
+        `wanted` first.
 
         Random rows are added to reach the count, and zeros if the space is exhausted.
         """

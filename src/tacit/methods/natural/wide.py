@@ -7,11 +7,11 @@ by its diagonal and by its products with `DIRECTION_COUNT` directions per exchan
 
 1. **First evaluation.** The diagonal at the start gives every coordinate its scale.
 2. **Steps.** A step is the solution of A x = E_q[∇] in the span of the directions known so far.
-   Each exchange evaluates the next q and multiplies A there with new directions: the residual,
-   which makes the steps those of conjugate gradients, and a random block that finds the directions
-   in which coordinates are correlated. A step that lowers the evidence lower bound is shortened. If
-   the gradient changes differently than predicted, the known products with A are dropped. Scales
-   are computed from the diagonal.
+   Each exchange evaluates the next q and multiplies A there with new directions: the residual, as
+   in the method of conjugate gradients, and a random block that finds the directions in which
+   coordinates are correlated. A step that lowers the evidence lower bound is shortened. If the
+   gradient changes differently than predicted, the known products with A are dropped. Scales are
+   computed from the diagonal.
 3. **Standard deviations.** Variances of a mean-field q are too small if coordinates are correlated:
   1/A_jj instead of (A⁻¹)_jj, the linear response (Giordano, Broderick and Jordan 2018). (A⁻¹)_jj is
   computed by solving A X = Z for unit vectors of the coordinates with the strongest correlations,

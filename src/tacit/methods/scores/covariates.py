@@ -1,8 +1,8 @@
 """Synthetic covariates of private scores: rows with the released marginals and moment.
 
 They contain no record. They give expectations over x: the information of θ, and the slope and
-variance of scores. Counts and second moment are those of private scoring (`tacit.methods.scoring`),
-for a matrix with an additional constant column.
+variance of scores. Counts and second moment are computed as in private scoring
+(`tacit.methods.scoring`), for a matrix with an additional constant column.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ class Estimator:
 
         A map computed where the information was different clips most scores in some direction.
         `noises` are the standard deviations of the noise in the mean of all main scores, and of the
-        remaining ones.
+        remaining main scores.
         """
         before, now = (self._whole(self.simulator.fisher(one)) for one in (made_at, theta))
         root = np.linalg.cholesky(before)
@@ -167,7 +167,7 @@ class Estimator:
     def _variances(
         self, theta: np.ndarray, mapping: np.ndarray, ratio: Ratio, noise: float
     ) -> np.ndarray:
-        """Expected variances along all directions, relative to those of a fit without privacy."""
+        """Expected variances along all directions, relative to a fit without privacy."""
         here = self._at(theta, mapping)
         corrected = self._corrected(here, mapping, ratio)
         spread = self.records * _symmetric(_sandwich(corrected.variance, here.variance))
@@ -186,7 +186,7 @@ class Estimator:
         theta: np.ndarray,
         mapping: np.ndarray,
     ) -> Ratio:
-        """R after one more curvature; `noise_sd` is that of the entries of its packed sum."""
+        """R after one more curvature; `noise_sd` is the noise of each entry of its packed sum."""
         expected = self._at(theta, mapping)
         values, vectors = np.linalg.eigh(_symmetric(expected.released))
         active = values > ACTIVE * values[-1]
@@ -204,7 +204,7 @@ class Estimator:
     ) -> tuple[np.ndarray, float]:
         """θ after a burn-in round, and the length of its move in units of one record's information.
 
-        `score` and `noise` (its standard deviation) are those of the sum.
+        `score` is the sum over all records, and `noise` the standard deviation of its noise.
         """
         seen, noise = score / self.records, noise / self.records
         start = self._at(theta, mapping)
@@ -308,8 +308,9 @@ def curvature_noise(noise_sd: float, dimension: int) -> float:
 def shrunk_ratio(before: Ratio | None, seen: np.ndarray, noise: float) -> Ratio:
     """R given one more noisy observation; off the diagonal the noise is 1/√2 of that on it.
 
-    Initially entries are assumed to vary around the identity, and those of the diagonal around
-    their mean, by as much as the observed entries vary beyond their noise (empirical Bayes).
+    Before the first observation, entries are assumed to vary around the identity, and diagonal
+    entries around their mean. The assumed variance is the observed variance minus the noise
+    (empirical Bayes).
     """
     size = len(seen)
     diagonal = np.eye(size, dtype=bool)

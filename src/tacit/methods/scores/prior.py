@@ -76,7 +76,7 @@ class PriorTerm:
     """log p(θ) of a model, with a Gaussian approximation of its location and scale."""
 
     def __init__(self, model: Model, mean: np.ndarray, precision: np.ndarray) -> None:
-        """`mean` and diagonal `precision` are those of the prior, or of its approximation."""
+        """`mean` and diagonal `precision` describe the prior, or its approximation."""
         self.model, self.mean, self.precision = model, mean, precision
         self.exact = not model.has_site_prior
         normal = np.random.default_rng(0x5C0E).standard_normal((DRAWS, len(mean)))
@@ -87,8 +87,8 @@ class PriorTerm:
     def local(self, point: np.ndarray) -> Local:
         """Gradient and precision of the Gaussian approximation, for the search for the mode.
 
-        The exact density may have no mode there: that of a hierarchy grows without bound if all
-        groups are equal and their spread goes to 0, as at the start of a fit.
+        The exact density may have no mode there: the density of a hierarchy grows without bound if
+        all groups are equal and their spread goes to 0, as at the start of a fit.
         """
         return Local(self.precision * (self.mean - point), np.diag(self.precision))
 
@@ -186,8 +186,9 @@ class PriorTerm:
         here = self._evaluation(likelihood, mean, precision, free)
         rate = 0.5
         for _ in range(STEPS):
-            # Floored relative to the present q in every direction: coordinates in raw units are
-            # correlated, and a floor per coordinate would make q too narrow along the weak ones.
+            # A floor relative to the present q in every direction: coordinates in raw units are
+            # correlated, and a floor per coordinate would make q too narrow in weakly determined
+            # directions.
             root = np.linalg.cholesky(precision)
             wanted = _whitened(root, _symmetric(information - here.hessian))
             values, vectors = np.linalg.eigh(wanted)

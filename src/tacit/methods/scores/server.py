@@ -98,7 +98,7 @@ class ScoresServer:
         known |= self._released(known, stage, total, noise_sd, number)
         try:
             known |= checked(self._estimated(known, stage, total, noise_sd, number))
-        except UNUSABLE:  # what was released is kept, and so are the estimates before it
+        except UNUSABLE:  # keep the released values and the earlier estimates
             known |= _failed(known, number)
         try:
             known |= checked(self._published(known, following))
@@ -341,9 +341,9 @@ def rank_fit(ranks: np.ndarray, noise_sd: float) -> Fit:
     Within a level of N records the counts have variance N/K each (about their mean, K ranks) and
     noise of variance σ², so that Σ (count − mean)²/(N/K + σ²) has approximately a χ² distribution
     with K − 1 degrees of freedom. The slope and the ends of each level are also tested separately,
-    and so are the two combinations of slopes and ends that indicate a wrong link and a wrong
-    spread: slopes of one sign at the outer levels and the other sign between them, and the ends of
-    all levels. The smallest of the four p-values is multiplied by 4.
+    and so are two combinations. Slopes of one sign at the outer levels and the other sign between
+    them indicate a wrong link; the ends of all levels together indicate a wrong spread. The
+    smallest of the four p-values is multiplied by 4.
     """
     from scipy import stats
 

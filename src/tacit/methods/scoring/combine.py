@@ -147,7 +147,7 @@ class ScoringServer:
         return np.tile(sd, self.likelihood.outputs)
 
     def prior_of(self, known: Natural) -> Prior | LearntScalePrior:
-        """The declared prior, or the one with learned scales."""
+        """The declared prior, or the prior with learned scales."""
         if not self.method.learns_scale(self.run.model):
             return self.prior
         outputs = self.likelihood.outputs

@@ -195,8 +195,7 @@ def apart(what: Counted, found: Marginals, scale: np.ndarray) -> np.ndarray:
 
 
 def flattened(z: np.ndarray, free: np.ndarray) -> np.ndarray:
-    """W of z′ = (I − WᵀW) z, which reduces the directions of largest variance to that of the next
-    one.
+    """W of z′ = (I − WᵀW) z, which reduces the largest variances to that of the next direction.
 
     Noise is the same in every direction of z, while for correlated columns a few directions account
     for most of ‖z‖, which the clip bounds. Shortening these reduces the relative noise of all

@@ -6,9 +6,10 @@ Three kinds of answer, all of them sums over all records of a party:
     visit 1     second moment of z/‖z‖          → synthetic covariates, hence expected curvature
     visit 2 …   clipped scores at the server's θ → q
 
-The shares of the budget are fixed in advance; that of the t-th score grows like √t. Parties release
-sums and the server uses only their total, so the division of records between the parties does not
-change the distribution of the result. The derivation is in docs/methods/private-scoring.md.
+The shares of the budget are fixed in advance; the share of the t-th score grows like √t. Parties
+release sums and the server uses only their total, so the division of records between the parties
+does not change the distribution of the result. The derivation is in
+docs/methods/private-scoring.md.
 
 Requests publish what a party needs: the map, the point θ and the limit k of the residual. They
 contain neither q nor a factor, and a reply is the released sum alone.

@@ -175,22 +175,22 @@ def score_sum(
     With K levels `point` has K rows of weights and the sum is Σ w ψ ⊗ z, one row per level.
 
     z = y − Wᵀa with y = scale∘(x − centre), a = Wy and W = `bend` is computed explicitly for every
-    record, and its norm is that of the summed numbers. A norm in closed form, or a projection of
-    the sum, would leave rounding errors of the size of y in a sum of much shorter z, and both
+    record, and its norm is computed from the summed numbers. A norm in closed form, or a projection
+    of the sum, would leave rounding errors of the size of y in a sum of much shorter z, and both
     centre and W come from the server. a is computed once; the compiler may compute z from it twice,
     for norm and sum, with different rounding. `ROUNDING` times ‖z‖ + Σ |a_r|‖W_r‖ ≥ ‖y‖, added to
     the norm, covers the errors: each is at most 2⁻⁵³ of that, and there are fewer than 200.
 
     A record whose score is not finite, or whose x or z is beyond `LARGEST_NORM`, contributes
     nothing, and no record contributes anything if the request contains numbers beyond
-    `LARGEST_ASKED`: whether a party answers must not depend on the effect of either on one record.
+    `LARGEST_ASKED`. The party answers in both cases: a refusal must not depend on a single record.
     """
     x, y, outputs = jnp.asarray(records["x"]), records["y"], likelihood.outputs
     asked = jnp.concatenate([jnp.ravel(one) for one in (centre, scale, bend, point, reach)])
     eta = x @ point.reshape(outputs, -1).T
     eta = eta if likelihood.levels else eta[:, 0]
     residual = likelihood.residual(y, eta, reach)
-    # A y outside of what was declared must not pass for one inside.
+    # A y outside the declared range must not be treated like a y inside it.
     own = row_norms([residual]) if likelihood.levels else jnp.abs(residual)
     most = jnp.maximum(likelihood.bound(eta, reach), own)
     steered = (bend * scale).T

@@ -40,7 +40,7 @@ STILL = 0.2
 
 
 class History(NamedTuple):
-    """θₜ in the coordinates of x and scores in those of z, one row per round, and the noise sds."""
+    """θₜ in the coordinates of x, scores in the coordinates of z, and noise sds, per round."""
 
     points: np.ndarray
     scores: np.ndarray
@@ -150,11 +150,11 @@ def solve(
     prior: Prior | LearntScalePrior,
     width: np.ndarray,
 ) -> Solved:
-    """From the last point to the posterior of all rounds; `width` is that of the last q.
+    """Compute the posterior of all rounds from the last point; `width` is the width of the last q.
 
     H, r and the width of q depend on each other and on m, and alternating updates can oscillate
-    between a wide q and a narrow one. After a first pass each further one is damped by ½, as long
-    as m moves by more than `STILL` of its sd.
+    between a wide q and a narrow one. Every pass after the first is damped by ½, as long as m moves
+    by more than `STILL` of its sd.
     """
     points = history.points @ public.to_z.T
     start, last, mean = public.to_z @ prior.mean, points[-1], points[-1]

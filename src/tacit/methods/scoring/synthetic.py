@@ -74,11 +74,11 @@ def correlated(
 ) -> Synthetic:
     """Rows of z with the released second moment of u = z/‖z‖, as far as it exceeds its noise.
 
-    Correlations between columns are shrunk towards 0 (`_shrunk`). Those of u are smaller than those
-    of z, because a record in which many columns are large together has the longest z. Correlations
-    R of z are computed by R ← R + shrunk − have until the moment of the synthetic u is the shrunk
-    one. Independent rows are transformed by the linear map that moves them least (the optimal
-    transport of Gaussians); every column keeps its released variance.
+    Correlations between columns are shrunk towards 0 (`_shrunk`). Correlations of u are smaller
+    than correlations of z, because a record in which many columns are large together has the
+    longest z. Correlations R of z are computed by R ← R + shrunk − have until the moment of the
+    synthetic u is the shrunk one. Independent rows are transformed by the linear map that moves
+    them least (the optimal transport of Gaussians); every column keeps its released variance.
     """
     z = independent(layout, what, found, scale, draws)
     least = 0.1 * np.square(scale) * found.variance
@@ -109,7 +109,7 @@ def _matched(
     sd: np.ndarray,
 ) -> tuple[np.ndarray, float]:
     """Rows whose u has the moment `wanted`·`outer` in the pairs `among`, and the ratio of the
-    correlations of z to those of u.
+    correlations of z to the correlations of u.
     """
     inner = np.ix_(free, free)
     among, wanted, outer, sd = among[inner], wanted[inner], outer[inner], sd[free]

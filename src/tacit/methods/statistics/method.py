@@ -81,7 +81,7 @@ class ExpectedStatistics(LocalMethod):
     """Conjugate update at q: λ of the cavity plus the sum of the records' statistics.
 
     Exact if the statistics do not depend on q. Otherwise one step of coordinate ascent: update the
-    latent variables given q, then θ given them. With `sampling_rate` < 1 the sum is that of a batch
+    latent variables given q, then θ given them. With `sampling_rate` < 1 the sum over a batch is
     divided by its share of the records: stochastic variational inference, which needs damping.
     `batches` are "poisson", or "shuffled": passes in which every record is in one batch. Not
     private.
@@ -360,7 +360,7 @@ class PrivateStatistics(PrivateMethod):
     def from_integers(
         self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
     ) -> Arrays:
-        """The damped change from the party's factor to that of the released sums."""
+        """The damped change from the party's factor to the factor of the released sums."""
         assert asked.q is not None
         assert asked.factor is not None
         value: Any = {name: event.step * whole_numbers for name, whole_numbers in integers.items()}
@@ -487,7 +487,7 @@ class PrivateStatistics(PrivateMethod):
             # The same noise is added again: standard deviations add up, not variances.
             share = (1.0 - part) * np.sqrt(before) + part * run.noise_sd(1)
             return float(share)
-        # A round's noise is that of all its parties; in a sequential round each adds a share.
+        # A round has the noise of all its parties; in a sequential round each adds a share.
         added = run.damping_at(number) ** 2 * run.noise_sd(number) ** 2 * updates / run.asked
         return float(np.sqrt((1.0 - part) ** 2 * before + added))
 

@@ -67,4 +67,4 @@ class HybridSettings(PrivateSettings, frozen=True, kw_only=True, tag="dp-hybrid"
     momentum: Annotated[float, Meta(ge=0, lt=1)] | None = None
     """Momentum of the steps."""
     average_last: FromZeroToOne | None = None
-    """Share of the rounds, the last ones, over which the server averages the posterior."""
+    """The server averages the posterior over this share of the rounds, at the end of the run."""

@@ -8,7 +8,7 @@
 | "log-precision" | ((Δb − ΔΛ∘m)/√Λ, ΔΛ/Λ)      | cannot occur        | its own, without noise |
 
 m and Λ are mean and precision of q, A = (Λ/max Λ)^¼ and B = A²/κ. Every map depends on q alone,
-which is public, and so does the server's handling of an improper q (MEng §4.3.3): all of it is
+which is public, and so does the server's handling of an improper q (MEng §4.3.3): both are
 post-processing. MEng 4.28, a limit on the precision at each party after noising, is not offered:
 the accountant does not cover a sum of truncated normals.
 

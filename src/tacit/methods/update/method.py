@@ -18,8 +18,8 @@ count C.) For `unit = "party"` the whole party is one contribution: C, and 2C un
 
 **The factor of a shard** is tₘₖ = tₘ/N, where tₘ is the party's factor at the server: public, like
 everything made of releases. Private factors, which record each shard's own changes, are valid too
-as long as they contain no noise (or a shard's next update would depend on the others' records). But
-then the noise in q is never corrected and accumulates as a random walk.
+if they contain no noise. (With noise, a shard's next update would depend on the records of other
+shards.) But then the noise in q is never corrected and accumulates as a random walk.
 
 **The clip of a whole party.** A change grows with the party's records, so that MEng §4.3.2 sets
 C = ½ρ for ρ records. Clip, noise and step are public, and with `unit = "party"` the number of
@@ -106,14 +106,14 @@ class PrivateUpdate(PrivateMethod):
     """Release the clipped change of natural parameters, of one or of many shards.
 
     By default there is one shard per two units, which needs a public number of units (adjacency =
-    "replace-one"); "averaged" uses the same number at every party. `steps` and `step_size` are
-    those of the natural-gradient steps of a shard of a generalised linear model. One full step is
-    enough, because the next round continues from it. `precision_weight` is κ, the precision's share
-    in the clip of the form "even".
+    "replace-one"); "averaged" uses the same number at every party. `steps` and `step_size` apply to
+    generalised linear models, where a shard takes natural-gradient steps. One full step is enough,
+    because the next round continues from it. `precision_weight` is κ, the precision's share in the
+    clip of the form "even".
 
     The default `form` is "even" for records and persons and "roll-back" for parties. With `unit =
-    "party"` a party takes part in a round with probability `sampling_rate`, by a secret coin; it
-    adds its share of the noise in any case.
+    "party"` a party takes part in a round with probability `sampling_rate`, decided by a secret
+    random number. It adds its share of the noise in any case.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ class PrivateUpdate(PrivateMethod):
     clip_per_record
         With unit = "party": the clip of a party over its declared number of records.
     average_last
-        Share of the rounds, the last ones, over which the server averages the posterior.
+        The server averages the posterior over this share of the rounds, at the end of the run.
     dtype
         Floating-point type of the records, "float32" or "float64".
     """

@@ -29,7 +29,7 @@ class PrivateUpdateSettings(WhitenedSettings, frozen=True, kw_only=True, tag="dp
     adam_draws: Count | None = None
     """Draws of the parameters for each of their gradients."""
     average_last: FromZeroToOne | None = None
-    """Share of the rounds, the last ones, over which the server averages the posterior."""
+    """The server averages the posterior over this share of the rounds, at the end of the run."""
     form: Literal["even", "roll-back", "server-factor", "log-precision"] | None = None
     """Coordinates in which the change is clipped, and the handling of an improper result."""
     sampling_rate: UpToOne | None = None

@@ -9,7 +9,7 @@ by −2c,
 
 β does not depend on the units of the columns. The unit u of the outcome must be public: the
 half-width of its bounds, or its scale. It sets the prior of the noise, log N(u/2, 1.5²), and, if no
-`prior_sd` is declared, that of the coefficients (`tacit.models.learnt_scale`).
+`prior_sd` is declared, the prior of the coefficients (`tacit.models.learnt_scale`).
 """
 
 from __future__ import annotations

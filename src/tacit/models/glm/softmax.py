@@ -55,9 +55,9 @@ class SoftmaxRegression(LinearPredictor):
     All K levels have weights. Adding one vector to all of them changes no probability, so the
     likelihood does not identify θ, but with a proper prior the posterior is proper. The usual
     alternative, a reference level with weights 0, treats that level differently in the prior: its
-    log-odds against any other level have variance σ², those of two others 2σ². Here all pairs have
-    2σ², and the order of the levels does not matter. With K = 2 this is logistic regression with
-    prior sd √2·σ.
+    log-odds against any other level have variance σ², while the log-odds of two other levels have
+    variance 2σ². Here all pairs have 2σ², and the order of the levels does not matter. With K = 2
+    this is logistic regression with prior sd √2·σ.
 
     Probabilities depend only on ξ = Qᵀη, with η = (x·θ₁, …, x·θ_K) and Q an orthonormal basis of
     the complement of (1, …, 1): K − 1 numbers, over which expectations are taken by

@@ -93,8 +93,8 @@ class Expected:
 def word_table(concentration: Array) -> Array:
     """t, words × topics: exp E[log β_kw] over the largest of the word's topics, in float32.
 
-    `concentration` is that of K Dirichlet distributions, topics × words. φ does not change with a
-    word's scale, and a word that is rare in every topic stays within float32.
+    `concentration` has the parameters of K Dirichlet distributions, topics × words. φ does not
+    change with a word's scale, and a word that is rare in every topic stays within float32.
     """
     return scaled_table(expected_logs(concentration))
 

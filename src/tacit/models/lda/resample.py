@@ -15,7 +15,7 @@ very long document from filling the memory.
 
 
 def resampled(documents: Documents, words: int, rng: np.random.Generator) -> Documents:
-    """Each document with exactly `words` words drawn from its own, with replacement.
+    """Each document resampled to exactly `words` of its words, with replacement.
 
     Draws are independent per document: replacing one leaves the others unchanged.
     """

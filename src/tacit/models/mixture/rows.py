@@ -1,14 +1,13 @@
 """A party's half of a mixture: statistics of single records, bounded and with known norms.
 
 With a + c = 1 and zₖ = (√a, √c·uₖ/R), a record contributes ⊕ₖ rₖ·zₖzₖᵀ, r ≥ 0 and Σr = 1. uₖ are
-its coordinates: the same for all components, or those of component k, Fₖ(y − mₖ) with public mₖ and
-Fₖ. The norm is √(Σₖ rₖ²(a + c‖uₖ‖²/R²)²): at most 1 if all ‖uₖ‖ ≤ R. Two contributions have the
-inner product Σₖ rₖrₖ'(zₖ·zₖ')² ≥ 0, so that replacing a record moves the clipped sum by √2 at most,
-whatever the number of components. Matrices are packed as upper triangles with off-diagonals times
-√2.
+its coordinates: the same for all components, or Fₖ(y − mₖ) for component k with public mₖ and Fₖ.
+The norm is √(Σₖ rₖ²(a + c‖uₖ‖²/R²)²): at most 1 if all ‖uₖ‖ ≤ R. Two contributions have the inner
+product Σₖ rₖrₖ'(zₖ·zₖ')² ≥ 0, so that replacing a record moves the clipped sum by at most √2, for
+any number of components. Matrices are packed as upper triangles with off-diagonals times √2.
 
-Values of a record are computed by elementwise operations, so that they are the same to the last bit
-whatever the other records are.
+Values of a record are computed by elementwise operations, so that they do not depend on other
+records, to the last bit.
 """
 
 from __future__ import annotations
@@ -136,7 +135,7 @@ def rowwise_product(rows: np.ndarray, matrix: np.ndarray) -> np.ndarray:
 
 
 def nearest_cells(y: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """One-hot of the nearest centre; the first one of equally near ones."""
+    """One-hot vector of the nearest centre; of several equally near centres, the first."""
     squares = np.zeros((len(y), len(centres)))
     for j in range(y.shape[1]):
         squares = squares + np.square(y[:, j, None] - centres[:, j])

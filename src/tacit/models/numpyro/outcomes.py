@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Columns = Mapping[str, Any]
 _WIDER = 1.2
-"""Scale of the proposal relative to that of the distribution."""
+"""Scale of the proposal relative to the scale of the distribution."""
 _WRAPPERS = (dist.ExpandedDistribution, dist.Independent)
 
 

@@ -179,7 +179,7 @@ def is_flat(distribution: Any) -> bool:
 class _FromUnconstrained(Messenger):
     """Gives each latent site its value from θ.
 
-    The transform is that of the site's support in this call, so it is also right for a support that
+    The transform belongs to the site's support in this call, so it is also right for a support that
     depends on another latent.
     """
 
@@ -218,7 +218,7 @@ def _as_array(key: str, value: Array) -> Array:
 def _accepted(
     model: Callable[..., Any], keys: tuple[str, ...], arguments: tuple[str, ...]
 ) -> tuple[tuple[str, ...], frozenset[str]]:
-    """The record keys that the model takes, and those of them that are optional."""
+    """The record keys that the model takes, and which of them are optional."""
     parameters = inspect.signature(model).parameters
     named = {name: value for name, value in parameters.items() if value.kind in _KEYWORD}
     takes_any = any(value.kind is inspect.Parameter.VAR_KEYWORD for value in parameters.values())

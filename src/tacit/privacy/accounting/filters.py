@@ -10,8 +10,8 @@ choices. Three are proven and used here (docs/methods/accounting.md, "Filters"):
 * Rényi divergences of one order, which the budget fixes: Σ D_order ≤ the budget's. A release that
   is purely ε-private has D_order ≤ min(ε, order·ε²/2) (Bun and Steinke 2016).
 
-The last two get a share of δ each, so that a sequence of runs may end under any of them. Under a
-budget with δ = 0 only the first one admits anything.
+The last two get a share of δ each, so that a sequence of runs may end under any of them. If the
+budget has δ = 0, only the first filter admits releases.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def filtered_epsilon(
     budget
         ε of the budget.
     epsilon
-        Accountant of releases without sampling; its result must be that of a Gaussian release with
-        the sum of the squared distances.
+        Accountant of releases without sampling; for several releases it must return the ε of one
+        Gaussian release with the sum of their squared distances.
     """
     pure = [isinstance(event, LaplaceEvent) for event in events]
     if all(pure):

@@ -41,7 +41,7 @@ _COARSEST_GRID = 1.0
 
 
 def refusal(step: Step) -> str | None:  # noqa: ARG001
-    """None: every step has a profile."""
+    """Returns None, because every step has a profile."""
     return None
 
 

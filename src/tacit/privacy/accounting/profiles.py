@@ -3,9 +3,9 @@ r"""The worst-case pair of a sampled Gaussian release and its privacy profile.
 In units of the noise, the pair of a step with rate q is
     P = (1−q) N(near, 1) + q N(0, 1)     against     Q = (1−q) N(near, 1) + q N(far, 1):
 a batch without the unit is at `near`, one with the unit at 0, one with its replacement at `far`.
-For α = e^ε ≥ 1 the hockey stick H_α(P‖Q) = ∫ [P − αQ]₊ bounds that of every pair of neighbours, in
-any dimension (docs/methods/accounting.md, Lemma 1). Its reversal (Q against P) is the same pair
-mirrored, with near' = far − near.
+For α = e^ε ≥ 1 the hockey stick H_α(P‖Q) = ∫ [P − αQ]₊ bounds the hockey stick of every pair of
+neighbours, in any dimension (docs/methods/accounting.md, Lemma 1). Its reversal (Q against P) is
+the same pair mirrored, with near' = far − near.
 """
 
 from __future__ import annotations

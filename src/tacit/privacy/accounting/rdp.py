@@ -1,8 +1,9 @@
 """Rényi differential privacy from dp_accounting, as a cross-check of `pld`.
 
-Formal guarantee: every order's Rényi divergence is an upper bound, they add over adaptive steps,
-and the conversion to (ε, δ) is Canonne, Kamath and Steinke 2020, Proposition 12. dp_accounting
-would read a divergence that rounding made negative as ε = 0; a floor per step prevents this.
+Formal guarantee: the Rényi divergence of every order is an upper bound, divergences add over
+adaptive steps, and the conversion to (ε, δ) is Canonne, Kamath and Steinke 2020, Proposition 12.
+dp_accounting would read a divergence that rounding made negative as ε = 0; a floor per step
+prevents this.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _SMALLEST_LOG_DELTA = math.log(1e-300)
 
 
 def refusal(step: Step) -> str | None:  # noqa: ARG001
-    """None: every step has an (ε, δ) bound."""
+    """Returns None, because every step has an (ε, δ) bound."""
     return None
 
 

@@ -113,8 +113,8 @@ def projected_distance(
     The auditor knows the difference of the exact sums of the neighbours and has a sample of the
     noise. Along a direction w the releases differ by w·difference, and the noise has the sd of
     w·noise, which a χ² bound limits. One half of the sample chooses directions (the difference
-    itself, and the one in which the noise is smallest), the other half gives the bound. None if the
-    projected noise is not normal: then only `threshold_epsilon` applies.
+    itself, and the direction in which the noise is smallest), the other half gives the bound. None
+    if the projected noise is not normal: then only `threshold_epsilon` applies.
 
     Parameters
     ----------

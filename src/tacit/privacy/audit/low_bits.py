@@ -51,7 +51,7 @@ def low_bits_epsilon(
 
 
 def reachable(values: np.ndarray, total: np.ndarray, noise_sd: float) -> np.ndarray:
-    """Which values are fl(total + noise_sd·√2·erfinv(u)) for some u of jax.random.normal."""
+    """Mask of values fl(total + noise_sd·√2·erfinv(u)) for some u of jax.random.normal."""
     import jax
     import jax.numpy as jnp
     from scipy.special import erf

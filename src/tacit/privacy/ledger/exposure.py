@@ -73,9 +73,7 @@ class Exposure:
         self.state, self.overlaps, self._older = state, overlaps, older or {}
 
     def groups(self, dataset: DatasetId) -> list[Group]:
-        """Groups of data sets that contain the same records, one per kind of record of this data
-        set.
-        """
+        """Groups of data sets that share records of this data set."""
         return self._widened(dataset, self.overlaps.groups)
 
     def _widened(self, dataset: DatasetId, groups_of: Callable[[str], list[Group]]) -> list[Group]:

@@ -1,8 +1,8 @@
 """Ids of data sets in the ledger, and how earlier versions computed them.
 
 The id is a hash of the public schema and a keyed hash of the content, both computed by
-`tacit.privacy.ledger.records`. Up to version 0.1 the content was that of the training records of
-one run (`fingerprint`); it is still computed to find the charges in such ledgers.
+`tacit.privacy.ledger.records`. Up to version 0.1 the content was a hash of the training records of
+one run (`fingerprint`). It is still computed, to find the charges in such ledgers.
 """
 
 from __future__ import annotations

@@ -111,8 +111,7 @@ def check_terms(unit: str, adjacency: str) -> None:
 def counted(
     event: GaussianEvent, unit: Unit, adjacency: Adjacency, budget: Budget
 ) -> GaussianEvent:
-    """Equivalent event whose sensitivity, under the budget's unit and adjacency, bounds that of the
-    given one.
+    """Equivalent event whose sensitivity under the budget's terms bounds that of the given event.
 
     >>> person = Budget(epsilon=1, delta=1e-6, adjacency="add-or-remove-one", unit="record")
     >>> counted(GaussianEvent(clip=1, noise_sd=5), "person", "add-or-remove-one", person).clip

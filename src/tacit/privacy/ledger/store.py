@@ -6,7 +6,7 @@
     ledger.key      32 secret bytes
     ledger.head     a copy of the head, written after the commit and before `charge` returns
 
-Why two heads: the one inside the database reveals that the last entries were deleted; the one
+Why two heads: the head inside the database reveals that the last entries were deleted; the head
 outside reveals that the whole database was restored from an older copy. The outer one is written
 after the commit. A crash in between leaves it behind, which is harmless: `charge` had not returned,
 so nothing was released.
@@ -198,7 +198,7 @@ class Store:
         ((pages,), (size,)) = (
             self.db.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size")
         )
-        if self.path.stat().st_size != pages * size:  # SQLite reads what is missing as zeros
+        if self.path.stat().st_size != pages * size:  # SQLite reads missing bytes as zeros
             raise DataError(f"{self.path} is cut short; {ADVICE}")
         if self.db.execute(_TABLES).fetchall() not in _known_tables():
             raise DataError(f"{self.path} has other tables than a ledger's; {ADVICE}")
@@ -343,8 +343,8 @@ def create_store(path: Path, created: str) -> None:
     """Create an empty ledger at `path` unless one exists; can be repeated after a crash.
 
     SQLite's lock admits one process at a time. The outer head is written first. A key without a
-    ledger therefore means that the ledger was removed, and creating a new one is refused because it
-    would forget what was spent.
+    ledger therefore means that the ledger was removed, and creating a new ledger is refused,
+    because it would not contain the earlier charges.
     """
     _check_name(path)
     if not path.exists():
