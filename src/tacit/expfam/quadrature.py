@@ -81,10 +81,10 @@ def normal_rule(dimension: int) -> tuple[np.ndarray, np.ndarray]:
 def weighing_draws(dimension: int) -> np.ndarray:
     """Fixed draws of N(0, I), for importance weights of q against the exact posterior.
 
-    Both signs of each draw are used, with second moment I: if q is the posterior, averages over
-    them have its mean and covariance. Their number grows with the dimension. With only four per
-    dimension, their lengths would vary less than those of normal vectors, and weights would look
-    too even.
+    Both signs of each draw are used, with second moment I: if q is the posterior, averages over the
+    draws give its exact mean and covariance. Their number grows with the dimension. With only four
+    per dimension, their lengths would vary less than those of normal vectors, and weights would
+    look too even.
     """
     wanted = min(max(WEIGHING_DRAWS, DRAWS_PER_DIMENSION * dimension), MOST_WEIGHING_DRAWS)
     half = max(wanted // 2, 2 * dimension)

@@ -121,8 +121,8 @@ class Answer(NamedTuple):
 
 
 class Arranged(NamedTuple):
-    """A party's records in the form that its method needs: `weights` has their one or two leading
-    axes.
+    """A party's records in the form that its method needs. `weights` has the shape of the one or
+    two leading axes of the records.
 
     Parameters
     ----------

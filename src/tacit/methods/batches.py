@@ -90,9 +90,9 @@ class Batches:
     def accounted(self, units: int) -> Sampling | None:
         """Sampling of a batch of `units` units, as part of an event.
 
-        A batch without replacement has ⌊rate·units⌋ of them, so its share depends on the party and
-        is at most `rate`. For `ANY_UNITS` it is the next fraction above `rate`: noise calibrated
-        for it is sufficient for every party, and public like `rate`.
+        A batch without replacement has ⌊rate·units⌋ units, so its share of the units depends on the
+        party and is at most `rate`. For `ANY_UNITS` it is the next fraction above `rate`: noise
+        calibrated for it is sufficient for every party, and public like `rate`.
         """
         if self.rate == 1:
             return None

@@ -170,7 +170,7 @@ class PrivateMethod(LocalMethod, abc.ABC):
 
     @property
     def own_releases(self) -> bool:
-        """True if a party's factor contains its own releases, when each of them is public (plain).
+        """True if a party's factor contains the party's own releases, which are public (plain).
 
         Otherwise every party gets an equal share of all releases, in which noise averages out. This
         is right for one step per visit, whose sum over the parties does not depend on the factors.
@@ -253,7 +253,7 @@ class PrivateMethod(LocalMethod, abc.ABC):
         return None
 
     def clipped_visits(self, visits: int) -> dict[int, str]:
-        """One visit of each kind of release, and the setting that bounds its contributions."""
+        """One visit for each kind of release, and the setting that bounds the contributions."""
         return {visits - 1: "method.clip"}
 
     def clipping_biases(self, model: Model, stage: str) -> bool:
@@ -373,8 +373,8 @@ def by_unit(party: str, records: Records, unit: Unit) -> Arranged:
 def group_rows(records: Records, groups: np.ndarray, count: int) -> Arranged:
     """Records as (group, position), padded with records of weight 0.
 
-    A group is padded with copies of its first record, an empty one with zeros: 0 times a non-finite
-    number is not 0, so a copy from another group could leak into this one.
+    A group is padded with copies of its first record, and an empty group with zeros. A copy from
+    another group could leak into this group, because 0 times a non-finite number is not 0.
     """
     sizes = np.bincount(groups, minlength=count)
     width = max(1, int(sizes.max()))

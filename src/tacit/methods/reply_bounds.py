@@ -11,7 +11,7 @@ with |ℓ'| ≤ S and 0 ≤ −ℓ'' ≤ c the Gaussian site (linear, −½P) of
 
     P ⪰ 0,    P_jj ≤ n c b_j²,    |linear − P m|_j ≤ n b_j S,
 
-where m is the mean of the q at which it was evaluated:
+where m is the mean of the q at which the site was evaluated:
 
 | model         | S                          | c     |
 |---------------|----------------------------|-------|

@@ -346,7 +346,7 @@ class Whitened(PrivateMethod):
 
 
 def _inner_terms(terms: Terms, visit: Array) -> Terms:
-    """Terms of the inner method, which has one visit and one release less."""
+    """Terms of the inner method, without the visit and the release of the second moment."""
     later = visit / terms.progress - 1.0  # visits after the inner method's first
     progress = (visit - 1.0) / namespace(later).maximum(1.0, later)
     return terms._replace(releases=terms.releases - 1, progress=progress)

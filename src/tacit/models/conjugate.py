@@ -4,9 +4,9 @@ If log p(record, latent | θ) = ⟨T(record, latent), T(θ)⟩ + const, inferenc
 E[T(record, latent)] over a party's records, where the expectation is over the latent variables
 given q. A model that needs one kind of sum implements `Model.statistics` (topics, belief networks,
 Pólya–Gamma regression). A model that first has to learn scales or a starting point from the same
-records implements `ConjugateExponential`: a fixed list of stages, each a sum of statistics per
-record at public arrays, and the server's half, which converts a sum to the next public arrays and
-finally to q.
+records implements `ConjugateExponential`: a fixed list of stages and the server's half. Each stage
+sums statistics of the records, which depend on public arrays. The server's half converts a sum to
+the next public arrays and finally to q.
 
 `tacit.methods.conjugate` runs the two halves: exactly (no clip, no noise), or privately, where in
 every stage contributions are clipped to norm 1, noise on the lattice is added, and the release is

@@ -132,7 +132,7 @@ class OutcomeLaw(abc.ABC):
         return number
 
     def number(self, parameters: Any, outcome: Any) -> Array:
-        """A number by which outcomes are ranked: the outcome itself if it is one."""
+        """A number by which outcomes are ranked: the outcome itself if it is a number."""
         return self.log_prob(parameters, outcome)
 
     def simulated(self, parameters: Any, key: Array, count: int) -> Simulated:

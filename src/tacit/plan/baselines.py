@@ -1,8 +1,8 @@
 """Baselines of TMLR §5, as plans.
 
 A Bayesian committee machine is one synchronous round without damping: each party fits alone, and
-the posteriors are multiplied, q = ∏ qₘ / p^(M−1) when each used the whole prior, q = ∏ qₘ when each
-used p^(1/M). Central DP-VI is a federation of one party that holds all the records.
+the posteriors are multiplied. q = ∏ qₘ / p^(M−1) if each party used the whole prior, and q = ∏ qₘ
+if each party used p^(1/M). Central DP-VI is a federation of one party that holds all the records.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def _on_the_way(settled: Settled) -> list[tuple[str, str, float, str]]:
 def _around_exact(
     insiders: list[tuple[str, str, float, str]],
 ) -> list[tuple[str, str, float, str]]:
-    """Attackers where messages are exact and the server adds the noise, which only it knows."""
+    """Attackers if messages are exact and the server adds noise that only the server knows."""
     sees = "every message of every party"
     return [
         ("eavesdrops", f"{sees}, if the channel is not encrypted", 0.0,

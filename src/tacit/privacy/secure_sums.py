@@ -1,9 +1,9 @@
 """Thresholds of secure sums: how many parties may drop out or collude.
 
-n parties take part. A sum has at least q of them, any t of them can unmask one, and up to c of them
-may collude with the server. Each party adds noise of variance σ²/(q − c), so that every sum that
-can be unmasked has noise of variance at least σ² from parties that do not collude. The proof is in
-docs/methods/secure-sums.md.
+n parties take part. A sum contains at least q parties, any t parties can unmask a sum, and up to c
+parties may collude with the server. Each party adds noise of variance σ²/(q − c), so that every sum
+that can be unmasked has noise of variance at least σ² from parties that do not collude. The proof
+is in docs/methods/secure-sums.md.
 """
 
 from __future__ import annotations

@@ -105,8 +105,8 @@ def admit(
 ) -> tuple[ServerState, Log]:
     """Add new parties, whose factors are 1; `rules` already names them.
 
-    They get requests from the next round on, or at once in an asynchronous run. A solver compares
-    sums over one set of parties, so it starts again with all of them.
+    They get requests from the next round on, or at once in an asynchronous run. A solver can only
+    compare sums over the same parties, so it starts again with all of them.
     """
     if state.finished:
         return state, ()

@@ -133,8 +133,8 @@ class Rules:
         """Order of the requests in a round, as the name of a schedule.
 
         A solver needs the replies of all parties before it can choose the next stage. A sequential
-        schedule then sends the same stage to one party after another; an asynchronous one sends it
-        to all at once, like a synchronous one.
+        schedule then sends the same stage to one party after another; an asynchronous schedule
+        sends it to all at once, like a synchronous schedule.
         """
         together = self.solver is not None and self.schedule.kind == "asynchronous"
         return "synchronous" if together else self.schedule.kind

@@ -284,7 +284,8 @@ def _apply(
             changes |= dict.fromkeys(parties, share)
     if not usable(rules, state, q):
         return refuse(rules, state, replies)
-    # Open requests keep the factor they were sent with: replies of others may change it.
+    # Open requests keep the factor with which they were sent; replies of others may change the
+    # current factor.
     carried = {
         key: request._replace(factor=state.factors[request.party].natural)
         for key, request in state.open.items()

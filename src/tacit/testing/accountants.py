@@ -44,7 +44,7 @@ def check_accountant(
     An accountant is a function from Gaussian events to privacy. The suite compares it with the
     closed form for releases without sampling, and with a numerically integrated privacy loss for
     sampled ones, alone and mixed, under both adjacencies. It also asserts that ε increases with the
-    number of releases, the sampling rate and 1/δ and decreases with the noise, that it does not
+    number of releases, the sampling rate and 1/δ and decreases with the noise, that ε does not
     depend on order, grouping and the unit of clip and noise, and that events without a guarantee
     are refused.
 

@@ -1,6 +1,6 @@
 """Checks of a model's score likelihood against its log-likelihood, for private scoring.
 
-A score whose bound is too small would be clipped depending on its label, and so be biased; a wrong
+If the bound of a score is too small, clipping depends on the label and causes bias; a wrong
 expectation, slope or variance would give a wrong posterior without any warning.
 """
 

@@ -20,7 +20,8 @@ def neighbours_of(
 ) -> list[list[Records]]:
     """Groups of data sets that differ from their first in one unit.
 
-    The other records are as given, and in one group all of them are extreme in the same direction.
+    The other records are as given, except in one group, where all of them are extreme in the same
+    direction.
     """
     groups = []
     for rest in (records, _pulled(records, -1.0)):

@@ -12,8 +12,9 @@ send, while every mechanism is observed (`tacit.testing.releases`). Three proper
   visits.
 
 The noise of every event of every visit is compared with N(0, noise_sd² I), or N(0, noise_sd²/M I)
-if M parties share it: mean and variance of all coordinates, and all of `gaussian_faults` for at
-most 64, drawn at random. 2,000 draws are taken, and the tests must reject the sample with 0.8 and
+if M parties share it: mean and variance of all coordinates, and all tests of `gaussian_faults` for
+at most 64 random coordinates. 2,000 draws are taken, and the tests must reject the sample with 0.8
+and
 1.25 times the noise in a single coordinate. With aggregation "server" a party adds no noise: its
 reply contains the exact clipped sum and nothing else, and the server adds the noise.
 """
@@ -154,8 +155,8 @@ def _check_group(plan: Plan, sets: Sequence[Records], adjacency: Adjacency, seed
     """Check all visits for one group of neighbours; returns the largest movement relative to the
     charge.
 
-    Each data set is compared with the first one, computed at the same position of a batch, where
-    the same program performs the same arithmetic for any other data sets.
+    Each data set is compared with the first, computed at the same position of a batch. There the
+    program performs the same arithmetic, whatever the other data sets are.
     """
     reached = 0.0
     neighbours = DataSets(plan, PARTY, sets)

@@ -1,8 +1,8 @@
 """Conjugate-exponential models in stages: exact sums, or clipped and noisy ones.
 
-A `ConjugateExponential` model gives a fixed list of stages. In each, a party answers with one sum
-of statistics over its records, at arrays published by the server. The server's half of the model
-converts the total over all parties to the next public arrays, and finally to q.
+A `ConjugateExponential` model gives a fixed list of stages. In each stage the server publishes
+arrays, and a party answers with one sum of statistics over its records. The server's half of the
+model converts the total over all parties to the next public arrays, and finally to q.
 
 * `ConjugateStages` sends exact sums. The server visits the stages in order and repeats the last one
   until q converges. The result equals that of the pooled records, however they are divided.

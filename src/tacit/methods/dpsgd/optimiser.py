@@ -19,7 +19,7 @@ the optimum the curvature in l is 2.
 **Where the steps are made.** With several steps per visit the party makes them, from moments that
 start at zero; the server repeats them from the released integers. With one step per visit a party
 sends G and K as a whole step in natural parameters, and the server makes one step from their sum
-over the parties, with moments that it keeps: with factors (bₘ, Lₘ), Σₘ (Gₘ − bₘ + Lₘ∘m) is the
+over the parties, with moments that it keeps. With factors (bₘ, Lₘ), Σₘ (Gₘ − bₘ + Lₘ∘m) is the
 gradient of the global ELBO in m, and −Σₘ (Kₘ − Lₘ)/Λ is its gradient in l.
 """
 

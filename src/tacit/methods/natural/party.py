@@ -15,8 +15,8 @@ digits as it would in θ.
 | `DRAWS` | draws of θ | log p at each of them |
 
 Compiling the second derivatives of a user's model takes longer than running it, so the first three
-stages share one program, `DERIVATIVES`: one loop whose body evaluates one point, either the next
-published one or the next of a search for the mode. `WEIGH` and `DRAWS` share another.
+stages share one program, `DERIVATIVES`: a loop that evaluates one point at a time, either the next
+published point or the next point of a search for the mode. `WEIGH` and `DRAWS` share another.
 
 A prior outside the family is divided among the parties: each adds `prior_share`·log p(θ) to its
 log-likelihood, and the shares of a round add up to 1.

@@ -3,10 +3,11 @@
 Hierarchical models are nearly normal given their scale parameter, and far from normal jointly. The
 split takes nodes t on one coordinate θ_k and fits a normal to the other coordinates at each of them
 by natural-gradient steps, all nodes in the same exchanges. The lower bound F(t) of a node is the
-logarithm of the marginal density at t, up to a constant. Nodes are added while an end is within
-`LOW_ENDS` nats of the maximum, because draws from a truncated split would not reveal the
-truncation, and between nodes whose distance is large compared with the width of the marginal.
-Interpolated means and roots give draws, whose importance weights are computed as for a normal q.
+logarithm of the marginal density at t, up to a constant. Nodes are added beyond an end while it is
+within `LOW_ENDS` nats of the maximum, because draws from a truncated split would not reveal the
+truncation. Nodes are also added between two nodes that are far apart compared with the width of the
+marginal. Interpolated means and roots give draws, whose importance weights are computed as for a
+normal q.
 
 The axis is the one along which the curvature of the log-joint changes most: max_k ‖Lᵀ(H(μ + c_k) −
 H(μ − c_k))L‖, where c_k is one standard deviation of θ_k together with the correlated change of the

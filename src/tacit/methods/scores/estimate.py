@@ -140,8 +140,8 @@ class Estimator:
         ratio: Ratio,
         noises: tuple[float, float],
     ) -> np.ndarray | None:
-        """W for θ, if the remaining rounds are more informative with it than all rounds with this
-        one.
+        """W for θ, if the remaining rounds with it are more informative than all rounds with the
+        present W.
 
         A map computed where the information was different clips most scores in some direction.
         `noises` are the standard deviations of the noise in the mean of all main scores, and of the

@@ -57,8 +57,8 @@ from tacit.support.compiler import jnp
 
 SHARES = {COUNTS: 0.03, CURVATURE: 0.04}
 RANK_SHARES = {"plain": 0.02, "sum": 0.05}
-"""Share of the rank histogram: if each party adds its own noise, it has little power at any
-share.
+"""Share of the rank histogram, which has little power at any share if each party adds its own
+noise.
 """
 SECOND_CURVATURE, BURN_IN = 0.06, 0.09
 MOST_GROWING = 40

@@ -16,8 +16,8 @@ is positive semi-definite with |h| ≤ tr h ≤ B. Both are then divided by thei
 `tacit.privacy.bounded`, which has no effect except for rounding.
 
 Draws depend only on a record's position and the visit's secret key. With the key fixed, replacing a
-record changes only its own term; if a record is added or removed, the draws of the others move to
-other positions, which does not change their joint distribution. The proof is in
+record changes only its own term; if a record is added or removed, other records move to other
+positions and get other draws, which have the same joint distribution. The proof is in
 docs/methods/dp-scores.md.
 """
 
@@ -133,7 +133,8 @@ def centred(scores: Array, found: Centring) -> Array:
     """Centred scores ψ for several scores u of one record, (…, d)."""
     clip = MARGIN * clip_norm(scores.shape[-1])
     shorter, _ = shortened(scores, clip)
-    # Each set is weighted by the gain of the other one: a weight must not depend on its own centre.
+    # The first set is weighted by the gain of the second and vice versa: a weight must not depend
+    # on the centre that it multiplies.
     cap = (1.0 + SLACK) * clip / (clip + found.lengths)
     weights = jnp.minimum(found.gains[::-1], cap)
     kept = shorter[..., None] * scores

@@ -109,9 +109,9 @@ class PriorTerm:
     ) -> Moments:
         """Moments of the exact posterior; `mean` and `precision` are a first estimate.
 
-        Importance weights of q's draws show whether the posterior is normal. If it is not, as with
-        the spread of a hierarchy, it is divided along one coordinate: at each of many values of
-        this coordinate, the others are normal or nearly so.
+        Importance weights of q's draws show whether the posterior is normal. If the posterior is
+        not normal, as with the spread of a hierarchy, it is divided along one coordinate: given a
+        value of this coordinate, the other coordinates are nearly normal.
         """
         if self.exact:
             return Moments(mean, precision, 1.0)
@@ -161,7 +161,8 @@ class PriorTerm:
     def _axis(self, likelihood: Likelihood, whole: Node) -> int:
         """The coordinate given which the posterior is closest to normal.
 
-        It is one of those along which the prior's curvature changes most, in units of q's.
+        Candidates are the coordinates along which the prior's curvature changes most, relative to
+        the curvature of q.
         """
         covariance, every = np.linalg.inv(whole.precision), np.arange(len(whole.mean))
         shifts = covariance / np.sqrt(np.diagonal(covariance))

@@ -388,8 +388,8 @@ def _misfit(slopes: np.ndarray, spreads: np.ndarray) -> str:
         return "outcomes are more extreme than the model allows: overdispersion or heavier tails"
     if most == "spread":
         return (
-            "outcomes lie closer to the centre than the model says: heavier tails than those of "
-            "its distribution, whose scale grew with them, or underdispersion"
+            "outcomes lie closer to the centre than the model says: its tails are too light and "
+            "its scale was increased to compensate, or underdispersion"
         )
     if most == "levels":
         return "outcomes are too high at some predicted levels and too low at others: a wrong link"

@@ -80,9 +80,9 @@ from tacit.support.validation import check_fields
 class ExpectedStatistics(LocalMethod):
     """Conjugate update at q: λ of the cavity plus the sum of the records' statistics.
 
-    Exact if the statistics do not depend on q. Otherwise one step of coordinate ascent: update the
-    latent variables given q, then θ given them. With `sampling_rate` < 1 the sum over a batch is
-    divided by its share of the records: stochastic variational inference, which needs damping.
+    Exact if the statistics do not depend on q. Otherwise it is one step of coordinate ascent, which
+    updates the latent variables given q and then θ. With `sampling_rate` < 1 the sum over a batch
+    is divided by its share of the records: stochastic variational inference, which needs damping.
     `batches` are "poisson", or "shuffled": passes in which every record is in one batch. Not
     private.
 

@@ -14,12 +14,11 @@ the accountant does not cover a sum of truncated normals.
 
 **Which factor.** A sum R = Σ clip(Δₘ) + noise has the ε of its noise only if, given the earlier
 sums, the parties' answers do not depend on earlier unobserved noise. A factor that contains its
-party's share of the noise violates this: the next answers remove that share, and with it the
-protection (docs/studies/linear.md shows ε ≥ 56 where 10 was claimed). Two kinds of factor are
-sound: an equal share of the releases, which is public, and the party's own clipped changes without
-noise, which stay at the party. The first corrects noise in later rounds, but is biased if the clip
-is smaller than the differences between parties. The second is unbiased, but its noise accumulates
-in q.
+party's share of the noise violates this: the next answers remove that share and its protection
+(docs/studies/linear.md shows ε ≥ 56 where 10 was claimed). Two kinds of factor are sound: an equal
+share of the releases, which is public, and the party's own clipped changes without noise, which
+stay at the party. The first corrects noise in later rounds, but is biased if the clip is smaller
+than the differences between parties. The second is unbiased, but its noise accumulates in q.
 """
 
 from __future__ import annotations

@@ -10,11 +10,12 @@ nothing: only its clipped change is released.
 | N      | "averaged" | N·E[log p(xₖ|θ)] − KL(q ‖ q/tₘ) | Σ clip(Δₖ/N) + ξ   (eqs 4.1, 4.7)  |
 | N      | "virtual"  | E[log p(xₖ|θ)] − KL(q ‖ q/tₘₖ)  | Σ clip(Δₖ) + ξ     (eqs 4.8, 4.11) |
 
-**Sensitivity.** One unit is in one shard, whose change is a vector of norm ≤ C before and after, so
-the sum moves by at most 2C: under replace-one, where a unit keeps its number and thus its shard,
-and also under add-or-remove-one, where a shard's change is altered and none is added. As an event
-this is a clip of C under replace-one and of 2C under add-or-remove-one. (TMLR Theorems 7 and 12
-count C.) For `unit = "party"` the whole party is one contribution: C, and 2C under replace-one.
+**Sensitivity.** One unit is in one shard, whose change is a vector of norm ≤ C with or without the
+unit, so the sum moves by at most 2C. This holds under replace-one, where the new unit is in the
+same shard, and under add-or-remove-one, where the unit alters the change of a shard but adds none.
+The event therefore has a clip of C under replace-one and of 2C under add-or-remove-one. (TMLR
+Theorems 7 and 12 count C.) For `unit = "party"` the whole party is one contribution: C, and 2C
+under replace-one.
 
 **The factor of a shard** is tₘₖ = tₘ/N, where tₘ is the party's factor at the server: public, like
 everything made of releases. Private factors, which record each shard's own changes, are valid too

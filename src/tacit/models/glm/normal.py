@@ -100,8 +100,8 @@ class NormalRegression(GaussianPriorModel):
         )
 
     def _with_noise(self, value: Array | float, noise: float, name: str) -> np.ndarray:
-        """One number per coefficient, followed by one for the noise, which a stored model's values
-        already have.
+        """One number per coefficient, followed by the number for the noise; values of a stored
+        model already contain it.
         """
         width, given = len(self.columns), np.asarray(value, np.float64)
         if given.shape == (width + 1,):

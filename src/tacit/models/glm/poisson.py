@@ -144,8 +144,8 @@ class PoissonRegression(ExplicitDerivatives):
     ) -> DispersionSums:
         """k = (y − μ)² − y, the score of a negative binomial at dispersion 0 (Dean 1992).
 
-        It is uncorrelated with the score of η, so that estimating θ changes its mean only, by −μ²
-        Var[η]. E[k²] = 2μ² and E[k³] = 8μ³ + 4μ².
+        k is uncorrelated with the score of η. Estimating θ therefore changes only the mean of k, by
+        −μ² Var[η]. E[k²] = 2μ² and E[k³] = 8μ³ + 4μ².
         """
         rate = self.inverse_link(eta)
         square = weights * rate * rate

@@ -420,7 +420,8 @@ def _log_softmax(eta: Array) -> Array:
 
 
 def _shifted(eta: Array, axis: int) -> Array:
-    """η minus its maximum, which is a constant in derivatives: no probability depends on it.
+    """η minus its maximum. No probability depends on the maximum, so derivatives treat it as a
+    constant.
 
     JAX divides the derivative of a maximum by the number of entries that are equal to it. If a
     compiled program computes η twice with different rounding, no entry is equal to it, and the

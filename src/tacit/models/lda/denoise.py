@@ -51,7 +51,7 @@ def shrink(noisy: Noisy) -> Array:
     """
     average, sd = noisy.average, noisy.noise_sd
     topics, words = average.shape
-    # A sum below half of its noise is raised to that, so that it stays positive.
+    # A sum below half of its noise is raised to half of its noise, so that it stays positive.
     each = np.maximum(average.sum(axis=0), 0.5 * np.sqrt(topics) * sd)
     rows = np.maximum(average.sum(axis=1, keepdims=True), np.sqrt(words) * sd)
     alike = rows * each / max(each.sum(), np.finfo(float).tiny)

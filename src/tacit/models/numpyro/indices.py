@@ -1,9 +1,9 @@
 """Find the columns that a NumPyro model uses as indices, and their valid ranges.
 
-JAX silently clamps an index that is too large and wraps a negative one: codes 1 … k for a plate of
-k would assign the records of two groups to the last one and none to the first. The model is
-therefore run with index checks (`jax.experimental.checkify`) on one record of zeros in which one
-column has other values. No actual record is used.
+JAX silently clamps an index that is too large and wraps a negative index. With codes 1 … k for a
+plate of size k, the last group would get the records of two groups, and the first group none. The
+model is therefore run with index checks (`jax.experimental.checkify`) on one record of zeros in
+which one column has other values. No actual record is used.
 """
 
 from __future__ import annotations

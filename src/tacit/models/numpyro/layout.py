@@ -31,7 +31,7 @@ class Layout(NamedTuple):
     observed: tuple[str, ...]
     plate: str
     target: str | None
-    """The site that `response` refers to: the only observed one, if it has one mean per record."""
+    """The site that `response` refers to: the only observed site, if it has one mean per record."""
     output: Output
     scales: tuple[str, ...] = ()
     """Latent sites with support from 0 upwards, such as standard deviations."""

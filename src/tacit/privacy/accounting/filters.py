@@ -118,7 +118,7 @@ def _divergence(step: Step, order: float) -> float:
         return math.inf
     if math.isclose(step.far, 2.0 * step.near, rel_tol=1e-12):  # the pair is its own mirror image
         return forth * (1.0 + _MARGIN) / (order - 1.0)
-    # The dominating profile is the larger one on both sides of 0: exchange its lower part.
+    # The dominating profile is the larger of the two on both sides of 0: exchange its lower part.
     larger, own = _lower_part(step, order)
     moved = not_negative(larger - own)
     return math.log1p(math.expm1(forth) + moved) * (1 + _MARGIN) / (order - 1.0)

@@ -52,9 +52,9 @@ def threshold_epsilon(
     """Lower bound on ε from scores of releases of two data sets, for any distribution of the
     scores.
 
-    Every other score is used to choose a threshold, the rest to test it: with p the share of one
-    data set's scores beyond it and q the share of the other's, (ε, δ)-privacy implies p ≤ e^ε q +
-    δ. The Clopper–Pearson bounds of p and q have half of the error probability each.
+    Every other score is used to choose a threshold, and the remaining scores to test it. If p and q
+    are the shares of the two data sets' scores beyond the threshold, (ε, δ)-privacy implies p ≤ e^ε
+    q + δ. The Clopper–Pearson bounds of p and q have half of the error probability each.
 
     Parameters
     ----------

@@ -78,8 +78,8 @@ class CachedAccountant:
         """Upper bound on ε of all charges, at the budget's δ, unit and adjacency.
 
         Charges of one run were planned in advance. Several runs may have been chosen adaptively, so
-        a filter must bound them. It must also bound each plan as a whole, because not finishing a
-        run may be such a choice.
+        a filter must bound them. The filter must also bound each plan as a whole, because the
+        decision not to finish a run may be adaptive, too.
         """
         if not charged.adaptive:
             return self._value(_query(charged.paid, budget))

@@ -108,9 +108,9 @@ class Overlaps:
     def _with_alike(self, group: Group, pairs: Mapping[str, set[str]]) -> list[Group]:
         """A group with the data sets that share a column with its members.
 
-        A record is in one part of a division only, so there is a group for every combination of
-        parts. If these are too many, all parts form one group, which overstates the charges and
-        never understates them.
+        A record is in only one part of a division, so there is one group for every combination of
+        parts. If there are too many combinations, all parts form one group, which never understates
+        the charges.
         """
         alike = set[str]().union(*(pairs.get(member, set()) for member in group)) - group
         parts: dict[tuple[str, str], list[str]] = {}

@@ -156,8 +156,8 @@ class LedgerReader:
     def budget(self, data: DatasetId | str) -> Budget | None:
         """Budget of a data set; None if none was set.
 
-        A data set without one inherits the smallest budget of the data sets that share its records,
-        if each of its records is covered by one.
+        A data set without a budget inherits the smallest budget of the data sets that share its
+        records, if these cover each of its records.
 
         Parameters
         ----------

@@ -5,7 +5,7 @@ The ledger stores a 64-bit keyed hash of every record, so that it detects record
 share. Without the ledger's key, guesses about a record cannot be tested against its hash.
 
 Equal records of one data set are numbered (first copy, second copy, …), so that parties among which
-one table is divided share no record, although it may contain equal rows.
+one table is divided share no record, even if the table contains equal rows.
 
 Values are compared by their meaning, independent of reader and type: text that contains a number, a
 boolean or an ISO date is that number, 0 or 1, or that time, and "NA" is a missing value.

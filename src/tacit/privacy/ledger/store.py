@@ -8,8 +8,8 @@
 
 Why two heads: the head inside the database reveals that the last entries were deleted; the head
 outside reveals that the whole database was restored from an older copy. The outer one is written
-after the commit. A crash in between leaves it behind, which is harmless: `charge` had not returned,
-so nothing was released.
+after the commit. A crash in between leaves an outdated outer head, which is harmless: `charge` had
+not returned, so nothing was released.
 
 Why DELETE and EXTRA: in DELETE mode the commit is the removal of the journal, and only EXTRA syncs
 the directory after it. WAL is not used because SQLite silently truncates a damaged log at the first
@@ -71,7 +71,7 @@ _NOISE_SECRETS = """CREATE TABLE noise_secrets (seq INTEGER PRIMARY KEY, content
        secret BLOB NOT NULL, code BLOB NOT NULL)"""
 _RECORDS = """CREATE TABLE records (seq INTEGER PRIMARY KEY, elements BLOB NOT NULL,
        columns BLOB NOT NULL)"""
-"""Ledgers of earlier versions lack one or both of these tables, which opening them adds."""
+"""Ledgers of earlier versions lack one or both of these tables; opening such a ledger adds them."""
 _ADDED = (_NOISE_SECRETS, _RECORDS)
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _HEAD = ("count", "hash", "code")
