@@ -290,7 +290,7 @@ def _low_bits(audited: AuditedParty, pair: WorstPair) -> Finding:
 def _whole_run(
     plan: Plan, party: str, visits: Sequence[int], shown: dict[tuple[int, int], float]
 ) -> Finding:
-    """Lower bound for all releases of the run together, as far as their kind was audited.
+    """Lower bound for all releases of the run whose kind was audited, together.
 
     A visit that was not audited is assumed to behave like the last audited visit of its stage.
     """

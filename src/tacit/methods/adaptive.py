@@ -64,7 +64,7 @@ def inner_clip(bound: Array) -> Array:
 
 
 def tally_of(bound: Array, *, signed: bool = True) -> Tally:
-    """The count that goes with contributions of an event with that clip."""
+    """The tally for contributions of an event with the clip `bound`."""
     return Tally(tally_weight(bound), bound, signed)
 
 

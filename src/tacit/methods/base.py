@@ -204,7 +204,7 @@ class LocalMethod(abc.ABC):
         return Stage()
 
     def stage_table(self, rounds: int) -> dict[str, Stage]:
-        """All stages that requests of a run with that many rounds can have, by name."""
+        """All stages of the requests of a run with `rounds` rounds, by name."""
         each = (self.stage_at(visit) for visit in range(rounds))
         return {stage.name: stage for stage in each}
 

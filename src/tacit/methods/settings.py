@@ -72,7 +72,7 @@ class NaturalVISettings(MethodSettings, frozen=True, kw_only=True, tag="natural"
 
     builds = "tacit.methods.natural.method:NaturalVI"
     steps: Count | None = None
-    """Steps per round, without a safeguard; by default, and without step_size, steps are
+    """Steps per round, without a safeguard; if neither this nor step_size is set, steps are
     safeguarded.
     """
     step_size: UpToOne | None = None

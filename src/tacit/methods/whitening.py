@@ -370,7 +370,7 @@ def whitened(inner: LocalMethod | None, share: float | None, bound: float | None
 
 
 def whitening_map(moment: np.ndarray, noise_sd: float) -> np.ndarray:
-    """A = √(tr M/d) M^(−½) of a noisy M whose packed entries have noise of that sd."""
+    """A = √(tr M/d) M^(−½) of a noisy M whose packed entries have noise of sd `noise_sd`."""
     values, vectors = np.linalg.eigh(moment)
     d = len(values)
     values = np.maximum(values, noise_sd * math.sqrt(2.0 * d))

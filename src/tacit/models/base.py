@@ -163,8 +163,8 @@ class Model(abc.ABC):
     values.
     """
     has_site_prior: bool = False
-    """True if the prior is not in the family. It is then evaluated through `log_prior`, by parties
-    that add shares of it or as an extra factor at the server, starting from `prior`."""
+    """True if the prior is not in the family. It is then evaluated through `log_prior`: either
+    parties add shares of it, or the server keeps it as an extra factor that starts from `prior`."""
     is_prior: ClassVar[bool] = False
     """True for the pseudo-party that represents a prior outside the family."""
     multimodal: ClassVar[bool] = False

@@ -95,7 +95,7 @@ class Charging:
     def require_budget(self) -> BudgetCheck | None:
         """Refuse the whole run if it would exceed a budget. Charges nothing.
 
-        Returns the check of the budget with the least left, if there is one.
+        Returns the check of the budget with the smallest remainder, if any.
         """
         checks = self.ledger.check_many(
             self.requested,

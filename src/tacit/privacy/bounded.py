@@ -97,9 +97,9 @@ def clip_units(
     """Sum over the leading axis, with each unit's contribution scaled to norm ≤ C.
 
     A unit with a number that is not finite contributes nothing. `nonnegative` sets negative
-    coordinates to zero first, which halves the squared sensitivity under replace-one. A
-    `norm_bound` larger than a unit's norm is used instead of it; a smaller one is ignored. `tally`
-    adds a coordinate that counts the units within the clip: see `_tallied`.
+    coordinates to zero first, which halves the squared sensitivity under replace-one. A unit is
+    clipped by the larger of its norm and its `norm_bound`. `tally` adds a coordinate that counts
+    the units within the clip: see `_tallied`.
     """
     leaves, treedef = jax.tree.flatten(contributions)
     if not leaves:

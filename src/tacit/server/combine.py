@@ -36,7 +36,7 @@ class Shared(NamedTuple):
     energy: float | None = None
     """Evidence lower bound at the last accepted q, up to a constant."""
     moved: float | None = None
-    """Nats by which a full step would move that q."""
+    """Move of that q by a full step, in nats."""
     note: str = ""
     """Text for the log."""
 

@@ -89,8 +89,8 @@ def _is_absurd(family: Family, q: Natural) -> bool:
 def _culprits(rules: Rules, state: ServerState, replies: list[Reply]) -> list[str]:
     """Parties whose updates make q unusable.
 
-    Parties whose update alone makes q unusable; if there are none, parties without whose update q
-    is usable.
+    These are the parties whose update alone makes q unusable. If there are none, they are the
+    parties for which the other updates together leave q usable.
     """
 
     def usable_with(kept: Sequence[Reply]) -> bool:

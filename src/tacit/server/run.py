@@ -44,7 +44,7 @@ class ServerRun:
         return None if self.state is None else self.state.finished
 
     def begin(self, state: ServerState, now: float = 0.0, log: Log = ()) -> None:
-        """Open the first round of a new state; a state with open requests or an end is only
+        """Open the first round of a new state. A state that has open requests or has ended is only
         stored.
         """
         if not state.open and not state.finished:

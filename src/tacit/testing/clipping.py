@@ -35,14 +35,14 @@ def check_clipping(
     tolerance: float | None = None,
     seed: int = 0,
 ) -> None:
-    """Assert that `clipped(records, clip, mask)` is the clipped sum and keeps its sensitivity.
+    """Assert that `clipped(records, clip, mask)` is the clipped sum with the declared sensitivity.
 
-    `contributions(records)` returns the units' contributions, one row each; `norm_bound` gives the
-    norms to clip by, if larger. Units are then left out, and replaced by records whose `extreme`
-    columns (by default all floating-point ones) contain anything from 0 to 3e38, NaN and infinity,
-    while the others contain values of some record. No replacement may move the sum by more than it
-    declares for either adjacency, beyond the rounding of the sum. Some unit must use 0.99 of the
-    clip; otherwise more noise is added than necessary.
+    `contributions(records)` returns the units' contributions, one row each. If `norm_bound` is
+    larger than a norm, it is used for clipping. Units are left out, and replaced by extreme
+    records. Their `extreme` columns (by default all floating-point columns) contain values from 0
+    to 3e38, NaN and infinity; the other columns contain values of some record. No replacement may
+    move the sum by more than it declares for either adjacency, beyond the rounding of the sum. Some
+    unit must use 0.99 of the clip; otherwise more noise is added than necessary.
 
     Parameters
     ----------

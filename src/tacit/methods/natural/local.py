@@ -30,7 +30,7 @@ SHORTEST_STEP = 1e-5
 SETTLED = 1e-9
 """The optimisation ends when a full step lowers the free energy by fewer nats."""
 ENERGY_SLACK = 1e-7
-"""Nats by which a step may raise the free energy: the error of quadrature."""
+"""A step may raise the free energy by this many nats, because quadrature is not exact."""
 ROUNDED_PRECISION = 1e-13
 """Precisions below this multiple of the diagonal element are rounding errors."""
 ENERGY_ROUNDING = 1e-12
@@ -155,8 +155,8 @@ def moments(family: Family, natural: Natural) -> dict[str, Array]:
 def _divergence(family: Family, usual: dict[str, Array], rest: Natural, centre: Array) -> Array:
     """−⟨λ_rest, E_q[T]⟩ − H(q) up to a constant, for any rest, proper or not.
 
-    Written around `centre`: squaring a mean that is many standard deviations from 0 would lose
-    digits.
+    Values are computed relative to `centre`, because squaring a mean that is many standard
+    deviations from 0 would lose digits.
     """
     moved = usual["mean"] - centre
     quadratic = rest["quadratic"]

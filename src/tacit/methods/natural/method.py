@@ -69,8 +69,8 @@ class NaturalVI(LocalMethod):
     Parameters
     ----------
     steps
-        Steps per round without a safeguard, for generalised linear models; by default, and without
-        `step_size`, steps are safeguarded.
+        Steps per round without a safeguard, for generalised linear models; if neither `steps` nor
+        `step_size` is given, steps are safeguarded.
     step_size
         Length of each such step, in (0, 1].
     dtype

@@ -85,14 +85,14 @@ class NaturalSolver:
     prior
         Natural parameters of the prior; None if each party adds its share of it.
     settled_kl
-        Nats that a full step may still move q when the run has converged. That step is taken.
+        The run has converged when a full step moves q by fewer nats. That step is taken.
     scales
         Coordinates that are tried first as axes of a split (`Model.scale_coordinates`).
     scale_facts
-        Facts about a prior whose scales are learned, or None; `prior` then replaces it in the first
-        round.
+        Facts about a prior whose scales are learned, or None. Before its units are known, `prior`
+        is used instead.
     scale_prior
-        That prior once the units of the columns are known.
+        The prior with learned scales, once the units of the columns are known.
     """
 
     family: Gaussian

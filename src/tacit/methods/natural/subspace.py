@@ -92,10 +92,10 @@ class Subspace(NamedTuple):
         signs: np.ndarray,
         solution: np.ndarray,
     ) -> tuple[np.ndarray, float]:
-        """The diagonal of (A + more)⁻¹, and the standard error of its mean, relative to it.
+        """The diagonal of (A + more)⁻¹, and the relative standard error of its mean.
 
-        Within the span it is known: M = Qᵀ(QAQᵀ)⁻¹Q is at most A⁻¹. The missing part of coordinate
-        j is rᵀA⁻¹r for the residual r of its unit vector, about κ|r|². The sum over coordinates is
+        The part within the span, M = Qᵀ(QAQᵀ)⁻¹Q ≤ A⁻¹, is known. The missing part of coordinate j
+        is rᵀA⁻¹r for the residual r of its unit vector, about κ|r|². The sum over coordinates is
         estimated by zᵀA⁻¹z for random signs z (the rows of `signs`, solved by `solution`), which
         gives κ: with many coordinates this is far less noisy than separate estimates for each
         coordinate.

@@ -74,8 +74,8 @@ MEASURED_BELOW = 0.1
 SCALE_CHANGE = (0.25, 1e6)
 """Limits of the change of a coordinate's precision in one step."""
 SAMPLED_ENERGY = 0.05
-"""Nats by which the lower bound may decrease with new scales from the diagonal at the mean: a
-bound that is an average over points has its maximum at slightly different scales.
+"""The lower bound may decrease by this many nats if scales are recomputed from the diagonal at the
+mean: a bound that is an average over points has its maximum at slightly different scales.
 """
 FORGETTING = 0.5
 """Relative error of a predicted gradient above which old products are dropped."""
@@ -118,7 +118,7 @@ class WideSolver:
     prior
         Natural parameters of the prior; None if each party adds its share of it.
     settled_kl
-        Nats that a full step may still move q when the run has converged, at least `WIDE_SETTLED`.
+        The run has converged when a full step moves q by fewer nats; at least `WIDE_SETTLED`.
     scales
         Coordinates that are logarithms of scales (`Model.scale_coordinates`).
     scale_facts

@@ -17,7 +17,7 @@ UNITS, CENTRE, FIXED = "prior.units", "prior.centre", "prior.fixed"
 
 
 class WideTerm(NamedTuple):
-    """log p(θ) under q up to a constant, with −∇² by its diagonal and its products."""
+    """log p(θ) under q up to a constant, with the diagonal of −∇² and products with −∇²."""
 
     value: float
     gradient: np.ndarray

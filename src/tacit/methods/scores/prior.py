@@ -123,7 +123,7 @@ class PriorTerm:
         axis = self._axis(likelihood, whole)
         free = np.delete(every, axis)
         alone, among = whole.precision[axis, axis], np.linalg.inv(whole.precision)[axis, axis]
-        step = max(0.5 / np.sqrt(alone), 0.1 * np.sqrt(among))  # all of it within `MOST_NODES`
+        step = max(0.5 / np.sqrt(alone), 0.1 * np.sqrt(among))  # complete within `MOST_NODES`
         nodes = self._nodes(likelihood, whole, axis, free, step)
         evidence = np.array([node.evidence for node in nodes])
         weight = np.exp(evidence - np.max(evidence))

@@ -20,7 +20,7 @@ from tacit.models.settings import PoissonSettings
 from tacit.models.simulate import LOG_RATE_SD, at_most
 
 LARGEST_EXPONENT = 30.0
-"""Rates below exp(−30) are raised to it."""
+"""Rates below exp(−30) are raised to exp(−30)."""
 CHECKED = 'method = "natural" with all parties in every round, which checks this,'
 RATE_FACTOR = 100.0
 """The likelihood is Poisson up to this multiple of the largest count."""

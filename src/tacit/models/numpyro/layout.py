@@ -1,8 +1,8 @@
 """Structure of a NumPyro model: latent sites, observed sites and the record plate.
 
 The model is traced with two numbers of records. The record plate is the plate around the
-observations whose size follows that number; everything else must not change. Models that are not a
-sum over records given one θ are refused here, before any party starts.
+observations whose size equals the number of records. All other sizes must not change. Models that
+are not a sum over records given one θ are refused here, before any party starts.
 """
 
 from __future__ import annotations

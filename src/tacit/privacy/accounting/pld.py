@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 _ROUNDING = 1e-14
 _TRUNCATION = 1e-15
 
-# A grid may increase the variance of the composed loss by this fraction and must resolve its
-# standard deviation into this many points, as far as the array sizes below allow.
+# A grid may increase the variance of the composed loss by the first number (a fraction) and must
+# resolve its standard deviation into the second number of points, unless the array sizes below are
+# too small.
 _WIDENING = 1e-4
 _POINTS_PER_SD = 500
 _LARGEST_STEP = 2**17

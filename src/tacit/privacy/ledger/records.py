@@ -7,8 +7,8 @@ share. Without the ledger's key, guesses about a record cannot be tested against
 Equal records of one data set are numbered (first copy, second copy, …), so that parties among which
 one table is divided share no record, even if the table contains equal rows.
 
-Values are compared by their meaning, independent of reader and type: text that contains a number, a
-boolean or an ISO date is that number, 0 or 1, or that time, and "NA" is a missing value.
+Values are compared by their meaning, independent of reader and type: text that contains a number
+counts as this number, a boolean as 0 or 1, an ISO date as a time, and "NA" as a missing value.
 
 A record whose columns were changed has a different hash. For that case the ledger also stores a
 sample of the values of every column of measurements (numbers without repeated values): data sets
