@@ -16,7 +16,7 @@ With R_g = Σ φ² over column g the density is a function h(R) of these sums al
 
     h(R) = log ∫ p(τ) Π_g τ^(−n_g) (1 + R_g/ντ²)^(−(ν + n_g)/2) dτ,
 
-convex in R, so that E_q[log p] ≥ h(E_q[R]): for a normal q it acts as a normal prior with
+convex in R, so that E_q[log p] ≥ h(E_q[R]): for a normal q this bound acts as a normal prior with
 precisions c_g = −2 ∂h/∂R_g = E[(ν + n_g)/(ντ² + R_g)], the average over τ given R.
 """
 

@@ -141,11 +141,11 @@ class Gaussian(Mechanism):
 
     Formal guarantee: the release is one `GaussianEvent(clip, noise_sd)` on a `Lattice`, with the
     sampling of `drawn`; the accountants compute its ε. With `shares` = M > 1 the party adds noise
-    of standard deviation noise_sd/√M only, and the event describes the sum of M such releases. It
-    protects only against observers of the sum (TMLR Theorems 11 and 14), not against one who sees a
-    single release. With infinite `shares` the party rounds and adds nothing: the server adds the
-    noise. Coordinates are clamped to ±2^61/M before the noise, so that sums fit into 64 bits; like
-    every projection onto a box this does not increase distances.
+    of standard deviation noise_sd/√M only, and the event describes the sum of M such releases. The
+    noise then protects against observers of the sum only (TMLR Theorems 11 and 14), not against an
+    observer of a single release. With infinite `shares` the party rounds and adds nothing: the
+    server adds the noise. Coordinates are clamped to ±2^61/M before the noise, so that sums fit
+    into 64 bits; like every projection onto a box this does not increase distances.
     """
 
     noise_sd: Array | float

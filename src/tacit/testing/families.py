@@ -27,8 +27,8 @@ def check_family(
 
     `sample_naturals` are two or more proper members of moderate scale, for which float64 is precise
     enough. `log_density(theta, **usual)`, if given, is an independent normalised log-density of θ
-    (for example from SciPy) in the usual parameters. It also checks the log-partition, base measure
-    and entropy, which are otherwise only compared with each other.
+    (for example from SciPy) in the usual parameters. With it, the log-partition, base measure and
+    entropy are checked too; otherwise they are only compared with each other.
 
     Parameters
     ----------

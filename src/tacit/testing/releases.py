@@ -1,7 +1,7 @@
 """Observe the inputs and outputs of a private method's mechanisms.
 
-Inside `noted` or `counted`, every mechanism returns a fixed value instead of its release, computed
-from the noise alone. Two data sets with the same noise then have the same released values, so any
+Inside `noted` or `counted`, every mechanism returns a fixed value, computed from the noise alone,
+instead of its release. Two data sets with the same noise then have the same released values, so any
 difference between their replies did not come through a mechanism. With `noted` the returned cost
 also contains the exact sum and the true release, for the checks of sensitivity and noise. With
 `counted` the releases whose value is used are counted when the program runs.

@@ -1,7 +1,7 @@
 """The default prior of private scoring: scales of the coefficients are learned from the releases.
 
 The prior of `tacit.models.learnt_scale` is combined with a Gaussian likelihood of information J and
-linear term b, both in φ. Given the ratios λ_g of the columns' scales to the common one, the
+linear term b, both in φ. Given the ratios λ_g of the columns' scales to the common scale, the
 posteriors for all fixed τ share the eigenvectors of DJD, D = diag(λ u). Their mixture over τ can
 therefore be computed: it has the mean and the average covariance of a normal prior of precision
 

@@ -15,8 +15,8 @@ E[w (E_q ψ-mean − its value at m) z] is the change of the expected score due 
 score is zero on average over q, as in variational inference. Without r, a wide q would predict rare
 outcomes far too often.
 
-H is computed from a noisy second moment and noisy counts; an error E in it adds E(θ − θ̄) to the
-equation, and its variance is added to V + σ̄²I for the reported precision.
+H is computed from a noisy second moment and noisy counts. An error E in H adds E(θ − θ̄) to the
+equation. The variance of this term is added to V + σ̄²I for the reported precision.
 """
 
 from __future__ import annotations

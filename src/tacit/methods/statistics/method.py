@@ -5,16 +5,17 @@ computes E[T(record)] at q on the party's side (`Model.statistics`); a party rel
 
     Σ_{batch} min(1, C/‖E[T]‖) E[T] + N(0, noise_sd² I),
 
-its factor is that sum divided by the sampling rate, and the next round replaces it or, with damping
-ρ, moves it: λ ← (1 − ρ)λ + ρ·new, the stochastic M-step. The clip is in the model's units: 1 is a
-typical record.
+and its factor is this sum divided by the sampling rate. The next round replaces the factor or, with
+damping ρ, moves it: λ ← (1 − ρ)λ + ρ·new, the stochastic M-step. The clip is in the model's units:
+1 is a typical record.
 
-**Sensitivity.** One unit is one contribution of norm ≤ C over all coordinates: 2C under
-replace-one, √2·C if the model declares its statistics nonnegative.
+**Sensitivity.** One unit adds one contribution of norm ≤ C over all coordinates. The sensitivity is
+C under add-or-remove-one and 2C under replace-one, or √2·C if the model declares its statistics
+nonnegative.
 
-**Pure ε.** With δ = 0 contributions are clipped in the L1 norm, which moves the sum by at most C or
-2C, and the noise is Laplace noise of scale Δ/ε in every coordinate. The L1 norm of a matrix of d²
-numbers is far larger than its L2 norm, so this is only useful for few columns.
+**Pure ε.** With δ = 0 contributions are clipped in the L1 norm, so that one unit moves the sum by
+at most Δ = C or 2C. The noise is Laplace noise of scale Δ/ε in every coordinate. The L1 norm of a
+matrix of d² numbers is far larger than its L2 norm, so this is only useful for few columns.
 
 **Repair.** A noisy sum may not be a valid sum of statistics: a precision or a count may be
 negative. "truncate" takes the positive part of a precision or of counts at the party, which biases
@@ -25,9 +26,9 @@ and repairs only the q made from them. With `noise_aware` that q also includes t
 **One shot.** `one_shot = True` is the fixed private likelihood of MEng §5.1: the party keeps the
 first visit's release, and later replies cost nothing. It needs statistics that do not depend on q.
 
-**Adaptive clip and count.** `adaptive` scales what is clipped, so that the clip follows a quantile
-of the norms; `count_clipped` only counts. Either adds a coordinate to every contribution, whose
-norm bound is then √(C² + ω²/4): `tacit.methods.adaptive`.
+**Adaptive clip and count.** `adaptive` scales contributions before they are clipped, so that the
+clip follows a quantile of the norms; `count_clipped` only counts. Either adds a coordinate to every
+contribution, whose norm bound is then √(C² + ω²/4): `tacit.methods.adaptive`.
 
 `ExpectedStatistics` is the same without clip and noise.
 """
@@ -80,11 +81,11 @@ from tacit.support.validation import check_fields
 class ExpectedStatistics(LocalMethod):
     """Conjugate update at q: λ of the cavity plus the sum of the records' statistics.
 
-    Exact if the statistics do not depend on q. Otherwise it is one step of coordinate ascent, which
-    updates the latent variables given q and then θ. With `sampling_rate` < 1 the sum over a batch
-    is divided by its share of the records: stochastic variational inference, which needs damping.
-    `batches` are "poisson", or "shuffled": passes in which every record is in one batch. Not
-    private.
+    The update is exact if the statistics do not depend on q. Otherwise it is one step of coordinate
+    ascent, which updates the latent variables given q and then θ. With `sampling_rate` < 1 the sum
+    over a batch is divided by its share of the records: stochastic variational inference, which
+    needs damping. `batches` are "poisson", or "shuffled": passes in which every record is in one
+    batch. Not private.
 
     Parameters
     ----------

@@ -109,10 +109,10 @@ def averaged(before: Moments, found: Moments, step: float) -> Moments:
 def repaired(found: Moments, centre: np.ndarray, root: np.ndarray) -> Repaired:
     """Components of y = centreₖ + rootₖ·u from moments of u, repaired so that they are valid.
 
-    Counts are at least their noise. A covariance is shrunk towards the pooled one by the share of
-    its squared distance that is explained by noise (James and Stein 1961). Means are not shrunk,
-    because components that move towards each other would share their records. Without noise only
-    the counts are kept positive.
+    Counts are at least their noise. A covariance is shrunk towards the pooled covariance, by the
+    share of their squared distance that noise explains (James and Stein 1961). Means are not
+    shrunk, because components that move towards each other would share their records. Without noise
+    only the counts are kept positive.
     """
     count = np.maximum(found.count, max(found.count_sd, 1e-10))
     mean = found.linear / count[:, None]

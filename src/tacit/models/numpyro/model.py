@@ -6,7 +6,7 @@
 `from_numpyro` traces the function on abstract batches, finds the plate over records and refuses
 models that are not a sum over records given one shared θ.
 
-The prior. If log p(θ) is that of independent normals (every latent is a Normal, or is normal in
+The prior. If p(θ) is the density of independent normals (every latent is a Normal, or is normal in
 unconstrained space like a LogNormal), `prior` is exact. Otherwise the prior is outside the family:
 `has_site_prior` is True and `prior` is an approximation from robust quantiles of prior draws
 (median, and half the width of the central 68 %), so that a heavy tail such as HalfCauchy's does not

@@ -549,8 +549,9 @@ class Ledger(LedgerReader):
         """Return stored replies; charge, compute and store the others, in order.
 
         `compute` takes the releases without a reply, in order, each with its noise key, and returns
-        their replies. It is not called if there are none. All are charged in one transaction and
-        stored in one. If `compute` fails they stay charged; a repeated call gets the same keys.
+        their replies. It is not called if every release has a reply. The releases are charged in
+        one transaction, and their replies are stored in another. If `compute` fails, the releases
+        stay charged; a repeated call gets the same keys.
 
         Parameters
         ----------

@@ -80,12 +80,12 @@ class LedgerReader:
     ) -> dict[str, DatasetId]:
         """Ids of the data sets of parties that have no record in common.
 
-        The caller declares that they have none in common: equal rows are different records, and
-        equal columns (a time grid) do not make two of these parties the same records.
+        The caller declares this: equal rows of two of these parties are different records, and
+        equal columns (a time grid) do not mean that two of them hold the same records.
 
-        The keyed hashes of the records are compared with those of all data sets in the ledger:
-        charges to any of these count for the records that they share. The hashes are stored with
-        the first budget or charge.
+        The keyed hashes of the records are compared with the hashes of all data sets in the ledger:
+        charges to another data set also count for the records that it shares. The hashes are stored
+        with the first budget or charge.
 
         Parameters
         ----------
