@@ -176,7 +176,7 @@ def mixture_draws(
 def _log_student(
     drawn: np.ndarray, where: np.ndarray, factor: np.ndarray, degrees: float
 ) -> np.ndarray:
-    """Log-density of a Student-t around `where`; `factor` is the Cholesky factor of its precision."""
+    """Log-density of a Student-t around `where`; its precision has Cholesky factor `factor`."""
     square = np.sum(np.square((drawn - where) @ factor), axis=1)
     volume = np.sum(np.log(np.diagonal(factor)))
     return volume - 0.5 * (degrees + drawn.shape[1]) * np.log1p(square / degrees)
