@@ -417,7 +417,7 @@ def test_what_an_operator_approves_is_said_in_words(tmp_path, capsys):
     assert "the server learns sums of at least 4 of the 5 parties' messages" in said
     assert "ε holds against the server together with any 1 of the parties" in said
     assert "this party adds 1/√3" in said
-    assert "up to 1 of them may drop out of a round" in said
+    assert "up to 1 of the 5 parties may drop out of a round" in said
     assert "the server and its operator: masked replies, and the sum of each round" in said
     assert fed.fingerprint("a") in (tmp_path / "federation.toml").read_text()
 

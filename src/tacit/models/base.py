@@ -67,7 +67,7 @@ def checked_layout(columns: tuple[str, ...], layout: Layout | None) -> Layout:
 
 
 def no_records() -> Records:
-    """The example of a schema without records: empty."""
+    """Default example of a schema: no records."""
     return {}
 
 

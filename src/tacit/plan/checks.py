@@ -330,7 +330,7 @@ def shares_of(privacy: Privacy, schedule: Schedule, parties: int, live: Live | N
     if schedule.kind != "synchronous":
         raise ConfigError(
             f"privacy.aggregation = {privacy.aggregation!r} with schedule.kind = "
-            f"{schedule.kind!r}, which shows q after every message; use schedule.kind = "
+            f"{schedule.kind!r}, which publishes q after every message; use schedule.kind = "
             "'synchronous'"
         )
     asked = schedule.parties_per_round or parties

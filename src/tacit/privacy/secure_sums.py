@@ -51,7 +51,7 @@ class Thresholds(NamedTuple):
             + (
                 "no party may drop out of a round"
                 if gone == 0
-                else f"up to {gone} of them may drop out of a round"
+                else f"up to {gone} of the {self.parties} parties may drop out of a round"
             ),
         ]
 

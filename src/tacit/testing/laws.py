@@ -115,9 +115,10 @@ def _independence(noise: np.ndarray) -> list[str]:
 
 
 def _most_repeated(draws: int, width: int) -> int:
-    """Most repetitions of discrete noise of parameter ≥ 2²⁰ by chance, at probability 10⁻⁶.
+    """Number of repeated draws that chance exceeds with probability below 10⁻⁶.
 
-    Two draws of one number coincide with probability Σ p(x)² ≈ 1/(2√π·2²⁰).
+    This holds for discrete noise of parameter ≥ 2²⁰. Two draws of one number coincide with
+    probability Σ p(x)² ≈ 1/(2√π·2²⁰).
     """
     pairs = 0.5 * draws * (draws - 1)
     return int(stats.poisson.isf(1e-6, pairs * (0.5 / (np.sqrt(np.pi) * 2.0**20)) ** width))

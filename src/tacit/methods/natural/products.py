@@ -78,7 +78,7 @@ def _factors(step: Any, makers: dict[Any, Any]) -> tuple[Any, Any] | None:
 
 
 def _row(variable: Any, shape: tuple[int, ...], makers: dict[Any, Any]) -> Any | None:
-    """The variable that is equal to every row of this one, if all rows are equal."""
+    """The variable that was broadcast to all rows of this variable, if there is one."""
     if hasattr(variable, "val") or len(variable.aval.shape) != 2:
         return None
     if variable.aval.shape == (1, shape[1]):

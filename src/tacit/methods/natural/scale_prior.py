@@ -73,7 +73,7 @@ class ScaleFacts(NamedTuple):
 def with_learnt_scales(
     prior: LearntScalePrior, place: Place, spread: float, *, full: bool
 ) -> Place:
-    """A place with the prior added; `full` unless q is mean-field.
+    """A place with the prior added. `full` is False if q is mean-field.
 
     Precisions of the prior are computed for the q after a full step, assuming a quadratic
     likelihood. Prior and q then agree after as few steps as with a fixed prior. At a point (spread

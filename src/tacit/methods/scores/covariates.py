@@ -124,6 +124,6 @@ def check_ranges(design: Design, tables: Sequence[np.ndarray]) -> None:
 
 
 def counted_at_ends(design: Design, counts: np.ndarray, noise_sd: float) -> str | None:
-    """Reason if released counts show a column in other units than its counts assume, or None."""
+    """Reason why a column is probably not in the units assumed by its counts, or None."""
     seen = counted_at_end(design.layout, design.counted, counts, noise_sd)
     return None if seen is None else f"{seen}; declare its low and high"

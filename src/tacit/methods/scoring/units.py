@@ -32,10 +32,10 @@ def check_units(model: Model, parties: Mapping[str, Records]) -> None:
     """Refuse plain records in units that the counts of private scoring cannot describe.
 
     A private method takes no range from the data. Undeclared columns are assumed to be
-    standardised. Values far outside would be counted at the ends of that range, and values close
-    together between two knots: curvature and posterior would be wrong. This check uses the records
-    if one process has all of them, before anything is charged. Whether it refuses depends on the
-    records, but its message does not.
+    standardised. Values far outside that range would be counted at its ends, and values close
+    together would all be counted between two knots. Curvature and posterior would then be wrong.
+    This check uses the records if one process has all of them, before anything is charged. Whether
+    it refuses depends on the records, but its message does not.
     """
     if not isinstance(model, Scores):
         return
@@ -94,7 +94,7 @@ def counted_at_end(
 
 
 def counted_outside(model: Model, counts: np.ndarray, noise_sd: float) -> str | None:
-    """Reason if released counts show a column in other units than its counts assume, or None."""
+    """Reason why a column is probably not in the units assumed by its counts, or None."""
     assert isinstance(model, Scores)
     seen = counted_at_end(model.layout, counted_columns(model), counts, noise_sd)
     if seen is None:
