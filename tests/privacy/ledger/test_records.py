@@ -77,7 +77,7 @@ def test_the_same_file_is_no_new_data_set(ledger, table, changed):
         assert check.total > 1.3 * check.spent
         ledger.charge(dataset, "two", name, [EVENT], **TERMS)
     for dataset in (*first.values(), *second.values()):
-        assert ledger.spent(dataset).planned == zcdp([EVENT] * 2, 1e-5, "add-or-remove-one")
+        assert ledger.spent(dataset).as_one_run == zcdp([EVENT] * 2, 1e-5, "add-or-remove-one")
     assert ledger.verify().sound
 
 
@@ -286,10 +286,10 @@ def test_a_budget_is_a_filter_over_runs(ledger, dataset):
     many = msgspec.structs.replace(EVENT, count=20)
     ledger.charge(dataset, "one", "r1", [many], **TERMS)
     alone = ledger.spent(dataset)
-    assert alone.epsilon == alone.planned, "one run is planned in advance"
+    assert alone.epsilon == alone.as_one_run, "one run is planned in advance"
     ledger.charge(dataset, "two", "r1", [many], **TERMS)
     both = ledger.spent(dataset)
-    assert both.planned < both.epsilon < 1.02 * both.planned
+    assert both.as_one_run < both.epsilon < 1.02 * both.as_one_run
 
 
 def grid(n=300, parties="abc"):
