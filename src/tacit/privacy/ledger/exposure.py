@@ -149,11 +149,11 @@ class Exposure:
         own = self.state.budget_of(self._family(dataset.content))
         if own is not None:
             return own
-        covering = self._widened(dataset, self.overlaps.covering)
-        each = [self.budgets(group) for group in covering]
-        if not all(each):
-            return None
-        return min((one for budgets in each for one in budgets), key=lambda one: one.epsilon)
+        for covering in (self.overlaps.covering, self.overlaps.covering_rows):
+            each = [self.budgets(group) for group in self._widened(dataset, covering)]
+            if all(each):
+                return min((one for group in each for one in group), key=lambda one: one.epsilon)
+        return None
 
     def _family(self, content: str) -> frozenset[str]:
         family = self.state.family(content)

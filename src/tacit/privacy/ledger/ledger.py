@@ -459,10 +459,13 @@ class Ledger(LedgerReader):
         new, kept = [], []
         for dataset in dict.fromkeys(datasets):
             hashed = self._hashed.get(dataset.content)
-            if hashed is None or dataset.content in state.records:
+            if hashed is None:
                 continue
             packed = hashed.packed()
             digest = records_hash(self._log.store.key, dataset.content, *packed)
+            known = state.records.get(dataset.content)
+            if known is not None and known.digest == digest:
+                continue  # those of earlier versions are replaced
             kept.append((len(new), *packed))
             said = {"purpose": self._divisions.get(dataset.content, "")}
             new.append(draft("records", dataset, (digest, len(hashed.elements)), **said))

@@ -41,7 +41,7 @@ class LedgerReader:
         self._hashed: dict[str, HashedRecords] = {}
         self._older: dict[str, DatasetId] = {}
         self._divisions: dict[str, str] = {}
-        self._overlaps: tuple[dict[str, str], Overlaps] = {}, Overlaps({}, {})
+        self._overlaps: tuple[dict[str, str], Overlaps] = {}, Overlaps({})
 
     @property
     def path(self) -> Path:
@@ -134,11 +134,9 @@ class LedgerReader:
         contents |= {one: known.division for one, known in state.records.items()}
         contents |= self._divisions
         if self._overlaps[0] != contents:
-            elements = {one: hashed.elements for one, hashed in self._hashed.items()}
-            columns = {one: hashed.columns for one, hashed in self._hashed.items()}
-            for content in contents.keys() - elements.keys():
-                elements[content], columns[content] = self._log.records(state, content)
-            self._overlaps = contents, Overlaps(elements, columns, contents)
+            stored = contents.keys() - self._hashed.keys()
+            hashed = self._hashed | {one: self._log.records(state, one) for one in stored}
+            self._overlaps = contents, Overlaps(hashed, contents)
         return Exposure(state, self._overlaps[1], self._older)
 
     def derived_key(self, use: str) -> bytes:
