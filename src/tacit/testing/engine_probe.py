@@ -205,9 +205,8 @@ def watched_charging(plan: Plan, ledger: Ledger, journal: Path) -> WatchedChargi
     budgets = {}
     for name, dataset in datasets.items():
         (event,) = plan.settled[name].events_at(0)
-        noise_sd = event.noise_sd / math.sqrt(
-            4 * ROUNDS
-        )  # one release of what so many cost together
+        # One release that costs what so many cost together.
+        noise_sd = event.noise_sd / math.sqrt(4 * ROUNDS)
         together = [msgspec.structs.replace(event, noise_sd=noise_sd)]
         most = ledger.price(dataset, together, unit=unit, adjacency=adjacency, delta=delta)
         budgets[dataset] = Budget(

@@ -447,3 +447,26 @@ def test_hashes_of_an_earlier_version_are_replaced(path, ledger, monkeypatch):
         assert again.verify().sound
         dataset = again.identify([], parts_of(whole, site, keep=False)["west"])
         assert again.spent(dataset).releases == 1
+
+
+def test_a_table_read_beside_one_with_fewer_columns_is_the_same_data_set(ledger):
+    """Columns that only one party has are part of its records, whoever else takes part."""
+    whole, site = codes()
+    schema = tacit.Schema(bounds={"age": (0, 40), "y": (0, 40)})
+    frames = {
+        name: pl.DataFrame({**{c: list(v) for c, v in part.items()}, f"only {name}": range(30)})
+        for name, part in parts_of(whole, site, keep=False).items()
+    }
+    formula = parse_formula("y ~ age")
+    options = {"private": True, "schema": schema, "seed": 0}
+
+    def named(tables):
+        return identified(ledger, federation_from(tables, formula, **options))
+
+    together = named(frames)
+    ledger.set_budgets(dict.fromkeys(together.values(), budget_of()), reason="test")
+    for name, dataset in together.items():
+        ledger.charge(dataset, "one", name, [EVENT], **TERMS)
+    for name, frame in frames.items():
+        alone = named({name: frame})[name]
+        assert ledger.spent(alone).releases == 1

@@ -8,9 +8,9 @@ Equal records of one data set are numbered (first copy, second copy, …), so th
 one table is divided share no record, although it may contain equal rows.
 
 A party's records are hashed a second time on their own, with and without each column that has one
-value for all of them. So a table with a column of parties' names, divided by it, has hashes in
-common with files of the parties that lack this column. Parties of one division may have such hashes
-in common without sharing a record.
+value for all of them, and always without columns that are missing in all of them. So a table with a
+column of parties' names, divided by it, has hashes in common with files of the parties that lack
+this column. Parties of one division may have such hashes in common without sharing a record.
 
 Values are compared by their meaning, independent of reader and type: text that contains a number, a
 boolean or an ISO date is that number, 0 or 1, or that time, and "NA" is a missing value.
@@ -57,7 +57,9 @@ class HashedRecords(NamedTuple):
     columns: np.ndarray
     """Hashes of sampled values, one row of `SAMPLE` per column of measurements."""
     rows: np.ndarray
-    """Hashes of the party's records on their own; empty in data sets of earlier versions."""
+    """Hashes of the party's records on their own, without columns that are missing in all of them;
+    empty in data sets of earlier versions.
+    """
     fewer: np.ndarray
     """The same without a column that has one value for all records of the party."""
 
@@ -101,7 +103,7 @@ def hash_records(
     check_key(key)
     keyed = _Keyed(key)
     hashed = {name: keyed.rows(columns) for name, columns in parties.items()}
-    numbered = keyed.numbered([whole for whole, _ in hashed.values()])
+    numbered = keyed.numbered([whole for whole, *_ in hashed.values()])
     found = {}
     for (name, columns), elements in zip(parties.items(), numbered, strict=True):
         if person is not None and person in columns:
@@ -110,7 +112,7 @@ def hash_records(
         sampled = keyed.sampled(columns)
         whole = hashlib.blake2b(key=key, digest_size=16, person=b"tacit.records")
         whole.update(elements.astype("<u8").tobytes())
-        own, less = hashed[name]
+        _, own, less = hashed[name]
         alone = np.unique(keyed.numbered([own])[0])
         fewer = [keyed.numbered([own - constant])[0] for constant in less]
         found[name] = HashedRecords(
@@ -127,27 +129,31 @@ class _Keyed:
         self._key = key
         self._ciphers: dict[bytes, Any] = {}
 
-    def rows(self, columns: Mapping[str, Any]) -> tuple[np.ndarray, list[np.ndarray]]:
+    def rows(self, columns: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
         """128-bit sum over the columns of a pseudo-random function of name and value.
 
-        Also returns the terms of constant columns, which can be subtracted.
+        Also returns the sum without columns that are missing in all records, and the terms of
+        constant columns, which can be subtracted from it.
         """
         total = np.zeros((_common_length(columns), 2), np.uint64)
-        constant: list[np.ndarray] = []
+        empty, constant = np.zeros(2, np.uint64), []
         count = 0
         for name, values in _flat(columns):
             cells = self._cells(b"cell", name, values)
             total += cells
-            count += 1
-            if (cells == cells[0]).all():
+            if not (cells == cells[0]).all():
+                count += 1
+            elif (cells[0] == self._cells(b"cell", name, np.array([_NAN]))[0]).all():
+                empty += cells[0]
+            else:
                 constant.append(cells[0])
         for name, matrix in _sparse(columns):
             total += self._sparse_rows(name, matrix)
             count += 1
-        if len(constant) == count:
-            return total, []
+        if count == 0:
+            return total, total, []
         several = len(constant) > MOST_CONSTANT
-        return total, [np.add.reduce(constant)] if several else constant
+        return total, total - empty, [np.add.reduce(constant)] if several else constant
 
     def numbered(self, rows: list[np.ndarray]) -> list[np.ndarray]:
         """64-bit hashes in which equal rows of all arrays differ by their number."""
