@@ -1,5 +1,7 @@
 """Charge, then speak: no more answers than agreed, none that cost anything else, none twice."""
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 import pytest
@@ -106,7 +108,7 @@ def test_an_answer_that_is_lost_is_made_again_for_the_same_charge(charging):
         answer(charging, [request("site-0", 0)], fail)
     assert [row.state for row in charges(charging.ledger)] == ["charged"]
     assert charging.ledger.recall("run-1", "site-0-0") is None
-    assert charging.uncharged("site-0").visits == ROUNDS - 1, "it is paid for"
+    assert charging.require_budget().fits, "it is paid for"
     answer(charging, [request("site-0", 0)], compute)
     assert given[0] == given[1]
     assert [row.attempt for row in charges(charging.ledger)] == [1]
@@ -197,8 +199,9 @@ def test_a_server_that_does_not_count_meets_the_budget(charging):
 def test_a_run_that_will_not_fit_is_refused_at_once(charging):
     charging.require_budget()
     answer(charging, [request("site-1", 0)], made_up)
-    with pytest.raises(PrivacyBudgetError, match=r"party 'site-1': .*this run ε = 1, .*--raise"):
-        charging.require_budget()
+    assert charging.require_budget().fits, "the rest of the same run"
+    with pytest.raises(PrivacyBudgetError, match=r"party 'site-[01]': run run-1 is unfinished"):
+        replace(charging, run="run-2").require_budget()
     assert len(charges(charging.ledger)) == 1, "asking spends nothing"
 
 

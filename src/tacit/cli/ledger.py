@@ -1,4 +1,4 @@
-"""`tacit ledger`: verify, export, budget and link."""
+"""`tacit ledger`: verify, export, budget, link and close."""
 
 from __future__ import annotations
 
@@ -144,3 +144,17 @@ def link_command(path: Path, newer: str, older: str, *, reason: str, as_json: bo
         print_json({"newer": newer, "older": older, "ledger": str(path)})
         return
     console.print(f"{newer} continues {older}: they share one budget", highlight=False)
+
+
+def close_command(path: Path, run: str, *, reason: str, as_json: bool = False) -> None:
+    """End a run for good, so that the rest of its plan is not reserved any more."""
+    from tacit.cli.show.results import console
+
+    with Ledger(path) as ledger:
+        found = ledger.close_run(run, reason=reason)
+    if as_json:
+        print_json({"run": run, "closed": [str(one) for one in found], "ledger": str(path)})
+    elif found:
+        console.print(f"closed {run}: it is charged no more", highlight=False)
+    else:
+        console.print(f"{run} has nothing reserved: it is finished or closed", highlight=False)

@@ -11,8 +11,8 @@ from tacit.cli.options import Json
 from tacit.cli.options import LedgerFile as LedgerPath
 
 ledger_app = typer.Typer(
-    help="A party's privacy ledger: show, budget, verify, export, link. Every private `tacit run` "
-    "is charged to one before anything is computed."
+    help="A party's privacy ledger: show, budget, verify, export, link, close. Every private "
+    "`tacit run` is charged to one before anything is computed."
 )
 
 Reason = Annotated[str, typer.Option(help="Reason, recorded in the ledger.")]
@@ -149,3 +149,23 @@ def ledger_link(
     from tacit.cli.ledger import link_command
 
     link_command(_ledger_path(ledger), newer, older, reason=reason, as_json=json)
+
+
+@ledger_app.command("close")
+def ledger_close(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run of `tacit ledger show`.")],
+    reason: Reason,
+    ledger: LedgerPath = None,
+    json: Json = False,
+) -> None:
+    """End an unfinished run for good, so that the rest of its plan is not reserved any more.
+
+    What was charged stays charged. The run is refused if it is resumed.
+
+    Example:
+
+      tacit ledger close run-0123456789abcdef01234567 --reason "its machine was lost"
+    """
+    from tacit.cli.ledger import close_command
+
+    close_command(_ledger_path(ledger), run, reason=reason, as_json=json)

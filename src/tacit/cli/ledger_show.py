@@ -41,8 +41,8 @@ def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
     if not entries:
         console.print("the ledger is empty: no release and no budget")
         return
-    planned = not everything and any(row.epsilon != row.planned for row in spent)
-    _show_spent(spent, names, whole=everything, planned=planned)
+    adaptive = not everything and any(row.epsilon != row.as_one_run for row in spent)
+    _show_spent(spent, names, whole=everything, as_one_run=adaptive)
     terms = {row.dataset: row.budget or _terms(entries, row.dataset) for row in spent}
     runs = _run_rows(entries, names, terms)
     if runs:
@@ -54,17 +54,17 @@ def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
         show_table("Runs", columns, runs)
         if unfinished:
             console.print(
-                '"planned": ε of all that the run was to release. Beside another run, an '
-                "unfinished run counts at least as planned.",
+                '"planned": ε of all that the run is to release. Until it is finished, or closed '
+                "(tacit ledger close RUN), the rest of its plan is reserved and counts.",
                 highlight=False,
             )
     allowed = _operator_rows(entries, names)
     if allowed:
-        show_table("Budgets and links", ["time", "what", "parties", "reason"], allowed)
+        show_table("Budgets, links and closed runs", ["time", "what", "parties", "reason"], allowed)
     if everything:
         _show_entries(entries, names)
     else:
-        if planned:
+        if adaptive:
             console.print(
                 '"as one run": ε if all runs had been planned in advance. A budget over several '
                 "runs counts the larger one, which holds however each run was chosen.",
@@ -102,7 +102,8 @@ def _without_budget(ledger: Ledger, dataset: DatasetId, entries: Sequence[Row]) 
         charges=found.charges,
         releases=found.releases,
         family=found.family,
-        planned=epsilon,
+        committed=epsilon,
+        as_one_run=epsilon,
         shared=found.shared,
         delta=terms.delta,
         adjacency=terms.adjacency,
@@ -146,19 +147,21 @@ def _named(datasets: Sequence[str], names: dict[str, str]) -> str:
 
 
 def _show_spent(
-    spent: Sequence[Spent], names: dict[str, str], *, whole: bool, planned: bool
+    spent: Sequence[Spent], names: dict[str, str], *, whole: bool, as_one_run: bool
 ) -> None:
-    """Table of data sets. `planned` adds ε as one run; it is omitted with full ids for lack of
-    space.
-    """
+    """Table of data sets, with ε as one run if `as_one_run`, and with plans if they add to ε."""
     from tacit.cli.show.results import console, show_table
 
     rows = [_spent_row(row, names, whole=whole) for row in spent]
-    columns = ["party", "data set", "ε spent", "as one run", "budget", "remaining", "δ",
-               "adjacency", "unit", "releases"]  # fmt: skip
-    if not planned:
-        rows, columns = [[*row[:3], *row[4:]] for row in rows], [*columns[:3], *columns[4:]]
-    show_table("Spent per data set, over all runs", columns, rows)
+    columns = ["party", "data set", "ε spent", "as one run", "with plans", "budget", "remaining",
+               "δ", "adjacency", "unit", "releases"]  # fmt: skip
+    plans = any(row.committed != row.epsilon for row in spent)
+    kept = [n for n in range(len(columns)) if (n != 3 or as_one_run) and (n != 4 or plans)]
+    show_table(
+        "Spent per data set, over all runs",
+        [columns[n] for n in kept],
+        [[row[n] for n in kept] for row in rows],
+    )
     for row in spent:
         if row.shared:
             console.print(
@@ -173,14 +176,15 @@ def _spent_row(row: Spent, names: dict[str, str], *, whole: bool) -> list[Any]:
     limit = row.budget
     if isinstance(row, Unlimited):
         bound = "no bound" if row.epsilon is None else f"{row.epsilon:.4g}"
-        return [*first, bound, bound, "none", "", f"{row.delta:g}", row.adjacency, row.unit,
+        return [*first, bound, bound, bound, "none", "", f"{row.delta:g}", row.adjacency, row.unit,
                 row.releases]  # fmt: skip
-    if limit is None or row.epsilon is None or row.planned is None or row.remaining is None:
-        return [*first, "", "", "none", "", "", "", "", row.releases]
+    if limit is None or row.epsilon is None or row.remaining is None:
+        return [*first, "", "", "", "none", "", "", "", "", row.releases]
     return [
         *first,
         f"{row.epsilon:.4g}",
-        f"{row.planned:.4g}",
+        f"{row.as_one_run:.4g}",
+        f"{row.committed:.4g}",
         f"{limit.epsilon:g}",
         f"{row.remaining:.4g}",
         f"{limit.delta:g}",
@@ -251,7 +255,7 @@ def _paid(charges: Sequence[Row]) -> Counter[Any]:
 
 
 def _operator_rows(entries: Sequence[Row], names: dict[str, str]) -> list[list[Any]]:
-    """Budgets and links; entries made together share one row."""
+    """Budgets, links and closed runs; entries made together share one row."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     for row in entries:
         if row.kind == "budget":
@@ -261,6 +265,8 @@ def _operator_rows(entries: Sequence[Row], names: dict[str, str]) -> list[list[A
             )
         elif row.kind == "link":
             what = f"continues {_short(row.detail)}"
+        elif row.kind == "close":
+            what = f"closes {row.run}"
         else:
             continue
         key = (row.time[:16].replace("T", " "), what, row.purpose)

@@ -150,7 +150,7 @@ def federation_from(
         columns=columns, outcome=formula.outcome, positive=positive, party=party,
         person=person, held_out=float(held_out), scaling="public",
     )  # fmt: skip
-    return _federation(config, whole, read, single=len(frames) == 1, seed=seed)
+    return _federation(config, whole, read, seed=seed)
 
 
 def _columns(
@@ -181,14 +181,9 @@ def _table_of(
     return table_of_parties(selected, SourceSchema(columns=(), outcome=outcome))
 
 
-def _federation(
-    config: FrameConfig, whole: Table, read: _Reader, *, single: bool, seed: int
-) -> Federation:
-    """The federation of a table; `single` if it was one frame, not one per party."""
-    if config.party is not None:
-        parties: tuple[str, ...] = ()
-    else:
-        parties = (ONE_PARTY,) if single else whole.parties
+def _federation(config: FrameConfig, whole: Table, read: _Reader, *, seed: int) -> Federation:
+    """The federation of a table."""
+    parties = whole.parties if config.party is None else ()
     assert config.outcome is not None
     source = SourceSchema(columns=config.columns, outcome=config.outcome, positive=config.positive)
     table = Table(frame=whole.frame, schema=source, parties=parties, notes=tuple(read.notes))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tacit.data import Federation
 from tacit.errors import ConfigError, PrivacyBudgetError, TacitError
-from tacit.party.charge import Charging
+from tacit.party.charge import Charging, closing
 from tacit.party.datasets import identify_arrays, identify_parties
 from tacit.plan.plan import Plan
 from tacit.privacy.ledger.ledger import Ledger
@@ -70,7 +70,8 @@ def fit_ledger(
         facts = _totals(charging, path)
         if facts.before > 0.0 and any(ledger.budget(one) is None for one in datasets.values()):
             _warn(facts)
-        yield ChargedFit(charging, facts)
+        with closing(charging):
+            yield ChargedFit(charging, facts)
 
 
 def _path(plan: Plan, asked: str | Path | None) -> Path | None:

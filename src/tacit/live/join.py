@@ -6,7 +6,7 @@ import functools
 import math
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -178,9 +178,7 @@ def check_budget(ready: ReadyParty) -> Any:
     with Ledger(path) as ledger:
         refuse_simulated(ledger, path)
         charging = _charging(ready, ledger, joined_run(ready) or "check")
-        left = charging.uncharged(ready.name)
-        if left.releases > 0:
-            replace(charging, settled={ready.name: left}).require_budget()
+        charging.require_budget()
         return ledger.spent(charging.datasets[ready.name])
 
 
@@ -348,6 +346,8 @@ async def _take_part(ready: ReadyParty, journal: Journal) -> PartyEnd:
         final = party.store.result  # stored before a crash, but not written out
         if final is None:
             final = await party.take_part()
+        if ledger is not None:
+            _charging(ready, ledger, party.store.run or "").close("finished")
         posterior = posterior_of(ready.plan, final, party.store.result_public)
         return _result(ready, posterior, party, ledger)
     finally:

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import secrets
 import shlex
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-import msgspec
-
-from tacit.errors import ConfigError, PrivacyBudgetError
+from tacit.errors import ConfigError, PrivacyBudgetError, TacitError
 from tacit.plan.calibrate import Settled
 from tacit.privacy.events import Adjacency, GaussianEvent
 from tacit.privacy.guarantee import Unit
-from tacit.privacy.ledger.cost import only_run_reason
+from tacit.privacy.ledger.cost import only_run_reason, unfinished_reason
 from tacit.privacy.ledger.fingerprint import DatasetId
 from tacit.privacy.ledger.ledger import BudgetCheck, Ledger, ReleaseRequest, RunPlan
 from tacit.privacy.ledger.ledger import Reply as Kept
@@ -92,16 +91,22 @@ class Charging:
             run=self.run,
         )
 
-    def require_budget(self) -> BudgetCheck | None:
-        """Refuse the whole run if it would exceed a budget. Charges nothing.
+    def require_budget(self, *, ended: str | None = None) -> BudgetCheck | None:
+        """Refuse the run if what is left of it would exceed a budget. Charges nothing.
 
-        Returns the check of the budget with the smallest remainder, if any.
+        What the run has charged already counts as spent, and what other unfinished runs have
+        planned counts too, except for the run `ended`. Returns the check of the budget with the
+        least left, if there is one; None if nothing is left to charge.
         """
+        wanted = self._charged_and_unpaid()
+        if wanted is None:
+            return None
         checks = self.ledger.check_many(
-            self.requested,
+            wanted,
             unit=self.unit,
             adjacency=self.adjacency,
             run=self.run,
+            ended=ended,
             budget_required=self.budget_required,
         )
         for party, dataset in self.datasets.items():
@@ -113,8 +118,8 @@ class Charging:
                     f"party {party!r}: privacy budget exceeded: spent ε = {check.spent:.4g}, this "
                     f"run ε = {check.requested:.4g}, together {check.total:.4g} > budget "
                     f"{check.budget.epsilon:.4g} (δ = {check.budget.delta:g}, per "
-                    f"{check.budget.unit}, {check.budget.adjacency}); lower epsilon, or raise the "
-                    "budget: tacit ledger budget CONFIG.toml --ledger "
+                    f"{check.budget.unit}, {check.budget.adjacency}){unfinished_reason(check)}; "
+                    "lower epsilon, or raise the budget: tacit ledger budget CONFIG.toml --ledger "
                     f"{shlex.quote(str(self.ledger.path))} --epsilon … --delta … --reason … --raise"
                 )
         return max(checks.values(), key=lambda check: check.used, default=None)
@@ -143,16 +148,31 @@ class Charging:
                 f"{visits} were agreed before the run: the server must not request more"
             )
 
-    def uncharged(self, party: str) -> Settled:
-        """The terms of the visits that are not charged yet.
+    def _charged_and_unpaid(self) -> dict[DatasetId, list[GaussianEvent]] | None:
+        """All charges of the run, and the events of the visits that are still to be charged.
 
-        Replies that are stored or can be recomputed count as charged. Empty if no visit is left.
+        Usually `requested`. A reply of version 0.1 that was lost is charged again, in addition.
+        None if no visit is left.
         """
-        settled = self.settled[party]
         paid = {one.purpose for one in self.ledger.paid_for(self.run)}
-        left = [visit for visit in range(settled.visits) if _label(party, visit) not in paid]
-        answers = tuple(settled.events_at(visit) for visit in left)
-        return msgspec.structs.replace(settled, visits=len(left), answers=answers or ((),))
+        found: dict[DatasetId, list[GaussianEvent]] = {}
+        for party, dataset in self.datasets.items():
+            settled = self.settled[party]
+            for visit in range(settled.visits):
+                if _label(party, visit) not in paid:
+                    found.setdefault(dataset, []).extend(settled.events_at(visit))
+        if not any(found.values()):
+            return None
+        for charge in self.ledger.charges(self.run):
+            if charge.dataset in found:
+                found[charge.dataset].extend(charge.events)
+        return {dataset: events for dataset, events in found.items() if events}
+
+    def close(self, reason: str) -> None:
+        """End the run in the ledger: what it has not charged is not reserved any more."""
+        if self.ledger.charges(self.run):
+            datasets = list(self.datasets.values())
+            self.ledger.close_run(self.run, reason=reason, datasets=datasets)
 
     def open(
         self, requests: Sequence[Request], rehearse: Rehearse | None = None
@@ -237,7 +257,20 @@ def ledger_charging(
         terms = privacy.unit, privacy.adjacency
         charging = Charging(ledger, name, datasets(ledger), settled, *terms)
         charging.require_budget()
-        yield charging
+        with closing(charging):
+            yield charging
+
+
+@contextmanager
+def closing(charging: Charging) -> Iterator[None]:
+    """Context of a run that cannot be resumed: its end, also by an error, releases its reserve."""
+    try:
+        yield
+    except BaseException:
+        with suppress(TacitError, OSError, sqlite3.Error):  # the first error says more
+            charging.close("interrupted")
+        raise
+    charging.close("finished")
 
 
 def _purpose(request: Request) -> str:

@@ -82,10 +82,17 @@ def own_ledger_of_run(config: Config, path: Path, out: Path) -> bool:
 
 
 def check_room(
-    plan: Plan, federation: Federation, path: Path, *, inside: bool
+    plan: Plan,
+    federation: Federation,
+    path: Path,
+    *,
+    inside: bool,
+    run: str | None = None,
+    ended: str | None = None,
 ) -> BudgetCheck | None:
     """Refuse a run that would exceed a budget, before anything is created or charged.
 
+    For a `run` that is resumed only the rest is new. `ended` is a run that will be overwritten.
     Returns the check of the budget with the least remaining, if there is one.
     """
     if inside:
@@ -100,10 +107,10 @@ def check_room(
         )
     with Ledger(path) as ledger:
         refuse_simulated(ledger, path)
-        charging = _charging(plan, federation, ledger, "check")
+        charging = _charging(plan, federation, ledger, run or "check")
         without = [p for p, data in charging.datasets.items() if ledger.budget(data) is None]
         try:
-            return charging.require_budget()
+            return charging.require_budget(ended=ended)
         except PrivacyBudgetError as error:
             if not without:
                 raise
@@ -191,10 +198,28 @@ def set_own_budgets(charging: Charging, *, reason: str = SIMULATION) -> None:
 
 def run_name(out: Path) -> str:
     """Permanent id of this run in the ledger, stored in the run directory."""
-    path = checkpoint_path(out).with_name("run-name")
-    if not path.exists():
-        write_text(path, f"run-{secrets.token_hex(12)}\n")
-    return path.read_text(encoding="utf-8").strip()
+    found = known_run(out)
+    if found is None:
+        found = f"run-{secrets.token_hex(12)}"
+        write_text(_name_file(out), f"{found}\n")
+    return found
+
+
+def known_run(out: Path) -> str | None:
+    """Id in the ledger of the run in a directory, or None."""
+    path = _name_file(out)
+    return path.read_text(encoding="utf-8").strip() if path.exists() else None
+
+
+def _name_file(out: Path) -> Path:
+    return checkpoint_path(out).with_name("run-name")
+
+
+def end_run(path: Path, run: str) -> None:
+    """Close a run whose directory is overwritten, if the ledger has it."""
+    with Ledger(path) as ledger:
+        if ledger.charges(run):
+            ledger.close_run(run, reason="overwritten")
 
 
 def spent(charging: Charging, path: Path) -> LedgerFacts:

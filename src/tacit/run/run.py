@@ -62,6 +62,8 @@ from tacit.run.directory import (
 )
 from tacit.run.ledger import (
     check_room,
+    end_run,
+    known_run,
     ledger_path,
     open_charging,
     own_ledger_of_run,
@@ -219,9 +221,13 @@ def run(
     book = ledger_path(config, out, ledger) if plan.settled else None
     inside = book is not None and own_ledger_of_run(config, book, out)
     seen = records_used(plan, federation, config.continues, None if inside else book)
-    if book is not None and not resume:
-        check_room(plan, federation, book, inside=inside)
+    before = known_run(out)
+    if book is not None:
+        found = {"run": before} if resume else {"ended": before}
+        check_room(plan, federation, book, inside=inside, **found)
     if overwrite and out.exists():
+        if book is not None and before is not None and not inside:
+            end_run(book, before)
         shutil.rmtree(out)
     make_run_directory(out, covered=covered(plan))
     if seen is not None:
@@ -241,6 +247,8 @@ def run(
         outcome = carry_out(
             plan, checkpoint=checkpoint, observe=watch, charging=charging, engine=engine
         )
+        if charging is not None:
+            charging.close("finished")
         events.write(({"event": "end", "reason": outcome.state.finished},))
         write_posterior(public_part(out) / POSTERIOR, outcome.posterior)
         result = _result(prepared, outcome)

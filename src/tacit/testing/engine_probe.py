@@ -197,17 +197,16 @@ def probe_plan(journal: Path, schedule: Schedule, *, insecure_noise_seed: int | 
     )
 
 
-def watched_charging(
-    plan: Plan, ledger: Ledger, journal: Path, *, rounds: float = 4 * ROUNDS
-) -> WatchedCharging:
-    """Charging to a ledger whose budgets allow `rounds` rounds."""
+def watched_charging(plan: Plan, ledger: Ledger, journal: Path) -> WatchedCharging:
+    """Charging to a ledger whose budgets allow more rounds than any run has."""
     datasets = {name: ledger.identify({}, records) for name, records in plan.parties.items()}
     assert plan.privacy is not None
     unit, adjacency, delta = plan.privacy.unit, plan.privacy.adjacency, plan.privacy.delta
     budgets = {}
     for name, dataset in datasets.items():
         (event,) = plan.settled[name].events_at(0)
-        noise_sd = event.noise_sd / math.sqrt(rounds)  # one release at the cost of `rounds`
+        # One release at the cost of 4·ROUNDS releases.
+        noise_sd = event.noise_sd / math.sqrt(4 * ROUNDS)
         together = [msgspec.structs.replace(event, noise_sd=noise_sd)]
         most = ledger.price(dataset, together, unit=unit, adjacency=adjacency, delta=delta)
         budgets[dataset] = Budget(

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from tacit.engines.driver import Driver
@@ -291,14 +292,24 @@ def _check_failing_party(engine: Engine, folder: Path) -> None:
 
 
 def _check_refused_charge(engine: Engine, folder: Path) -> None:
-    """Check that a round over budget is refused before anything is computed."""
+    """Check that a round over a lowered budget is refused before anything is computed."""
     journal = folder / "refused"
     plan = probe_plan(journal, SCHEDULES["synchronous"], insecure_noise_seed=None)
     with Ledger(folder / "refused-ledger.sqlite", create=True) as ledger:
-        charging = watched_charging(plan, ledger, journal, rounds=1.5)
+        charging = watched_charging(plan, ledger, journal)
+
+        def lower(_state: ServerState, _log: Log) -> None:
+            spent = {one: ledger.spent(one) for one in charging.datasets.values()}
+            budgets = {
+                dataset: msgspec.structs.replace(one.budget, epsilon=one.epsilon)
+                for dataset, one in spent.items()
+                if one.budget is not None
+            }
+            ledger.set_budgets(budgets, reason="check_engine")
+
         refused = False
         try:
-            carry_out(plan, engine=engine, charging=charging)
+            carry_out(plan, engine=engine, charging=charging, observe=lower)
         except PrivacyBudgetError:
             refused = True
         assert refused, "refused charge: the budget was reached and the run went on to its end"

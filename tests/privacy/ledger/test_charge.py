@@ -25,7 +25,7 @@ def test_a_charge_is_there_after_reopening_and_adds_up_over_runs(path, ledger, d
     ledger.close()
     with Ledger(path, epsilon=zcdp) as again:
         spent = again.spent(dataset)
-    assert spent.planned == zcdp([EVENT, EVENT], 1e-5, "add-or-remove-one")
+    assert spent.as_one_run == zcdp([EVENT, EVENT], 1e-5, "add-or-remove-one")
     assert spent.epsilon == zcdp([EVENT, EVENT], GAUSSIAN_SHARE * 1e-5, "add-or-remove-one")
     assert (spent.charges, spent.releases, spent.family) == (2, 2, 1)
     assert spent.remaining == 1.0 - spent.epsilon

@@ -52,7 +52,7 @@ def watched(path, ledger, dataset):
 def test_after_a_check_the_rounds_of_a_run_ask_nothing(watched, dataset):
     accountant, ledger = watched
     ledger.charge(dataset, "run", "before", [EVENT], **TERMS)
-    assert ledger.check(dataset, [ROUND] * 6, **TERMS, run="run").fits
+    assert ledger.check(dataset, [EVENT, *[ROUND] * 6], **TERMS, run="run").fits
     before = len(accountant.asked)
     for number in range(6):
         ledger.charge_many(asks_of([dataset], "run", number, ROUND))

@@ -41,8 +41,8 @@ def test_budgets_and_charges_are_read(old):
             epsilon=2.0, delta=1e-6, adjacency="add-or-remove-one", unit="person"
         )
         spent = ledger.spent(NORTH)
-        assert spent.planned == pytest.approx(1.356467364457055)
-        assert spent.planned < spent.epsilon < 1.02 * spent.planned  # two runs
+        assert spent.as_one_run == pytest.approx(1.356467364457055)
+        assert spent.as_one_run < spent.epsilon < 1.02 * spent.as_one_run  # two runs
         assert ledger.remaining(SOUTH) == pytest.approx(1.9237577029421356)
         assert ledger.recall("run-1", "north.1") == b"stored reply"
         kinds = [row.kind for row in ledger.entries()]

@@ -17,7 +17,7 @@ from tacit.data.study import federation_from
 from tacit.errors import DataError, PrivacyBudgetError
 from tacit.party.datasets import identify_arrays, identify_parties
 from tacit.privacy.ledger.ledger import Ledger, LineageWarning
-from tacit.privacy.ledger.records import hash_records
+from tacit.privacy.ledger.records import HashedRecords, hash_records
 from tacit.privacy.ledger.verify import audit
 
 KEY = bytes(range(32))
@@ -77,7 +77,7 @@ def test_the_same_file_is_no_new_data_set(ledger, table, changed):
         assert check.total > 1.3 * check.spent
         ledger.charge(dataset, "two", name, [EVENT], **TERMS)
     for dataset in (*first.values(), *second.values()):
-        assert ledger.spent(dataset).planned == zcdp([EVENT] * 2, 1e-5, "add-or-remove-one")
+        assert ledger.spent(dataset).as_one_run == zcdp([EVENT] * 2, 1e-5, "add-or-remove-one")
     assert ledger.verify().sound
 
 
@@ -286,10 +286,10 @@ def test_a_budget_is_a_filter_over_runs(ledger, dataset):
     many = msgspec.structs.replace(EVENT, count=20)
     ledger.charge(dataset, "one", "r1", [many], **TERMS)
     alone = ledger.spent(dataset)
-    assert alone.epsilon == alone.planned, "one run is planned in advance"
+    assert alone.epsilon == alone.as_one_run, "one run is planned in advance"
     ledger.charge(dataset, "two", "r1", [many], **TERMS)
     both = ledger.spent(dataset)
-    assert both.planned < both.epsilon < 1.02 * both.planned
+    assert both.as_one_run < both.epsilon < 1.02 * both.as_one_run
 
 
 def grid(n=300, parties="abc"):
@@ -378,3 +378,95 @@ def test_equal_rows_in_another_division_are_charged_once_per_division(ledger):
         for name, dataset in found.items():
             ledger.charge(dataset, run, name, [EVENT], **TERMS)
     assert {ledger.spent(one).releases for one in ledger.datasets()} == {2}
+
+
+# A table with a column of parties' names, and files of the parties without it.
+
+
+def codes(rows=90, seed=0):
+    """A table without any measurement: rows of different parties may be equal."""
+    rng = np.random.default_rng(seed)
+    whole = {name: rng.integers(0, 40, rows).astype(float) for name in ("age", "stage", "y")}
+    return whole, np.array(["north", "south", "west"], object)[np.arange(rows) % 3]
+
+
+def parts_of(whole, site, *, keep, order=("north", "south", "west")):
+    """Records by party; with `keep` each has the column of its name."""
+    named = whole | ({"site": site, "country": np.full(len(site), "x", object)} if keep else {})
+    named |= {} if keep else {"country": np.full(len(site), "x", object)}
+    return {name: {c: v[site == name] for c, v in named.items()} for name in order}
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("alone", [True, False])
+def test_files_without_the_party_column_hold_the_same_records(path, ledger, first, alone):
+    whole, site = codes()
+    one = ledger.identify_many(["a"], parts_of(whole, site, keep=first))
+    ledger.set_budgets(dict.fromkeys(one.values(), budget_of()), reason="test")
+    for name, dataset in one.items():
+        ledger.charge(dataset, "one", name, [EVENT], **TERMS)
+    ledger.close()
+    other = parts_of(whole, site, keep=not first, order=("west", "north", "south"))
+    with Ledger(path, epsilon=zcdp) as again:
+        for name, records in other.items():
+            calls = {name: records} if alone else other
+            dataset = again.identify_many(["b"], calls)[name]
+            check = again.check_many({dataset: [EVENT]}, budget_required=False, **TERMS)[dataset]
+            assert check.spent == zcdp([EVENT], 1e-5, "add-or-remove-one"), "once, and not missed"
+            assert again.spent(dataset).shared[one[name].content] == 30
+            if first:
+                assert again.budget(dataset) == budget_of(), "inherited"
+
+
+def test_parties_with_equal_rows_are_charged_once_by_a_run(ledger):
+    """And the records of one party alone are found among those of all, whatever their order."""
+    rows = {"smoker": np.arange(60) % 2.0, "y": np.arange(60) % 3.0}
+    site = np.array(["north", "south", "west"], object)[np.arange(60) // 20]
+    found = ledger.identify_many([], parts_of(rows, site, keep=True))
+    ledger.set_budgets(dict.fromkeys(found.values(), budget_of()), reason="test")
+    for name, dataset in found.items():
+        ledger.charge(dataset, "one", name, [EVENT] * (3 if name == "west" else 1), **TERMS)
+    assert [ledger.spent(one).releases for one in found.values()] == [1, 1, 3]
+    alone = ledger.identify([], parts_of(rows, site, keep=False)["west"])
+    assert ledger.spent(alone).releases == 3
+
+
+def test_hashes_of_an_earlier_version_are_replaced(path, ledger, monkeypatch):
+    whole, site = codes()
+    with monkeypatch.context() as patched:
+        patched.setattr(HashedRecords, "packed", lambda self: (
+            self.elements.astype("<u8").tobytes(), self.columns.astype("<u8").tobytes()
+        ))  # fmt: skip
+        found = ledger.identify_many([], parts_of(whole, site, keep=True))
+        ledger.set_budgets(dict.fromkeys(found.values(), budget_of()), reason="test")
+    ledger.close()
+    with Ledger(path, epsilon=zcdp) as again:
+        assert again.identify_many([], parts_of(whole, site, keep=True)) == found
+        again.charge(found["west"], "one", "r1", [EVENT], **TERMS)
+    with Ledger(path, epsilon=zcdp) as again:
+        assert again.verify().sound
+        dataset = again.identify([], parts_of(whole, site, keep=False)["west"])
+        assert again.spent(dataset).releases == 1
+
+
+def test_a_table_read_beside_one_with_fewer_columns_is_the_same_data_set(ledger):
+    """Columns that only one party has are part of its records, whoever else takes part."""
+    whole, site = codes()
+    schema = tacit.Schema(bounds={"age": (0, 40), "y": (0, 40)})
+    frames = {
+        name: pl.DataFrame({**{c: list(v) for c, v in part.items()}, f"only {name}": range(30)})
+        for name, part in parts_of(whole, site, keep=False).items()
+    }
+    formula = parse_formula("y ~ age")
+    options = {"private": True, "schema": schema, "seed": 0}
+
+    def named(tables):
+        return identified(ledger, federation_from(tables, formula, **options))
+
+    together = named(frames)
+    ledger.set_budgets(dict.fromkeys(together.values(), budget_of()), reason="test")
+    for name, dataset in together.items():
+        ledger.charge(dataset, "one", name, [EVENT], **TERMS)
+    for name, frame in frames.items():
+        alone = named({name: frame})[name]
+        assert ledger.spent(alone).releases == 1

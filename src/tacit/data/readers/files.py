@@ -49,8 +49,10 @@ def table_of_parties(frames: Mapping[str, pl.DataFrame], schema: SourceSchema) -
 
 
 def _same_columns(frames: Mapping[str, pl.DataFrame], schema: SourceSchema) -> list[pl.DataFrame]:
-    """The columns common to all tables, as text if their types differ; declared columns are
-    required.
+    """The columns of all tables, as text if their types differ; declared columns are required.
+
+    A column that a table lacks is missing there. It is not used, but a ledger identifies records by
+    all their columns, whichever tables are read together.
     """
     wanted = {*raw_names(schema.columns, (one.name for one in schema.features)), schema.outcome}
     wanted.discard("")  # no outcome
@@ -60,10 +62,15 @@ def _same_columns(frames: Mapping[str, pl.DataFrame], schema: SourceSchema) -> l
                 f'{name}: column "{column}" is not in the data; the columns are '
                 f"{listed(frame.columns)}"
             )
-    first, *others = frames.values()
-    names = [name for name in first.columns if all(name in frame.columns for frame in others)]
-    alike = {name: _alike([frame[name] for frame in frames.values()]) for name in names}
+    names = dict.fromkeys(name for frame in frames.values() for name in frame.columns)
+    alike = {name: _alike([_column(frame, name) for frame in frames.values()]) for name in names}
     return [pl.DataFrame([alike[name][place] for name in names]) for place in range(len(frames))]
+
+
+def _column(frame: pl.DataFrame, name: str) -> pl.Series:
+    if name in frame.columns:
+        return frame[name]
+    return pl.Series(name, [None] * frame.height, pl.Null)
 
 
 def _alike(columns: list[pl.Series]) -> list[pl.Series]:

@@ -21,7 +21,7 @@ from tacit.errors import DataError
 from tacit.support.type_info import prepare
 
 FORMAT = 1
-Kind = Literal["budget", "link", "records", "plan", "charge", "reply"]
+Kind = Literal["budget", "link", "records", "plan", "charge", "reply", "close"]
 OLD_KINDS = {"ceiling": "budget"}
 OLD_ADJACENCY = {"substitute": "replace-one", "add-or-remove": "add-or-remove-one"}
 """Names used in ledgers written by version 0.1."""

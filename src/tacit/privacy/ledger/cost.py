@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 
 import msgspec
 
@@ -20,16 +21,18 @@ class BudgetExceededError(PrivacyBudgetError):
 
 
 class BudgetCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """ε already spent, ε of the request alone, and ε of both together."""
+    """ε already spent or planned by other runs, ε of the request alone, and ε of both together."""
 
     spent: float
     requested: float
     total: float
     budget: Budget
     only_run: str = ""
-    """An unfinished run whose plan exceeds the budget if another run follows; `total` is then
-    the ε of that plan. Empty otherwise.
+    """An unfinished run whose plan alone exceeds the budget beside any other run; empty if there is
+    none.
     """
+    unfinished: tuple[str, ...] = ()
+    """Other runs that have reserved a part of the budget for the rest of their plans."""
 
     @property
     def fits(self) -> bool:
@@ -45,20 +48,25 @@ class BudgetCheck(msgspec.Struct, frozen=True, kw_only=True):
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
     """Spending on a data set and on those that it continues.
 
-    `epsilon` is at the budget's δ, adjacency and unit; None without a budget.
+    Every ε is at the budget's δ, adjacency and unit; None without a budget.
     """
 
     dataset: str
     epsilon: float | None
+    """ε of everything that was charged."""
     budget: Budget | None
     remaining: float | None
-    """budget − ε. Use `check` to see what fits, because ε is not additive."""
+    """budget − `committed`. Use `check` to see what fits, because ε is not additive."""
     charges: int
     releases: int
     family: int
     """Number of data sets that share the budget."""
-    planned: float | None = None
-    """ε of the same releases if they had been planned in advance as one run. The difference to
+    committed: float | None = None
+    """ε that counts against the budget: charges, and the plans of runs that are not finished. It is
+    `epsilon` if every run is finished.
+    """
+    as_one_run: float | None = None
+    """ε of the same charges if they had been planned in advance as one run. The difference to
     `epsilon` is the cost of choosing each run after seeing the earlier ones.
     """
     shared: dict[str, int | None] = {}
@@ -75,30 +83,40 @@ class CachedAccountant:
         self._cache = EpsilonCache()
 
     def of(self, charged: Charged, budget: Budget) -> float:
-        """Upper bound on ε of all charges, at the budget's δ, unit and adjacency.
+        """Upper bound on ε of all charges and plans, at the budget's δ, unit and adjacency.
 
-        Charges of one run were planned in advance. Several runs may have been chosen adaptively, so
-        a filter must bound them. The filter must also bound each plan as a whole, because the
-        decision not to finish a run may be adaptive, too.
+        Releases of one run were planned in advance. Several runs may have been chosen adaptively,
+        so a filter must bound them, with the plans of those that may continue. It must also bound
+        each plan as a whole, because not finishing a run may be such a choice.
         """
         if not charged.adaptive:
+            parts = [charged.committed, *charged.unfinished.values()]
+            return max(self._value(_query(part, budget)) for part in parts)
+        parts = [charged.committed, *charged.unfinished.values()]
+        return max(self._filtered(part, budget) for part in parts)
+
+    def of_charges(self, charged: Charged, budget: Budget) -> float:
+        """ε of all charges so far, without what runs have planned beyond them."""
+        if not charged.adaptive:
             return self._value(_query(charged.paid, budget))
-        unfinished = self._largest_plan(charged, budget)[0]
-        return max(self._filtered(charged.paid, budget), unfinished)
+        return self._filtered(charged.paid, budget)
 
-    def _largest_plan(self, charged: Charged, budget: Budget) -> tuple[float, str]:
-        """Largest filtered ε of an unfinished plan, and its run; (0, "") without one."""
-        plans = ((self._filtered(p, budget), run) for run, p in charged.unfinished.items())
-        return max(plans, default=(0.0, ""))
+    def _only_run(self, charged: Charged, budget: Budget, run: str) -> str:
+        """Another unfinished run that no run may accompany, whatever it costs; "" without one."""
+        paid = charged.paid
+        plans = ((one, plan) for one, plan in charged.plans.items() if one != run)
+        left = ((one, plan) for one, plan in plans if not plan <= paid)
+        found = (one for one, plan in left if not self._filtered(plan, budget) <= budget.epsilon)
+        return next(found, "") if charged.adaptive else ""
 
-    def planned(self, charged: Charged, budget: Budget) -> float:
+    def as_one_run(self, charged: Charged, budget: Budget) -> float:
         """ε of all charges as if they had been planned in advance as one run."""
         return self._value(_query(charged.paid, budget))
 
     def smallest_budget(self, charged: Charged, terms: Budget) -> float:
         """Smallest budget ε, in these terms, that admits all charges and each plan."""
         plans = (self._value(_query(plan, terms)) for plan in charged.unfinished.values())
-        low = max([self.planned(charged, terms), *plans])
+        low = max([self._value(_query(charged.committed, terms)), *plans])
         if not charged.adaptive or not 0.0 < low < math.inf:
             return low
 
@@ -118,38 +136,50 @@ class CachedAccountant:
         return high
 
     def fits(self, charged: Charged, budget: Budget) -> bool:
-        """True if these charges stay within the budget.
+        """True if these charges and plans stay within the budget.
 
         The ε of a multiset of events bounds the ε of every subset. So if a larger cached multiset
         fits, this one fits: after `check` of a whole run, its rounds need no further evaluation.
         Cached bounds are only used to allow; a refusal evaluates exactly these events.
         """
-        if charged.adaptive:
+        if charged.adaptive or charged.unfinished:
             return self.of(charged, budget) <= budget.epsilon
-        query = _query(charged.paid, budget)
+        query = _query(charged.committed, budget)
         if self._cache.at_most(query, budget.epsilon):
             return True
         return self._value(query) <= budget.epsilon
 
-    def compare(self, spent: Charged, requested: Charged, budget: Budget) -> BudgetCheck:
-        """ε spent, requested and in total, with the budget."""
-        both = spent.plus(requested)
-        largest, run = self._largest_plan(both, budget) if both.adaptive else (0.0, "")
+    def compare(
+        self, spent: Charged, requested: Counter[Paid], total: Charged, budget: Budget, run: str
+    ) -> BudgetCheck:
+        """ε spent and planned before, requested by `run`, and in total, with the budget."""
         return BudgetCheck(
             spent=self.of(spent, budget),
-            requested=self.of(requested, budget),
-            total=self.of(both, budget),
+            requested=self._value(_query(requested, budget)),
+            total=self.of(total, budget),
             budget=budget,
-            only_run="" if largest <= budget.epsilon else run,
+            only_run=self._only_run(total, budget, run),
+            unfinished=tuple(other for other in total.reserved if other != run),
         )
 
     def require_budget(
-        self, dataset: str, spent: Charged, requested: Charged, budget: Budget, shared: str = ""
+        self,
+        dataset: str,
+        spent: Charged,
+        requested: Mapping[str, Counter[Paid]],
+        total: Charged,
+        budget: Budget,
+        shared: str = "",
     ) -> None:
-        """Refuse a request that would exceed the budget; `shared` names overlapping data sets."""
-        if self.fits(spent.plus(requested), budget):
+        """Refuse releases, by run, that would exceed the budget; `shared` names overlapping data
+        sets.
+        """
+        if self.fits(total, budget):
             return
-        check = self.compare(spent, requested, budget)
+        events: Counter[Paid] = Counter()
+        for part in requested.values():
+            events.update(part)
+        check = self.compare(spent, events, total, budget, next(iter(requested), ""))
         if check.only_run:
             raise BudgetExceededError(f"data set {dataset}: {only_run_reason(check)}")
         why = (
@@ -158,8 +188,8 @@ class CachedAccountant:
         raise BudgetExceededError(
             f"privacy budget exceeded for data set {dataset}: spent ε = {check.spent:.6g},"
             f" requested ε = {check.requested:.6g}{why}, together {check.total:.6g} >"
-            f" {shown(budget)}{shared and f'; it {shared}'}; use fewer releases or more noise, or"
-            " raise the budget: tacit ledger budget --raise"
+            f" {shown(budget)}{shared and f'; it {shared}'}{unfinished_reason(check)}; use fewer"
+            " releases or more noise, or raise the budget: tacit ledger budget --raise"
         )
 
     def _filtered(self, paid: Counter[Paid], budget: Budget) -> float:
@@ -207,8 +237,20 @@ def only_run_reason(check: BudgetCheck) -> str:
     """Why the budget admits no run in addition to `check.only_run`, and what to do."""
     return (
         f"run {check.only_run} is unfinished and was planned for all of the budget"
-        f" {shown(check.budget)}; together with another run, its plan counts as"
-        f" ε = {check.total:.6g}: finish that run, or raise the budget: tacit ledger budget --raise"
+        f" {shown(check.budget)}; no other run fits beside it, even if it is closed: finish that"
+        " run, or raise the budget: tacit ledger budget --raise"
+    )
+
+
+def unfinished_reason(check: BudgetCheck) -> str:
+    """Clause that names other runs with a reservation, and what to do; empty if there are none."""
+    if not check.unfinished:
+        return ""
+    first, more = check.unfinished[0], len(check.unfinished) - 1
+    others = f" and {more} more are" if more else " is"
+    return (
+        f"; run {first}{others} unfinished, and the rest of the plan counts: finish it, or close it"
+        f" for good: tacit ledger close {first} --reason …"
     )
 
 

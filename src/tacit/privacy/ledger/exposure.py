@@ -18,16 +18,24 @@ class Charged(NamedTuple):
 
     by_run: Mapping[str, Events]
     plans: Mapping[str, Events] = {}
-    """Plans of these runs; runs of earlier versions have none."""
+    """Complete plans of these runs; runs of earlier versions have none."""
+    reserved: Mapping[str, Events] = {}
+    """The part of each plan that is not charged yet; without runs that are closed."""
 
     @property
     def paid(self) -> Events:
         """All charged events."""
         return _together(self.by_run.values())
 
-    def plus(self, other: Charged) -> Charged:
-        """Sum of both."""
-        return Charged(_merged([self.by_run, other.by_run]), _merged([self.plans, other.plans]))
+    @property
+    def committed(self) -> Events:
+        """All charged and all reserved events: no run may exceed this without a new check."""
+        return _together([*self.by_run.values(), *self.reserved.values()])
+
+    def without(self, run: str) -> Charged:
+        """The same without one run."""
+        kept = ({r: e for r, e in part.items() if r != run} for part in self)
+        return Charged(*kept)
 
     @property
     def adaptive(self) -> bool:
@@ -36,13 +44,17 @@ class Charged(NamedTuple):
         Either there are several runs, or a run was charged for releases that it had not planned.
         """
         beyond = (not paid <= self.plans.get(run, paid) for run, paid in self.by_run.items())
-        return len(self.by_run) > 1 or any(beyond)
+        return len(self.by_run.keys() | self.reserved.keys()) > 1 or any(beyond)
 
     @property
     def unfinished(self) -> dict[str, Events]:
-        """Plans that are not contained in all charges together, by run."""
-        paid = self.paid
-        return {run: plan for run, plan in self.plans.items() if not plan <= paid}
+        """Complete plans that are not contained in all charges and reservations, by run."""
+        committed = self.committed
+        return {run: plan for run, plan in self.plans.items() if not plan <= committed}
+
+
+ByContent = Mapping[str, Mapping[str, Events]]
+"""Events by content of a data set and by run."""
 
 
 def _together(parts: Iterable[Events]) -> Events:
@@ -85,11 +97,33 @@ class Exposure:
         wide = {frozenset().union(*(self._family(one) for one in group)) for group in groups}
         return sorted(wide, key=sorted)
 
-    def charged(self, group: Group) -> Charged:
-        """All events ever charged to the members of a group, and the plans of these runs."""
-        by_run = _merged(self.state.paid_by_run(content) for content in group)
-        plans = _merged(self.state.plans_by_run(content) for content in group)
-        return Charged(by_run, {run: plan for run, plan in plans.items() if run in by_run})
+    def charged(
+        self,
+        group: Group,
+        charges: ByContent | None = None,
+        plans: ByContent | None = None,
+        *,
+        ended: str | None = None,
+    ) -> Charged:
+        """All events ever charged to the members of a group, with the plans of their runs.
+
+        `charges` and `plans` are counted too, as if they were recorded, and the run `ended` as if
+        it were closed. A plan of a run that has one already adds only what exceeds it.
+        """
+        paid, planned, reserved = [], [], []
+        for content in sorted(group):
+            own = _merged([self.state.paid_by_run(content), (charges or {}).get(content, {})])
+            intended = dict(self.state.plans_by_run(content))
+            for run, events in (plans or {}).get(content, {}).items():
+                intended[run] = intended.get(run, Counter()) | events
+            live = {
+                run for run in intended if run != ended and self.state.closed(run, content) is None
+            }
+            left = {run: intended[run] - own.get(run, Counter()) for run in live}
+            paid.append(own)
+            planned.append({r: e for r, e in intended.items() if r in live or r in own})
+            reserved.append({run: events for run, events in left.items() if events})
+        return Charged(_merged(paid), _merged(planned), _merged(reserved))
 
     def largest(self, dataset: DatasetId) -> list[Charged]:
         """Distinct charges of the groups of a data set."""
@@ -113,11 +147,11 @@ class Exposure:
         own = self.state.budget_of(self._family(dataset.content))
         if own is not None:
             return own
-        covering = self._widened(dataset, self.overlaps.covering)
-        each = [self.budgets(group) for group in covering]
-        if not all(each):
-            return None
-        return min((one for budgets in each for one in budgets), key=lambda one: one.epsilon)
+        for covering in (self.overlaps.covering, self.overlaps.covering_rows):
+            each = [self.budgets(group) for group in self._widened(dataset, covering)]
+            if all(each):
+                return min((one for group in each for one in group), key=lambda one: one.epsilon)
+        return None
 
     def _family(self, content: str) -> frozenset[str]:
         family = self.state.family(content)

@@ -49,6 +49,7 @@ from tacit.privacy.ledger.reader import LedgerReader
 from tacit.privacy.ledger.rules import (
     LineageWarning,
     answerable,
+    check_open,
     check_same_release,
     required_budget,
     shared_records,
@@ -139,7 +140,7 @@ class Ledger(LedgerReader):
                         " not below it: to raise it, add --raise to tacit ledger budget"
                     )
                 for charged in exposure.largest(dataset):
-                    under(charged.paid, budget)
+                    under(charged.committed, budget)
                 if present is None:
                     warn_of_lookalikes(exposure, dataset)
                 said[family] = budget
@@ -180,7 +181,7 @@ class Ledger(LedgerReader):
             if budget is not None:
                 exposure = self._exposure(state)
                 for charged in (*exposure.largest(newer), *exposure.largest(older)):
-                    under(charged.paid, budget)
+                    under(charged.committed, budget)
             self._log.append(state, [draft("link", newer, str(older), purpose=reason)])
         self._log.publish()
 
@@ -206,7 +207,8 @@ class Ledger(LedgerReader):
         dataset
             The data set, as returned by `identify`.
         events
-            Gaussian releases with their clip, noise and sampling.
+            All releases of the run with their clip, noise and sampling. What the run has charged
+            or planned already is not counted twice.
         unit, adjacency
             Protected unit of the release, and adjacency.
         run
@@ -221,6 +223,7 @@ class Ledger(LedgerReader):
         unit: Unit,
         adjacency: Adjacency,
         run: str = "",
+        ended: str | None = None,
         budget_required: bool = True,
     ) -> dict[DatasetId, BudgetCheck]:
         """`check` for all data sets of a run; events of data sets that share records are added.
@@ -230,11 +233,13 @@ class Ledger(LedgerReader):
         Parameters
         ----------
         wanted
-            Gaussian releases of the run, by data set.
+            All releases of the run, by data set, including those that are charged already.
         unit, adjacency
             Protected unit of the releases, and adjacency.
         run
             The run that the events belong to; by default a new one.
+        ended
+            A run that will be closed before the first charge.
         budget_required
             Refuse a data set that has no budget.
         """
@@ -245,10 +250,13 @@ class Ledger(LedgerReader):
             exposure = self._exposure(state)
             for dataset in wanted if budget_required else ():
                 required_budget(exposure, dataset)
+            plans = _as_plans(wanted, unit, adjacency, run)
             for group, members in affected(exposure, wanted).items():
-                requested = _requested(wanted, members, unit, adjacency, run)
+                events = tally((wanted[one], unit, adjacency) for one in members)
+                before = exposure.charged(group, ended=ended).without(run)
+                total = exposure.charged(group, plans=plans, ended=ended)
                 for budget in exposure.budgets(group):
-                    found = self._accountant.compare(exposure.charged(group), requested, budget)
+                    found = self._accountant.compare(before, events, total, budget, run)
                     for one in members:
                         if one not in worst or not found.used <= worst[one].used:
                             worst[one] = found
@@ -266,7 +274,7 @@ class Ledger(LedgerReader):
     ) -> float:
         """Smallest budget ε in these terms that allows `events`. Charges nothing.
 
-        Without events: ε of all charges so far.
+        Without events: ε of all charges so far, and of the plans of unfinished runs.
 
         Parameters
         ----------
@@ -318,9 +326,9 @@ class Ledger(LedgerReader):
         with self._log.writing() as state:
             exposure = self._exposure(state)
             seen: dict[DatasetId, list[Charged]] = {}
+            plans = _as_plans(wanted, unit, adjacency, run)
             for group, members in affected(exposure, wanted).items():
-                requested = _requested(wanted, members, unit, adjacency, run)
-                total = exposure.charged(group).plus(requested)
+                total = exposure.charged(group, plans=plans)
                 for one in members:
                     if total in seen.setdefault(one, []):
                         continue
@@ -398,29 +406,32 @@ class Ledger(LedgerReader):
         """Write charges for all releases; returns their entries without hashes.
 
         The state does not change until the entries are read back, so releases that share a budget
-        are summed here before the comparison. Plans of runs that have begun are omitted.
+        are summed here before the comparison. Plans of runs that have begun are omitted. A plan
+        reserves its part of the budget, so every new plan is compared as well.
         """
+        check_open(state, wanted)
         plans = [
             plan for plan in plans if wanted and not state.begun(plan.run, plan.dataset.content)
         ]
         exposure = self._exposure(state)
-        by_dataset: dict[DatasetId, list[ReleaseRequest]] = {}
-        for release in wanted:
-            by_dataset.setdefault(release.dataset, []).append(release)
-        for dataset in by_dataset if budget_required else ():
+        datasets = list(dict.fromkeys(one.dataset for one in (*wanted, *plans)))
+        for dataset in datasets if budget_required else ():
             required_budget(exposure, dataset)
-        for group, charged in affected(exposure, by_dataset).items():
-            requested = Charged(
-                _by_run(release for dataset in charged for release in by_dataset[dataset]),
-                _by_run(plan for plan in plans if plan.dataset.content in group),
+        charges, intended = _by_content(wanted), _by_content(plans)
+        for group, members in affected(exposure, datasets).items():
+            before, after = (
+                exposure.charged(group),
+                exposure.charged(group, charges, intended),
             )
+            inside = [release for release in wanted if release.dataset.content in group]
             for budget in exposure.budgets(group):
                 self._accountant.require_budget(
-                    charged[0].short,
-                    exposure.charged(group),
-                    requested,
+                    members[0].short,
+                    before,
+                    _by_run(inside),
+                    after,
                     budget,
-                    shared_records(exposure, charged[0]),
+                    shared_records(exposure, members[0]),
                 )
         drafts = [
             draft(
@@ -437,7 +448,6 @@ class Ledger(LedgerReader):
             )
             for plan in plans
         ]  # fmt: skip
-        datasets = [*by_dataset, *(plan.dataset for plan in plans)]
         first = self._append(state, datasets, [*planned, *drafts]) + len(planned)
         return [msgspec.structs.replace(one, seq=first + i) for i, one in enumerate(drafts)]
 
@@ -449,10 +459,13 @@ class Ledger(LedgerReader):
         new, kept = [], []
         for dataset in dict.fromkeys(datasets):
             hashed = self._hashed.get(dataset.content)
-            if hashed is None or dataset.content in state.records:
+            if hashed is None:
                 continue
             packed = hashed.packed()
             digest = records_hash(self._log.store.key, dataset.content, *packed)
+            known = state.records.get(dataset.content)
+            if known is not None and known.digest == digest:
+                continue  # those of earlier versions are replaced
             kept.append((len(new), *packed))
             said = {"purpose": self._divisions.get(dataset.content, "")}
             new.append(draft("records", dataset, (digest, len(hashed.elements)), **said))
@@ -462,6 +475,38 @@ class Ledger(LedgerReader):
         first = self._log.append(state, [*new, *drafts])
         self._log.store.keep_records([(first + place, *packed) for place, *packed in kept])
         return first + len(new)
+
+    def close_run(
+        self, run: str, *, reason: str, datasets: Iterable[DatasetId] | None = None
+    ) -> list[DatasetId]:
+        """End a run for good: what it has planned and not charged is not reserved any more.
+
+        Cannot be undone: the run is never charged again, so that nothing can be released for which
+        nothing is reserved. What was charged stays charged, and stored replies can still be sent.
+        Returns the data sets for which something was reserved.
+
+        Parameters
+        ----------
+        run
+            Id of the run.
+        reason
+            Why, for readers of the ledger.
+        datasets
+            Only for these data sets; by default for all data sets of the run.
+        """
+        check_text("reason", reason, needed=True)
+        with self._log.writing() as state:
+            if not any(state.begun(run, one.content) for one in state.datasets):
+                raise ConfigError(
+                    f"run {run[:40]!r} is not in {self.path}; choose from: tacit ledger show"
+                )
+            among = state.datasets if datasets is None else dict.fromkeys(datasets)
+            found = [one for one in among if state.reserved(run, one.content)]
+            drafts = [draft("close", one, None, run=run, purpose=reason) for one in found]
+            self._log.append(state, drafts)
+        if found:
+            self._log.publish()
+        return found
 
     def store_reply(self, run: str, request: str, body: bytes) -> bytes:
         """Store one reply: see `store_replies`.
@@ -615,16 +660,30 @@ class Ledger(LedgerReader):
         return replies, [opened(release, one) for release in wanted if (one := keys[release.place])]
 
 
-def _requested(
+def _as_plans(
     wanted: Mapping[DatasetId, Sequence[GaussianEvent]],
-    members: Iterable[DatasetId],
     unit: Unit,
     adjacency: Adjacency,
     run: str,
-) -> Charged:
-    """Events of some data sets of a run together."""
-    paid = tally((wanted[one], unit, adjacency) for one in members)
-    return Charged({run: paid} if paid else {})
+) -> dict[str, dict[str, Counter[Paid]]]:
+    """All events of a run as its plan, by content."""
+    found: dict[str, dict[str, Counter[Paid]]] = {}
+    for dataset, events in wanted.items():
+        if events:
+            own = found.setdefault(dataset.content, {}).setdefault(run, Counter())
+            own.update(tally([(events, unit, adjacency)]))
+    return found
+
+
+def _by_content(
+    parts: Sequence[ReleaseRequest] | Sequence[RunPlan],
+) -> dict[str, dict[str, Counter[Paid]]]:
+    """Events of releases or plans, by content and run."""
+    contents = dict.fromkeys(part.dataset.content for part in parts)
+    return {
+        content: _by_run(part for part in parts if part.dataset.content == content)
+        for content in contents
+    }
 
 
 def _by_run(parts: Iterable[ReleaseRequest | RunPlan]) -> dict[str, Counter[Paid]]:

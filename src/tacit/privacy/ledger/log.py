@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from tacit.errors import DataError
 from tacit.privacy.ledger.chain import (
@@ -29,7 +28,7 @@ from tacit.privacy.ledger.chain import (
     sealed,
 )
 from tacit.privacy.ledger.fingerprint import DatasetId
-from tacit.privacy.ledger.records import unpacked
+from tacit.privacy.ledger.records import HashedRecords, unpacked
 from tacit.privacy.ledger.state import State
 from tacit.privacy.ledger.store import Store, create_store
 
@@ -103,7 +102,7 @@ class EntryLog:
             )
         return body
 
-    def records(self, state: State, content: str) -> tuple[np.ndarray, np.ndarray]:
+    def records(self, state: State, content: str) -> HashedRecords:
         """Stored record hashes of a data set; call inside `writing`."""
         known = state.records[content]
         stored = self.store.records(known.seq)
@@ -113,7 +112,7 @@ class EntryLog:
             raise DataError(
                 f"the record hashes of data set {content[:8]} are missing or were changed; {ADVICE}"
             )
-        return unpacked(*stored)
+        return unpacked(DatasetId("", content), *stored)
 
     def _catch_up(self) -> State:
         """Check and apply entries written since the last call, by any process."""

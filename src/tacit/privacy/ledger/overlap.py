@@ -15,6 +15,8 @@ from itertools import combinations, product
 
 import numpy as np
 
+from tacit.privacy.ledger.records import HashedRecords
+
 Group = frozenset[str]
 """Contents of data sets (`DatasetId.content`) that are charged together."""
 SAME_VALUES = 8
@@ -30,34 +32,38 @@ class Overlaps:
     """Groups of data sets, from the hashes of their records and sampled columns."""
 
     def __init__(
-        self,
-        elements: Mapping[str, np.ndarray],
-        columns: Mapping[str, np.ndarray],
-        divisions: Mapping[str, str] | None = None,
+        self, hashed: Mapping[str, HashedRecords], divisions: Mapping[str, str] | None = None
     ) -> None:
         """Compare all data sets with each other.
 
         Parameters
         ----------
-        elements
-            Sorted hashes of each data set's records.
-        columns
-            Hashes of sampled values, one row per column.
+        hashed
+            Hashes of each data set's records and columns.
         divisions
             Name of the division that each data set is a part of, or "". Data sets of one division
-            are declared to have no record in common, even if they have equal columns.
+            are declared to have no record in common, even if they have equal rows or columns.
         """
-        self._divisions = divisions or {}
-        self._sizes = {name: len(own) for name, own in elements.items()}
-        self._shared = shared_records(elements)
+        self._hashed, self._divisions = hashed, divisions or {}
+        self._sizes = {name: len(own.elements) for name, own in hashed.items()}
+        self._shared = shared_records({name: own.elements for name, own in hashed.items()})
+        self._alike: Counter[tuple[str, str]] = Counter()
+        rows = shared_records({name: _alone(own) for name, own in hashed.items()})
+        for group, count in rows.items():
+            for pair in combinations(sorted(group), 2):
+                self._alike[pair] += 0 if self._divided(*pair) else count
+        every = self._shared.keys() | self._undivided(rows)
+        self._by_rows: dict[str, list[Group]] = {}
         self._common: Counter[tuple[str, str]] = Counter()
         for group, count in self._shared.items():
             for pair in combinations(sorted(group), 2):
                 self._common[pair] += count
+        columns = {name: own.columns for name, own in hashed.items()}
         pairs = [pair for pair in _same_columns(columns) if not self._divided(*pair)]
         partial = [pair for pair in pairs if self.in_common(*pair) < min(map(self._size, pair))]
-        self._groups = self._grouped(partial)
-        self._covering = self._grouped([pair for pair in pairs if not self.in_common(*pair)])
+        self._groups = self._grouped(every, partial)
+        fewer = [pair for pair in pairs if not self.in_common(*pair)]
+        self._covering = self._grouped(self._shared, fewer)
 
     def groups(self, content: str) -> list[Group]:
         """The groups of a data set; only itself if its records are not known."""
@@ -71,14 +77,31 @@ class Overlaps:
         """
         return sorted(self._covering.get(content, {frozenset({content})}), key=sorted)
 
-    def _grouped(self, pairs: Iterable[tuple[str, str]]) -> dict[str, set[Group]]:
+    def covering_rows(self, content: str) -> list[Group]:
+        """As `covering`, by hashes of each party's records on their own.
+
+        These find records again in a table with one more column that is constant in each party, or
+        with other parties' equal rows.
+        """
+        if content not in self._by_rows:
+            own = self._hashed.get(content)
+            rows = {} if own is None else {name: _alone(one) for name, one in self._hashed.items()}
+            shared = shared_records(rows | {content: own.rows}) if own is not None else {}
+            found = {g for group in shared if content in group for g in self._choices(group)}
+            alone = [frozenset({content})]
+            self._by_rows[content] = sorted((g for g in found if content in g), key=sorted) or alone
+        return self._by_rows[content]
+
+    def _grouped(
+        self, groups: Iterable[Group], pairs: Iterable[tuple[str, str]]
+    ) -> dict[str, set[Group]]:
         """Groups of each data set, if these pairs may be the same records."""
         alike: dict[str, set[str]] = {}
         for one, other in pairs:
             alike.setdefault(one, set()).add(other)
             alike.setdefault(other, set()).add(one)
         found: dict[str, set[Group]] = {}
-        for group in self._shared:
+        for group in groups:
             for whole in self._with_alike(group, alike):
                 for name in whole:
                     found.setdefault(name, set()).add(whole)
@@ -98,7 +121,9 @@ class Overlaps:
         found: dict[str, int | None] = {}
         for group in self.groups(content):
             for other in group - {content}:
-                found[other] = self.in_common(content, other) or None
+                by_rows = self._alike[(min(content, other), max(content, other))]
+                least = min(self._sizes.get(content, 0), self._sizes.get(other, 0))
+                found[other] = self.in_common(content, other) or min(by_rows, least) or None
         return dict(sorted(found.items()))
 
     def _divided(self, one: str, other: str) -> bool:
@@ -113,18 +138,45 @@ class Overlaps:
         the charges.
         """
         alike = set[str]().union(*(pairs.get(member, set()) for member in group)) - group
+        free = [one for one in alike if not any(self._divided(one, member) for member in group)]
+        return [group | choice for choice in self._choices(free)]
+
+    def _undivided(self, groups: Iterable[Group]) -> set[Group]:
+        """Groups with equal rows as groups with one part of each division."""
+        found: set[Group] = set()
+        beside: dict[str, set[str]] = {}
+        for group in groups:
+            parts = self._parts(group)
+            if len(parts) == 2:  # as pairs, because there may be many parts
+                for one in parts[0]:
+                    beside.setdefault(one, set()).update(parts[1])
+            elif len(parts) > 2:
+                found.update(self._choices(group))
+        return found | {frozenset({one, two}) for one in beside for two in beside[one]}
+
+    def _parts(self, members: Iterable[str]) -> list[list[str]]:
+        """Data sets by division, each without one by itself."""
         parts: dict[tuple[str, str], list[str]] = {}
-        for one in sorted(alike):
-            if not any(self._divided(one, member) for member in group):
-                division = self._divisions.get(one, "")
-                parts.setdefault((division, "" if division else one), []).append(one)
-        if math.prod(len(part) for part in parts.values()) > MOST_CHOICES:
-            return [group.union(*parts.values())]
-        return [group.union(choice) for choice in product(*parts.values())]
+        for one in sorted(members):
+            division = self._divisions.get(one, "")
+            parts.setdefault((division, "" if division else one), []).append(one)
+        return list(parts.values())
+
+    def _choices(self, members: Iterable[str]) -> list[Group]:
+        """All selections of one part of each division among these data sets; all if too many."""
+        parts = self._parts(members)
+        sizes = sorted(len(part) for part in parts)
+        if math.prod(sizes[:-1]) > MOST_CHOICES:  # beside each part of the largest division
+            return [frozenset().union(*parts)]
+        return [frozenset(choice) for choice in product(*parts)]
 
     def size(self, content: str) -> int | None:
         """Number of records and persons of a data set; None if they are not known."""
         return self._sizes.get(content)
+
+
+def _alone(hashed: HashedRecords) -> np.ndarray:
+    return np.concatenate([hashed.rows, hashed.fewer])
 
 
 def division_name(contents: Iterable[str]) -> str:

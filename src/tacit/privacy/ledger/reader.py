@@ -41,7 +41,7 @@ class LedgerReader:
         self._hashed: dict[str, HashedRecords] = {}
         self._older: dict[str, DatasetId] = {}
         self._divisions: dict[str, str] = {}
-        self._overlaps: tuple[dict[str, str], Overlaps] = {}, Overlaps({}, {})
+        self._overlaps: tuple[dict[str, str], Overlaps] = {}, Overlaps({})
 
     @property
     def path(self) -> Path:
@@ -134,11 +134,9 @@ class LedgerReader:
         contents |= {one: known.division for one, known in state.records.items()}
         contents |= self._divisions
         if self._overlaps[0] != contents:
-            elements = {one: hashed.elements for one, hashed in self._hashed.items()}
-            columns = {one: hashed.columns for one, hashed in self._hashed.items()}
-            for content in contents.keys() - elements.keys():
-                elements[content], columns[content] = self._log.records(state, content)
-            self._overlaps = contents, Overlaps(elements, columns, contents)
+            stored = contents.keys() - self._hashed.keys()
+            hashed = self._hashed | {one: self._log.records(state, one) for one in stored}
+            self._overlaps = contents, Overlaps(hashed, contents)
         return Exposure(state, self._overlaps[1], self._older)
 
     def derived_key(self, use: str) -> bytes:
@@ -229,25 +227,29 @@ class LedgerReader:
             exposure = self._exposure(state)
             budget, family = exposure.budget(dataset), state.family(dataset.content)
             charged = exposure.largest(dataset)
-            epsilon = planned = None
+            epsilon = committed = as_one_run = None
             if budget is not None:
-                epsilon = max(self._accountant.of(one, budget) for one in charged)
-                planned = max(self._accountant.planned(one, budget) for one in charged)
+                epsilon = max(self._accountant.of_charges(one, budget) for one in charged)
+                committed = max(self._accountant.of(one, budget) for one in charged)
+                as_one_run = max(self._accountant.as_one_run(one, budget) for one in charged)
             charges = [c for cs in state.charges.values() for c in cs]
             return Spent(
                 dataset=str(dataset),
                 epsilon=epsilon,
                 budget=budget,
-                remaining=None if budget is None or epsilon is None else budget.epsilon - epsilon,
+                remaining=None
+                if budget is None or committed is None
+                else budget.epsilon - committed,
                 charges=sum(charge.dataset.content in family for charge in charges),
                 releases=max(sum(one.paid.values()) for one in charged),
                 family=len(family),
-                planned=planned,
+                committed=committed,
+                as_one_run=as_one_run,
                 shared=exposure.overlaps.others(dataset.content),
             )
 
     def remaining(self, data: DatasetId | str) -> float | None:
-        """Budget minus spent ε of a data set; None without a budget.
+        """Budget minus the ε of all charges and unfinished plans; None without a budget.
 
         ε is not additive: use `check` to see whether a run fits.
 

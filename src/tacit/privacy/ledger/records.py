@@ -7,6 +7,11 @@ share. Without the ledger's key, guesses about a record cannot be tested against
 Equal records of one data set are numbered (first copy, second copy, …), so that parties among which
 one table is divided share no record, even if the table contains equal rows.
 
+A party's records are hashed a second time on their own, with and without each column that has one
+value for all of them, and always without columns that are missing in all of them. So a table with a
+column of parties' names, divided by it, has hashes in common with files of the parties that lack
+this column. Parties of one division may have such hashes in common without sharing a record.
+
 Values are compared by their meaning, independent of reader and type: text that contains a number
 counts as this number, a boolean as 0 or 1, an ISO date as a time, and "NA" as a missing value.
 
@@ -32,6 +37,10 @@ from tacit.privacy.ledger.fingerprint import DatasetId, check_key, hash_of_schem
 SAMPLE = 64
 """Number of stored values of a column of measurements: those with the smallest hashes."""
 MOST_COLUMNS = 64
+MOST_CONSTANT = 8
+"""Constant columns that are left out one at a time; if there are more, all are left out at once."""
+_FORMAT = 2**64 - 1
+"""First number of stored hashes with `rows` and `fewer`; hashes of earlier versions are sorted."""
 _NAN = float("nan")
 _MISSING = ("", "na", "n/a", "#n/a", "<na>", "nan", "null", "none")
 _WORDS = {"false": 0.0, "true": 1.0} | dict.fromkeys(_MISSING, _NAN)
@@ -47,16 +56,28 @@ class HashedRecords(NamedTuple):
     """Sorted 64-bit hashes of the records and, if there is a person column, of the persons."""
     columns: np.ndarray
     """Hashes of sampled values, one row of `SAMPLE` per column of measurements."""
+    rows: np.ndarray
+    """Hashes of the party's records on their own, without columns that are missing in all of them;
+    empty in data sets of earlier versions.
+    """
+    fewer: np.ndarray
+    """The same without a column that has one value for all records of the party."""
 
     def packed(self) -> tuple[bytes, bytes]:
-        """Both arrays as bytes."""
-        return self.elements.astype("<u8").tobytes(), self.columns.astype("<u8").tobytes()
+        """All arrays as bytes."""
+        head = np.array([_FORMAT, len(self.elements), len(self.rows)], "<u8")
+        hashes = np.concatenate([head, self.elements, self.rows, self.fewer])
+        return hashes.astype("<u8").tobytes(), self.columns.astype("<u8").tobytes()
 
 
-def unpacked(elements: bytes, columns: bytes) -> tuple[np.ndarray, np.ndarray]:
+def unpacked(id: DatasetId, elements: bytes, columns: bytes) -> HashedRecords:
     """The inverse of `HashedRecords.packed`."""
     sampled = np.frombuffer(columns, "<u8").reshape(-1, SAMPLE)
-    return np.frombuffer(elements, "<u8"), sampled
+    hashes, none = np.frombuffer(elements, "<u8"), np.empty(0, "<u8")
+    if len(hashes) == 0 or hashes[0] != _FORMAT:
+        return HashedRecords(id, hashes, sampled, none, none)
+    first, second = 3 + int(hashes[1]), 3 + int(hashes[1]) + int(hashes[2])
+    return HashedRecords(id, hashes[3:first], sampled, hashes[first:second], hashes[second:])
 
 
 def hash_records(
@@ -82,7 +103,7 @@ def hash_records(
     check_key(key)
     keyed = _Keyed(key)
     hashed = {name: keyed.rows(columns) for name, columns in parties.items()}
-    numbered = keyed.numbered(list(hashed.values()))
+    numbered = keyed.numbered([whole for whole, *_ in hashed.values()])
     found = {}
     for (name, columns), elements in zip(parties.items(), numbered, strict=True):
         if person is not None and person in columns:
@@ -91,9 +112,13 @@ def hash_records(
         sampled = keyed.sampled(columns)
         whole = hashlib.blake2b(key=key, digest_size=16, person=b"tacit.records")
         whole.update(elements.astype("<u8").tobytes())
+        _, own, less = hashed[name]
+        alone = np.unique(keyed.numbered([own])[0])
+        fewer = [keyed.numbered([own - constant])[0] for constant in less]
         found[name] = HashedRecords(
-            DatasetId(hash_of_schema(schema), whole.hexdigest()), elements, sampled
-        )
+            DatasetId(hash_of_schema(schema), whole.hexdigest()), elements, sampled, alone,
+            np.unique(np.concatenate(fewer)) if fewer else np.empty(0, np.uint64),
+        )  # fmt: skip
     return found
 
 
@@ -104,14 +129,31 @@ class _Keyed:
         self._key = key
         self._ciphers: dict[bytes, Any] = {}
 
-    def rows(self, columns: Mapping[str, Any]) -> np.ndarray:
-        """128-bit sum over the columns of a pseudo-random function of name and value."""
+    def rows(self, columns: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+        """128-bit sum over the columns of a pseudo-random function of name and value.
+
+        Also returns the sum without columns that are missing in all records, and the terms of
+        constant columns, which can be subtracted from it.
+        """
         total = np.zeros((_common_length(columns), 2), np.uint64)
+        empty, constant = np.zeros(2, np.uint64), []
+        count = 0
         for name, values in _flat(columns):
-            total += self._cells(b"cell", name, values)
+            cells = self._cells(b"cell", name, values)
+            total += cells
+            if not (cells == cells[0]).all():
+                count += 1
+            elif (cells[0] == self._cells(b"cell", name, np.array([_NAN]))[0]).all():
+                empty += cells[0]
+            else:
+                constant.append(cells[0])
         for name, matrix in _sparse(columns):
             total += self._sparse_rows(name, matrix)
-        return total
+            count += 1
+        if count == 0:
+            return total, total, []
+        several = len(constant) > MOST_CONSTANT
+        return total, total - empty, [np.add.reduce(constant)] if several else constant
 
     def numbered(self, rows: list[np.ndarray]) -> list[np.ndarray]:
         """64-bit hashes in which equal rows of all arrays differ by their number."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 
 from tacit.errors import PrivacyBudgetError
 from tacit.privacy.ledger.charges import ReleaseRequest, Reply
@@ -27,6 +28,16 @@ def check_same_release(state: State, wanted: ReleaseRequest) -> list[Charge]:
             f"{done[0].seq}); a request is answered once: use a new request id"
         )
     return done
+
+
+def check_open(state: State, wanted: Iterable[ReleaseRequest]) -> None:
+    """Refuse charges of closed runs: the rest of their plans is not reserved any more."""
+    for release in wanted:
+        reason = state.closed(release.run, release.dataset.content)
+        if reason is not None:
+            raise PrivacyBudgetError(
+                f"run {release.run} was closed ({reason}) and is charged no more: start a new run"
+            )
 
 
 def check_same_content(charge: Charge, wanted: ReleaseRequest, content: str) -> None:

@@ -175,6 +175,8 @@ class State:
     """Charged events by content and run."""
     _plans: dict[str, dict[str, Counter[Paid]]] = field(default_factory=dict)
     """Planned events by content and run; runs of earlier versions have none."""
+    _closed: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Reasons of closed runs, by run and content."""
     _budgets: dict[str, tuple[int, Budget]] = field(default_factory=dict)
     _family: dict[str, frozenset[str]] = field(default_factory=dict)
 
@@ -203,6 +205,8 @@ class State:
             _add(self._paid, charge)
         elif entry.kind == "plan":
             _add(self._plans, as_charge(entry, dataset))
+        elif entry.kind == "close":
+            self._closed[entry.run, dataset.content] = entry.purpose
         elif entry.kind == "records":
             digest, count = msgspec.json.decode(entry.body, type=tuple[str, int])
             self.records[dataset.content] = Registered(entry.seq, digest, count, entry.purpose)
@@ -225,6 +229,17 @@ class State:
     def begun(self, run: str, content: str) -> bool:
         """True if the run has a plan or a charge for exactly this content."""
         return run in self._plans.get(content, {}) or run in self._paid.get(content, {})
+
+    def closed(self, run: str, content: str) -> str | None:
+        """Reason why the run may charge this content no more; None if it may."""
+        return self._closed.get((run, content))
+
+    def reserved(self, run: str, content: str) -> Counter[Paid]:
+        """Planned events that a run has not charged to this content and still may."""
+        if (run, content) in self._closed:
+            return Counter()
+        planned = self._plans.get(content, {}).get(run, Counter())
+        return planned - self._paid.get(content, {}).get(run, Counter())
 
     def runs_of(self, content: str) -> frozenset[str]:
         """Runs that were charged to exactly this content."""
