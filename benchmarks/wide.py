@@ -92,7 +92,7 @@ def means(columns: int) -> None:
 def full_normal(x: np.ndarray, y: np.ndarray, sd: np.ndarray, start: Any) -> tuple[Any, Any]:
     """The best normal approximation with a full covariance, by natural gradients on a matrix."""
     nodes, weights = hermite(16)
-    mean, covariance = start.mean, np.diag(start.sd**2)
+    mean, covariance = start.mean, np.diag(1e-12 * sd**2)  # at first nearly a point
     for _ in range(12):
         spread = np.sqrt(np.sum(np.square(x @ np.linalg.cholesky(covariance)), axis=1))
         eta = (x @ mean)[:, None] + spread[:, None] * nodes

@@ -20,10 +20,9 @@ from tacit.methods.scores.server import trouble as scores_trouble
 from tacit.methods.scoring.combine import ScoringServer
 from tacit.methods.scoring.units import counted_outside
 from tacit.models import Model
-from tacit.models.capabilities import ImpliedVariance
 from tacit.models.learnt_scale import LearntScalePrior
 from tacit.plan.plan import Plan
-from tacit.results.dispersion import Dispersion, dispersion_of
+from tacit.results.dispersion import Dispersion, comparable, dispersion_of
 from tacit.results.posterior import Posterior, posterior_of
 from tacit.results.verdict import (
     Caution,
@@ -109,11 +108,12 @@ def _misfit(plan: Plan, state: ServerState) -> str | None:
 
 def _dispersion_misfit(model: Model, dispersion: Dispersion | None) -> str | None:
     """Evidence of squared residuals against the variance that the model implies, if any."""
-    if dispersion is None or not dispersion.clear or not isinstance(model, ImpliedVariance):
+    compared = comparable(model) if dispersion is not None and dispersion.clear else None
+    if dispersion is None or compared is None:
         return None
     p_value = dispersion.p_value
     given = f"p = {p_value:.1g}" if p_value > 1e-12 else "p < 1e-12"
-    return f"{model.dispersion_words(dispersion.ratio)} ({given})"
+    return f"{compared.dispersion_words(dispersion.ratio)} ({given})"
 
 
 def diagnostics_block(
@@ -286,10 +286,11 @@ def unchecked_caution(plan: Plan, verdict: Verdict | None = None) -> list[Cautio
     checked = isinstance(plan.method, PrivateScores) or (
         verdict is not None and verdict.dispersion is not None
     )
-    if checked or not isinstance(plan.model, ImpliedVariance):
+    compared = None if checked else comparable(plan.model)
+    if compared is None:
         return []
-    text = plan.model.unchecked_dispersion(private=plan.privacy is not None)
-    return [Caution(plan.model.unchecked_kind, text)]
+    text = compared.unchecked_dispersion(private=plan.privacy is not None)
+    return [Caution(compared.unchecked_kind, text)]
 
 
 def _unweighed_caution(plan: Plan) -> list[Caution]:
