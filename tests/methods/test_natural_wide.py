@@ -140,7 +140,7 @@ def test_learnt_scales_do_not_depend_on_units_and_use_corrected_variances(few, m
     apart = (wide.posterior.mean - full.posterior.mean) / full.posterior.sd
     assert np.sqrt(np.mean(apart**2)) < 0.25
     # Large coefficients have wider tails than a normal prior of the same scale gives them.
-    assert np.all(np.abs(wide.posterior.sd / full.posterior.sd - 1.0) < 0.16)
+    assert np.all(np.abs(wide.posterior.sd / full.posterior.sd - 1.0) < 0.2)
 
 
 def test_the_means_of_columns_do_not_matter(few):

@@ -57,7 +57,6 @@ from tacit.methods.natural.wide_prior import CENTRE, NormalPrior, ScalesPrior, W
 from tacit.models.learnt_scale import LearntScalePrior
 from tacit.server.combine import RoundSum, Shared
 
-MAX_STEPS = 60
 MAX_SHRUNK = 5
 SHORTEST_STEP = 1e-4
 WIDE_SETTLED = 1e-3
@@ -275,7 +274,7 @@ class WideSolver:
             return wide_variances.begin(
                 self, shared, memory, seen._replace(mean=mean), settled=True
             )
-        if steps >= MAX_STEPS:
+        if steps >= wide_variances.MAX_STEPS:
             return wide_variances.begin(self, shared, memory, seen, settled=False)
         wanted = np.concatenate([proposal.residual[None], space.products[-DIRECTION_COUNT:]])
         directions = space.new_directions(wanted, DIRECTION_COUNT, steps)

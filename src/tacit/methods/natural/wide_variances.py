@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,10 +35,15 @@ MAX_PROBES = 16
 SETTLED_STEP = 0.1
 """If a full step at the end is larger than this, in nats, the mean had not converged."""
 PROBE_RESIDUAL = 0.05
-MAX_TURNS, INFLATED = 12, 0.02
+MAX_TURNS, INFLATED = 8, 0.1
 """Largest number of times that learned scales are computed from corrected variances, and the
-largest change of log-precisions with which they agree.
+distance of log-precisions at which both agree: 5 % of a scale.
 """
+LEAST_SHARE = 0.1
+STEPS_PER_TURN = 20
+"""Number of steps that are always allowed after learned scales were computed again."""
+MAX_STEPS = 60
+"""Largest number of steps otherwise."""
 SEEDS = 1_000
 """Seeds of random directions, different from those of the steps."""
 
@@ -221,18 +227,35 @@ def _with_variances(
         return None
     used = prior.precisions(place.mean, place.scale)
     wider = prior._replace(inflation=inflation, fixed=None)
-    fixed = solver.agreed(wider, place, space)[1]
-    if not np.max(np.abs(np.log(fixed / used))) > INFLATED:
+    change = np.log(solver.agreed(wider, place, space)[1] / used)
+    common = float(np.mean(change))
+    step = common / _share_of_change(memory, common)
+    if abs(step) <= INFLATED and np.max(np.abs(change - common)) <= 2.0 * INFLATED:
         return None
     if turns >= MAX_TURNS:
         memory["settled"] = np.asarray(0.0)
         return None
     memory = memory | {
-        FIXED: fixed,
+        FIXED: used * np.exp(change - common + step),
         "turns": np.asarray(turns + 1),
+        "turn.change": np.asarray(common),
+        "turn.step": np.asarray(step),
+        "steps": np.minimum(memory["steps"], MAX_STEPS - STEPS_PER_TURN),
         "phase": np.asarray(STEP),
         "limit": np.asarray(1.0),
     }
     term = solver.prior_of(memory).term(place.mean, place.scale)
     value = place.energy + term.value - prior.term(place.mean, place.scale).value
     return memory | {"place.energy": np.asarray(value)}
+
+
+def _share_of_change(memory: Arrays, change: float) -> float:
+    """The part of the way to agreement that `change` of all log-precisions is, by the secant.
+
+    Larger variances make larger scales, which make larger variances: repeating the computation
+    approaches agreement slowly, and each time by a constant factor.
+    """
+    if "turn.step" not in memory:
+        return 1.0
+    share = (float(memory["turn.change"]) - change) / float(memory["turn.step"])
+    return min(max(share, LEAST_SHARE), 1.0) if math.isfinite(share) else 1.0
