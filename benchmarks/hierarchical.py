@@ -174,7 +174,7 @@ def run(case: Case, form: str, schedule: str) -> dict[str, Any]:
         "sd": found.std(axis=0, ddof=1),
         "exchanges": saved["exchanges"] / case.groups,
         "flagged": not fit.converged or bool(fit.cautions),
-        "why": fit.why,
+        "why": "; ".join([*([] if fit.converged else [fit.why]), *fit.cautions]),
         "cpu_s": spent,
     }
 
@@ -205,6 +205,7 @@ def apart(found: list[dict[str, Any]], truth: dict[str, Any]) -> float:
 def line(case: Case, form: str, schedule: str, found: dict[str, Any], one: dict[str, Any]) -> str:
     verdict = "right" if one["right"] else "flagged" if found["flagged"] else "WRONG"
     also = ", flagged" if one["right"] and found["flagged"] else ""
+    also += f": {found['why']}" if found["flagged"] else ""
     return (
         f"{case.name:22} {form:12} {schedule:13} {one['error']:8.3f} "
         f"{one['sd_low']:6.3f}-{one['sd_high']:<6.3f} {one['tau_error']:8.3f} "

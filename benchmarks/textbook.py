@@ -17,6 +17,7 @@ that cannot be fitted as sums over independent records should be refused with on
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import inspect
 import json
@@ -43,7 +44,7 @@ from tacit.methods.natural.party import with_hessian
 from tacit.methods.natural.search import find_mode
 
 PARTIES = (1, 5, 20)
-CHAINS, WARMUP, DRAWS, MOST_DRAWS = 4, 1_000, 2_000, 16_000
+CHAINS, WARMUP, DRAWS, MOST_DRAWS = 4, 500, 1_000, 16_000
 MOST_RHAT, LEAST_ESS = 1.01, 1_000
 MEAN_ERROR, SD_BAND = 0.1, (0.88, 1.1)
 POSTERIOR_DRAWS = 50_000
@@ -156,15 +157,22 @@ def dealt(case: Case, parties: int, seed: int) -> dict[str, Any]:
     }
 
 
+@functools.cache
+def adapted(name: str, seed: int) -> Any:
+    """The model of a case, the same for all numbers of parties, so that less is compiled."""
+    case = make_case(name, seed)
+    example = {key: value[:4] for key, value in case.records.items()}
+    return tacit.from_numpyro(case.model, example, arguments=case.arguments)
+
+
 def run(name: str, parties: int, seed: int) -> tuple[str, str]:
     """The verdict and one line on one fit."""
     case = make_case(name, seed)
     started = time.process_time()
-    example = {key: value[:4] for key, value in case.records.items()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            model = tacit.from_numpyro(case.model, example, arguments=case.arguments)
+            model = adapted(name, seed)
             fit = tacit.fit(model, dealt(case, parties, seed), privacy="none")
         except tacit.TacitError as error:
             return "refused" if case.refused else "REFUSED", f"{type(error).__name__}: {error}"

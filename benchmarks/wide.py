@@ -1,11 +1,13 @@
 """Models with more than 1,024 parameters, in raw units, against what is known exactly.
 
 `logistic`: a regression on correlated columns of very different scales, against the best normal
-approximation with a full covariance. `groups`: random intercepts of many groups around a slope,
-against the exact posterior, in which they are integrated out. Printed: errors of means in sds,
-ratios of sds, rounds, CPU-seconds and verdict.
+approximation with a full covariance. `means`: a regression with the default prior on columns whose
+means are five standard deviations from 0, against the fit of the same columns with mean 0, which
+has the same posterior. `groups`: random intercepts of many groups around a slope, against the exact
+posterior, in which they are integrated out. Printed: errors of means in sds, ratios of sds, rounds,
+CPU-seconds and verdict.
 
-    python -m benchmarks.wide [logistic] [groups] [--columns 1500] [--groups 1500]
+    python -m benchmarks.wide [logistic] [means] [groups] [--columns 1500] [--groups 1500]
 """
 
 from __future__ import annotations
@@ -65,10 +67,32 @@ def logistic(columns: int) -> None:
     print(f"  sd ratio {np.min(ratio):.3f} to {np.max(ratio):.3f}")
 
 
+def means(columns: int) -> None:
+    rng = np.random.default_rng(1)
+    count = 3 * columns
+    white = np.sqrt(0.7) * rng.normal(size=(count, columns))
+    white += np.sqrt(0.3) * rng.normal(size=(count, 1))
+    effects = np.where(rng.random(columns) < 0.1, 0.4 * rng.normal(size=columns), 0.0)
+    y = (rng.random(count) < 1.0 / (1.0 + np.exp(-white @ effects))).astype(np.float64)
+    model = tacit.models.LogisticRegression(("intercept", *(f"x{j}" for j in range(columns))))
+    fits = []
+    for middle in (0.0, 5.0):
+        print(f"default prior, {columns} columns with mean {middle:g}, {count} records")
+        x = np.column_stack([np.ones(count), white + middle])
+        fits.append(timed(model, shared_out({"x": x, "y": y}, np.random.default_rng(2))).posterior)
+    near, far = fits
+    apart = (far.mean - near.mean)[1:] / near.sd[1:]
+    ratio = (far.sd / near.sd)[1:]
+    constant = far.mean[0] + 5.0 * np.sum(far.mean[1:])
+    print(f"  coefficients differ by at most {np.max(np.abs(apart)):.4f} sd")
+    print(f"  sd ratio {np.min(ratio):.4f} to {np.max(ratio):.4f}")
+    print(f"  constants differ by {(constant - near.mean[0]) / near.sd[0]:+.4f} sd")
+
+
 def full_normal(x: np.ndarray, y: np.ndarray, sd: np.ndarray, start: Any) -> tuple[Any, Any]:
     """The best normal approximation with a full covariance, by natural gradients on a matrix."""
     nodes, weights = hermite(16)
-    mean, covariance = start.mean, np.diag(start.sd**2)
+    mean, covariance = start.mean, np.diag(1e-12 * sd**2)  # at first nearly a point
     for _ in range(12):
         spread = np.sqrt(np.sum(np.square(x @ np.linalg.cholesky(covariance)), axis=1))
         eta = (x @ mean)[:, None] + spread[:, None] * nodes
@@ -152,12 +176,14 @@ def exact_groups(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=["logistic", "groups"])
+    parser.add_argument("names", nargs="*", default=["logistic", "means", "groups"])
     parser.add_argument("--columns", type=int, default=1500)
     parser.add_argument("--groups", type=int, default=1500)
     given = parser.parse_args()
     if "logistic" in given.names:
         logistic(given.columns)
+    if "means" in given.names:
+        means(given.columns)
     if "groups" in given.names:
         grouped(given.groups)
 

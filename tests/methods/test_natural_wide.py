@@ -18,7 +18,6 @@ from tacit.methods.natural.wide import WideSolver
 from tacit.methods.reply_bounds import Exchange, broken_bound
 from tacit.plan.auto import choose_method
 from tacit.plan.plan import make_plan
-from tacit.results.verdict import TooNarrowWarning
 from tacit.server.combine import RoundSum, Shared
 
 FEW = 30
@@ -140,13 +139,20 @@ def test_learnt_scales_do_not_depend_on_units_and_use_corrected_variances(few, m
     full = tacit.fit(model, parties, privacy="none")
     apart = (wide.posterior.mean - full.posterior.mean) / full.posterior.sd
     assert np.sqrt(np.mean(apart**2)) < 0.25
-    assert np.all(np.abs(wide.posterior.sd / full.posterior.sd - 1.0) < 0.15)
+    # Large coefficients have wider tails than a normal prior of the same scale gives them.
+    assert np.all(np.abs(wide.posterior.sd / full.posterior.sd - 1.0) < 0.2)
 
 
-def test_columns_that_are_far_from_centred_are_said(few):
-    with pytest.warns(TooNarrowWarning, match="subtract public means"):
-        fit = tacit.fit(*logistic(np.ones(50), None, middle=4.0), privacy="none")
-    assert any("half a standard deviation" in text for text in fit.cautions)
+def test_the_means_of_columns_do_not_matter(few):
+    near = tacit.fit(*logistic(np.ones(50), None, middle=0.0), privacy="none")
+    far = tacit.fit(*logistic(np.ones(50), None, middle=9.0), privacy="none")
+    assert far.converged, far.why
+    assert not far.cautions
+    found, sd = far.posterior.mean, near.posterior.sd
+    assert np.max(np.abs(found - near.posterior.mean)[1:] / sd[1:]) < 1e-3
+    assert abs(found[0] + 9.0 * np.sum(found[1:]) - near.posterior.mean[0]) < 1e-3 * sd[0]
+    np.testing.assert_allclose(far.posterior.sd[1:], sd[1:], rtol=1e-3)
+    assert far.posterior.sd[0] > 5.0 * sd[0], "the constant is far from the records"
 
 
 GROUPS, EACH, NOISE = 90, 3, 120.0

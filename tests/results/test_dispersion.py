@@ -3,6 +3,8 @@
 import warnings
 
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from scipy import stats
@@ -127,3 +129,65 @@ def test_a_private_poisson_fit_says_that_it_does_not_check():
     with pytest.warns(NotCheckedWarning, match="dp-scores"):
         fit = tacit.fit(*arguments, **options)
     assert "overdispersion" in str(fit)
+
+
+def log_linear(x, y=None):
+    b = numpyro.sample("b", dist.Normal(0.0, 2.0).expand([2]).to_event(1))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Poisson(np.e ** (x @ b)), obs=y)
+
+
+def test_counts_of_a_numpyro_model_are_compared():
+    with pytest.warns(MisfitWarning, match="NegativeBinomial2"):
+        wrong = tacit.fit(log_linear, counts(shape=1.0), privacy="none")
+    assert wrong.diagnostics["dispersion"]["ratio"] > 2.0
+    fit, every = tacit.fit(POISSON, counts(), privacy="none"), counts().values()
+    joined = {name: np.concatenate([one[name] for one in every]) for name in ("x", "y")}
+    found = dispersion_of(wrong._outcome.plan.model.count_sums(fit.posterior.sample(128), joined))
+    assert found.ratio == pytest.approx(fit.diagnostics["dispersion"]["ratio"], abs=0.01)
+    assert not found.clear
+
+
+def effects(place, y=None):
+    effect = numpyro.sample("effect", dist.Normal(0.0, 1.0).expand([1000]).to_event(1))
+    with numpyro.plate("records", place.shape[0]):
+        numpyro.sample("y", dist.Poisson(np.e ** (1.0 + effect[place])), obs=y)
+
+
+def test_counts_with_an_effect_each_are_as_the_model_says():
+    """With one parameter per record, residuals at the posterior mean would be far too small."""
+    rng, place = np.random.default_rng(0), np.arange(1000)
+    y = rng.poisson(np.exp(1.0 + rng.normal(size=1000))).astype(float)
+    grid = np.linspace(-4.0, 4.0, 801)
+    chance = np.exp(y[:, None] * grid - np.exp(1.0 + grid) - 0.5 * grid**2)
+    steps = np.cumsum(chance / chance.sum(axis=1, keepdims=True), axis=1)
+    thetas = np.stack([grid[(steps < rng.random((1000, 1))).sum(axis=1)] for _ in range(40)])
+    model = tacit.from_numpyro(effects, {"place": place[:4], "y": y[:4]})
+    found = dispersion_of(model.count_sums(thetas, {"place": place, "y": y}))
+    assert 0.8 < found.ratio < 1.25
+    assert found.p_value > 0.05
+    middle = model.count_sums(thetas.mean(axis=0)[None], {"place": place, "y": y})
+    assert dispersion_of(middle).ratio < 0.6
+
+
+@pytest.mark.parametrize("kind", ["scaled", "masked", "negative binomial"])
+def test_only_plain_poisson_counts_are_compared(kind):
+    def model(x, y=None):
+        b = numpyro.sample("b", dist.Normal(0.0, 2.0))
+        law = dist.Poisson(np.e ** (x * b))
+        if kind == "negative binomial":
+            law = dist.NegativeBinomial2(np.e ** (x * b), 2.0)
+        law = law.mask(x > 0) if kind == "masked" else law
+        with numpyro.plate("records", x.shape[0]):
+            if kind == "scaled":
+                with numpyro.handlers.scale(scale=2.0):
+                    numpyro.sample("y", law, obs=y)
+            else:
+                numpyro.sample("y", law, obs=y)
+
+    x, y = np.array([1.0, 2.0, -1.0]), np.array([1.0, 4.0, 900.0])
+    adapted = tacit.from_numpyro(model, {"x": x, "y": y})
+    assert adapted.observes_counts == (kind == "masked")
+    if kind == "masked":
+        sums = adapted.count_sums(np.zeros((1, 1)), {"x": x, "y": y})
+        assert sums == pytest.approx((0.0 - 1.0 + 9.0 - 4.0, 4.0, 24.0, 2.0))

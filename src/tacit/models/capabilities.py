@@ -17,6 +17,7 @@ compares each with the log-likelihood.
 | `Simulates` | tune, synthetic records |
 | `SimulatesOutcomes` | private scores: centres clipped scores without bias |
 | `ImpliedVariance` | comparison of residuals with the variance implied by the model |
+| `ComparesCounts` | the same for counts of any model, by draws of θ |
 | `TopicTables` | `Fit.topics` |
 """
 
@@ -355,6 +356,30 @@ class ImpliedVariance(Protocol):
 
     def unchecked_dispersion(self, *, private: bool) -> str:
         """Text of that caution, with advice."""
+        ...
+
+
+@runtime_checkable
+class ComparesCounts(Protocol):
+    """A model whose observations may be counts without a free variance, compared by draws of θ."""
+
+    unchecked_kind: ClassVar[str]
+
+    @property
+    def observes_counts(self) -> bool:
+        """True if all observations are such counts."""
+        ...
+
+    def count_sums(self, thetas: Array, records: Records) -> DispersionSums:
+        """Means of the sums over draws of θ from the posterior."""
+        ...
+
+    def dispersion_words(self, ratio: float) -> str:
+        """As `ImpliedVariance`."""
+        ...
+
+    def unchecked_dispersion(self, *, private: bool) -> str:
+        """As `ImpliedVariance`."""
         ...
 
 

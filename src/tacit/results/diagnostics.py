@@ -15,16 +15,14 @@ from tacit.methods.natural.method import SOLVED_UP_TO
 from tacit.methods.natural.solver import NaturalSolver
 from tacit.methods.natural.stages import DISPERSION
 from tacit.methods.natural.wide import WideSolver
-from tacit.methods.natural.wide_prior import CENTRE, UNITS
 from tacit.methods.scores.server import SIGNIFICANT, ScoresServer, fit_of
 from tacit.methods.scores.server import trouble as scores_trouble
 from tacit.methods.scoring.combine import ScoringServer
 from tacit.methods.scoring.units import counted_outside
 from tacit.models import Model
-from tacit.models.capabilities import ImpliedVariance
 from tacit.models.learnt_scale import LearntScalePrior
 from tacit.plan.plan import Plan
-from tacit.results.dispersion import Dispersion, dispersion_of
+from tacit.results.dispersion import Dispersion, comparable, dispersion_of
 from tacit.results.posterior import Posterior, posterior_of
 from tacit.results.verdict import (
     Caution,
@@ -110,11 +108,12 @@ def _misfit(plan: Plan, state: ServerState) -> str | None:
 
 def _dispersion_misfit(model: Model, dispersion: Dispersion | None) -> str | None:
     """Evidence of squared residuals against the variance that the model implies, if any."""
-    if dispersion is None or not dispersion.clear or not isinstance(model, ImpliedVariance):
+    compared = comparable(model) if dispersion is not None and dispersion.clear else None
+    if dispersion is None or compared is None:
         return None
     p_value = dispersion.p_value
     given = f"p = {p_value:.1g}" if p_value > 1e-12 else "p < 1e-12"
-    return f"{model.dispersion_words(dispersion.ratio)} ({given})"
+    return f"{compared.dispersion_words(dispersion.ratio)} ({given})"
 
 
 def diagnostics_block(
@@ -213,7 +212,6 @@ def cautions_of(
         ]
     if "residual" in (memory or {}) and isinstance(plan.rules.solver, WideSolver):
         doubts += unresolved_caution(float((memory or {})["residual"]))
-        doubts += uncentred_caution(memory or {})
     if verdict is not None and plan.privacy is None:
         doubts += unchecked_caution(plan, verdict)
     doubts += spread_caution(plan, memory or {})
@@ -247,33 +245,6 @@ def spread_caution(plan: Plan, memory: Arrays) -> list[Caution]:
             f"{worst:.0%}, due to the privacy noise, so intervals of its coefficient may be wrong; "
             "declare narrower public bounds, or use method 'dp-scores', more records or a larger "
             "epsilon",
-        )
-    ]
-
-
-MOST_OFF_CENTRE = 1.5
-"""Largest mean of a column, in its standard deviations, at which independent parameters serve."""
-
-
-def uncentred_caution(memory: Arrays) -> list[Caution]:
-    """A caution if columns of a regression with more than 1,024 parameters are far from centred.
-
-    Independent coefficients of such columns cannot follow the constant, and learned scales come out
-    too small: means were off by up to .4 sd where those of centred columns were by .07.
-    """
-    if UNITS not in memory:
-        return []
-    units, centre = memory[UNITS], memory[CENTRE]
-    apart = np.abs(centre[units > 0]) / units[units > 0]
-    if not np.any(apart > MOST_OFF_CENTRE):
-        return []
-    return [
-        Caution(
-            "too-narrow",
-            f"The mean of a column is {np.max(apart):.2g} times its standard deviation (at most "
-            f"{MOST_OFF_CENTRE:g} with more than 1,024 parameters and the default prior): the "
-            "constant and other coefficients may be off by about half a standard deviation and "
-            "their intervals too narrow; subtract public means from the columns, or use a formula.",
         )
     ]
 
@@ -315,10 +286,11 @@ def unchecked_caution(plan: Plan, verdict: Verdict | None = None) -> list[Cautio
     checked = isinstance(plan.method, PrivateScores) or (
         verdict is not None and verdict.dispersion is not None
     )
-    if checked or not isinstance(plan.model, ImpliedVariance):
+    compared = None if checked else comparable(plan.model)
+    if compared is None:
         return []
-    text = plan.model.unchecked_dispersion(private=plan.privacy is not None)
-    return [Caution(plan.model.unchecked_kind, text)]
+    text = compared.unchecked_dispersion(private=plan.privacy is not None)
+    return [Caution(compared.unchecked_kind, text)]
 
 
 def _unweighed_caution(plan: Plan) -> list[Caution]:

@@ -18,7 +18,7 @@ import numpy as np
 from tacit.arrays import Natural
 from tacit.expfam import Gaussian
 from tacit.models import Model, Records
-from tacit.models.capabilities import DispersionSums, ImpliedVariance
+from tacit.models.capabilities import ComparesCounts, DispersionSums, ImpliedVariance
 
 SIGNIFICANT = 1e-3
 """Threshold of the two-sided p-value."""
@@ -26,6 +26,10 @@ MATERIAL = 1.1
 """Threshold of the ratio of variances, or its inverse: intervals are then 5 % too narrow or too
 wide.
 """
+
+
+COMPARED_DRAWS = 128
+"""Number of draws of θ over which sums are averaged."""
 
 
 class Dispersion(NamedTuple):
@@ -49,7 +53,7 @@ def dispersion_of(sums: np.ndarray | DispersionSums) -> Dispersion | None:
     1.0
     """
     excess, variance, third, scale = (float(one) for one in sums)
-    if not (variance > 0 and third > 0 and scale > 0):
+    if not (variance > 0 and third > 0 and scale > 0 and math.isfinite(excess)):
         return None
     from scipy.special import gammainc, gammaincc
 
@@ -59,15 +63,36 @@ def dispersion_of(sums: np.ndarray | DispersionSums) -> Dispersion | None:
     return Dispersion(max(0.0, 1.0 + excess / scale), p_value)
 
 
+def comparable(model: Model) -> ImpliedVariance | ComparesCounts | None:
+    """The model if its variance can be compared, otherwise None."""
+    if isinstance(model, ImpliedVariance):
+        return model
+    return model if isinstance(model, ComparesCounts) and model.observes_counts else None
+
+
 def measured_dispersion(
     model: Model, family: Gaussian, q: Natural, parties: Mapping[str, Records]
 ) -> Dispersion | None:
     """The comparison if the records are available; None for other models."""
-    if not isinstance(model, ImpliedVariance):
+    compared = comparable(model)
+    if compared is None:
         return None
+    if not isinstance(compared, ImpliedVariance):
+        return _of_draws(compared, family, q, parties)
     total, free = np.zeros(len(DispersionSums._fields)), family.free(q)
     for records in parties.values():
         eta, variance = family.free_project(free, np.asarray(records["x"], np.float64))
         y = np.asarray(records["y"], np.float64)
-        total += model.dispersion_sums(np.asarray(eta), np.asarray(variance), y, np.ones(len(y)))
+        total += compared.dispersion_sums(np.asarray(eta), np.asarray(variance), y, np.ones(len(y)))
     return dispersion_of(total)
+
+
+def _of_draws(
+    model: ComparesCounts, family: Gaussian, q: Natural, parties: Mapping[str, Records]
+) -> Dispersion | None:
+    import jax
+
+    thetas = family.sample(jax.random.key(0), q, (COMPARED_DRAWS,))
+    every = [records for records in parties.values() if records]
+    joined = {name: np.concatenate([one[name] for one in every]) for name in every[0]}
+    return dispersion_of(model.count_sums(thetas, joined))

@@ -50,6 +50,7 @@ from tacit.methods.natural.stages import (
     WIDE,
 )
 from tacit.methods.natural.wide import WideSolver
+from tacit.methods.natural.wide_columns import Columns
 from tacit.models import Model
 from tacit.models.capabilities import DiagonalExpectations, GaussianSites, InNumPy
 from tacit.server.messages import UPDATE, Stage
@@ -195,7 +196,8 @@ class NaturalVI(LocalMethod):
         if self._wide:
             assert isinstance(family, MeanFieldGaussian)
             free = isinstance(model, DiagonalExpectations) and not model.has_site_prior
-            return WideSolver(family, prior, settled, model.scale_coordinates, facts, free)
+            columns = Columns.of(model)
+            return WideSolver(family, prior, settled, model.scale_coordinates, facts, free, columns)
         return NaturalSolver(family, prior, settled, model.scale_coordinates, facts)
 
     def learns_scale(self, model: Model) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 
 from tacit.arrays import Arrays
 from tacit.methods.natural.stages import DISPERSION, FAILED
+from tacit.methods.natural.wide_columns import Columns
 from tacit.methods.reply_bounds import BrokenBound, Exchange, column_bounds
 from tacit.models import Model
 from tacit.models.capabilities import BoundedDerivatives, DerivativeBounds
@@ -34,7 +35,7 @@ def broken_sum_bound(model: Model, exchange: Exchange) -> BrokenBound | None:
     if "log_likelihood" in released:
         return _broken_value(released["log_likelihood"], curve) or _broken_dispersion(released)
     if "products" in released:
-        return _broken_wide(exchange, bounds, curve)
+        return _broken_wide(model, exchange, bounds, curve)
     if "precision" in released:
         return _broken_mode(released, exchange.records, bounds, curve)
     found = _broken_value(released["value"], curve)
@@ -61,11 +62,15 @@ def broken_sum_bound(model: Model, exchange: Exchange) -> BrokenBound | None:
 
 
 def _broken_wide(
-    exchange: Exchange, bounds: np.ndarray, curve: DerivativeBounds
+    model: Model, exchange: Exchange, bounds: np.ndarray, curve: DerivativeBounds
 ) -> BrokenBound | None:
     """Check r_j = b_j scale_j and |(Hv)_j| ≤ n c r_j Σ_i r_i |v_i| for independent parameters."""
     released, public = exchange.released, exchange.public
+    columns = Columns.of(model)
     with np.errstate(invalid="ignore"):
+        if columns is not None:  # centred columns
+            centre = np.abs(public["centre"])
+            bounds = bounds + np.where(centre == 0, 0.0, centre * columns.of_constants(bounds))
         reach = np.where(bounds == 0, 0.0, bounds * public["scale"])
         away = float(np.nansum(np.where(public["mean"] == 0, 0.0, bounds * abs(public["mean"]))))
         away += float(np.sum(reach))

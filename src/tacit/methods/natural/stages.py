@@ -74,6 +74,7 @@ PUBLISHED: dict[str, Callable[[int], Shapes]] = {
     WIDE: lambda d: {
         "mean": (d,),
         "scale": (d,),
+        "centre": (d,),
         "directions": (DIRECTION_COUNT, d),
         "spread": (),
         "exact": (),

@@ -1,11 +1,14 @@
 """The server's half of `NaturalVI` for models with too many parameters for a full covariance.
 
 q = N(mean, diag(scale²)) is the mean-field optimum, and its standard deviations are corrected at
-the end. Everything is computed in z, θ = mean + scale·z, so that the units of single coordinates do
-not matter, and from sums over parties (`tacit.methods.natural.wide_party`). A = −E_q[∇²] is known
-by its diagonal and by its products with `DIRECTION_COUNT` directions per exchange.
+the end. Its coordinates φ are θ, for regressions with the default prior those of centred columns
+(`tacit.methods.natural.wide_columns`). Everything is computed in z, φ = mean + scale·z, so that the
+units of single coordinates do not matter, and from sums over parties
+(`tacit.methods.natural.wide_party`). A = −E_q[∇²] is known by its diagonal and by its products with
+`DIRECTION_COUNT` directions per exchange.
 
-1. **First evaluation.** The diagonal at the start gives every coordinate its scale.
+1. **First evaluation.** The diagonal at the start gives every coordinate its scale, and the row of
+   the intercept the centre of the columns.
 2. **Steps.** A step is the solution of A x = E_q[∇] in the span of the directions known so far.
    Each exchange evaluates the next q and multiplies A there with new directions: the residual, as
    in the method of conjugate gradients, and a random block that finds the directions in which
@@ -40,6 +43,7 @@ from tacit.methods.natural.scale_prior import ScaleFacts
 from tacit.methods.natural.solver import ENERGY_ROUNDING, ENERGY_SLACK
 from tacit.methods.natural.stages import DIRECTION_COUNT, FAILED, WIDE
 from tacit.methods.natural.subspace import Solved, Subspace
+from tacit.methods.natural.wide_columns import Columns
 from tacit.methods.natural.wide_place import (
     FIRST,
     MOST_NUMBERS,
@@ -49,16 +53,10 @@ from tacit.methods.natural.wide_place import (
     positive,
     request,
 )
-from tacit.methods.natural.wide_prior import (
-    NormalPrior,
-    ScalesPrior,
-    WideTerm,
-    constant_of,
-)
+from tacit.methods.natural.wide_prior import CENTRE, NormalPrior, ScalesPrior, WideTerm
 from tacit.models.learnt_scale import LearntScalePrior
 from tacit.server.combine import RoundSum, Shared
 
-MAX_STEPS = 60
 MAX_SHRUNK = 5
 SHORTEST_STEP = 1e-4
 WIDE_SETTLED = 1e-3
@@ -125,6 +123,8 @@ class WideSolver:
         Facts about a prior whose scales are learned, or None.
     free_diagonal
         True if every reply contains the diagonal of the Hessian; otherwise only on request.
+    columns
+        The columns of a regression whose prior is learned, or None.
     """
 
     family: MeanFieldGaussian
@@ -133,6 +133,7 @@ class WideSolver:
     scales: tuple[int, ...] = ()
     scale_facts: ScaleFacts | None = None
     free_diagonal: bool = False
+    columns: Columns | None = None
 
     def __call__(self, shared: Shared, answers: RoundSum) -> Shared:
         memory = dict(shared.memory or {"phase": np.asarray(FIRST)})
@@ -140,9 +141,10 @@ class WideSolver:
         if shared.public["prior_share"] != share:
             # A party has joined or left: earlier sums are not comparable.
             memory = {"phase": np.asarray(FIRST)}
-            public = self.first(shared.public["mean"], shared.public["scale"]) | {
-                "prior_share": share
-            }
+            mean, scale = shared.public["mean"], shared.public["scale"]
+            if self.columns is not None:
+                mean = self.columns.theta(mean, shared.public["centre"])
+            public = self.first(mean, scale) | {"prior_share": share}
             return shared._replace(public=public, memory=memory, note="parties have changed")
         after = (
             self._after_first,
@@ -159,12 +161,9 @@ class WideSolver:
     def first(self, mean: np.ndarray, scale: np.ndarray) -> Arrays:
         """Public arrays of the first request: a point, and the direction of the intercept."""
         directions = np.zeros((DIRECTION_COUNT, len(mean)))
-        constant = None
-        if self.scale_facts is not None:
-            constant = constant_of(self.scale_facts.model.layout)
-        if constant is not None:
-            directions[0, constant] = 1.0
-        return request(mean, scale, directions, spread=0.0, exact=True)
+        if self.columns is not None:
+            directions[0, self.columns.constant] = 1.0
+        return request(mean, scale, np.zeros(len(mean)), directions, spread=0.0, exact=True)
 
     def site(self, stage: str, public: Arrays, released: Arrays) -> Natural | None:
         """Returns None, because factors of single parties are not kept."""
@@ -175,7 +174,8 @@ class WideSolver:
         place = Seen.unpack(shared.memory or {})
         if shared.finished is not None or place is None:
             return shared._replace(public={})
-        return shared._replace(q=self.natural(place.mean, place.scale), public={})
+        q = self.natural(shared.memory or {}, place.mean, place.scale)
+        return shared._replace(q=q, public={})
 
     def known_scale_prior(self, memory: Arrays) -> LearntScalePrior | None:
         """The prior with learned scales, once the units of the columns are known."""
@@ -189,16 +189,22 @@ class WideSolver:
         mean, scale = public["mean"], public["scale"]
         if not float(total["value"]) > 0.1 * FAILED:
             return _given_up(shared, memory, "the log-density is not finite where the fit starts")
+        gradient = total["gradient"] / scale
+        information = -total["diagonal"] / np.square(scale)
+        row, centre = np.zeros(len(mean)), np.zeros(len(mean))
+        if self.columns is not None:
+            row = -total["products"][0] / (scale * scale[self.columns.constant])
+            centre = self.columns.centre(row)
         if self.scale_facts is not None:
-            row = -total["products"][0] / scale
-            constant = constant_of(self.scale_facts.model.layout)
-            row = row if constant is None else row / scale[constant]
-            information = -total["diagonal"] / np.square(scale)
             memory |= ScalesPrior.measured(self.scale_facts, information, row)
-        term = self.prior_of(memory).term(mean, scale, 0.0)
-        precision = positive(term.diagonal - total["diagonal"])
-        gradient = (total["gradient"] + term.gradient) / np.sqrt(precision)
-        scale = scale / np.sqrt(precision)
+        memory |= {CENTRE: centre}
+        if self.columns is not None:
+            mean, gradient = self.columns.phi(mean, centre), self.columns.back(gradient, centre)
+            moved = np.square(centre) * self.columns.of_constants(information)
+            information = np.maximum(information - moved, 0.0)
+        term = self.prior_of(memory).term(mean, np.ones(len(mean)), 0.0)
+        scale = 1.0 / np.sqrt(positive(term.diagonal + information))
+        gradient = scale * (gradient + term.gradient)
         memory |= {
             "steps": np.asarray(0),
             "length": np.asarray(1.0),
@@ -266,7 +272,7 @@ class WideSolver:
             return wide_variances.begin(
                 self, shared, memory, seen._replace(mean=mean), settled=True
             )
-        if steps >= MAX_STEPS:
+        if steps >= wide_variances.MAX_STEPS:
             return wide_variances.begin(self, shared, memory, seen, settled=False)
         wanted = np.concatenate([proposal.residual[None], space.products[-DIRECTION_COUNT:]])
         directions = space.new_directions(wanted, DIRECTION_COUNT, steps)
@@ -362,7 +368,12 @@ class WideSolver:
         found = ScalesPrior.known(self.scale_facts, memory)
         return NormalPrior.of(self.prior, self.family.dimension) if found is None else found
 
-    def natural(self, mean: np.ndarray, sd: np.ndarray) -> Natural:
+    def natural(self, memory: Arrays, mean: np.ndarray, sd: np.ndarray) -> Natural:
+        """q of θ, from independent φ."""
+        if self.columns is not None and CENTRE in memory:
+            rows = self.columns.functionals(memory[CENTRE])
+            mean, sd = self.columns.theta(mean, memory[CENTRE]), sd.copy()
+            sd[self.columns.constants(len(sd))] = np.linalg.norm(rows * sd, axis=1)
         return self.family.natural(mean=mean, sd=sd)
 
     def ask(
@@ -376,8 +387,8 @@ class WideSolver:
     ) -> Shared:
         del shared
         exact = exact or self.free_diagonal
-        public = request(mean, scale, directions, spread=1.0, exact=exact)
-        return Shared(self.natural(mean, scale), public, memory, stage=WIDE)
+        public = request(mean, scale, memory[CENTRE], directions, spread=1.0, exact=exact)
+        return Shared(self.natural(memory, mean, scale), public, memory, stage=WIDE)
 
 
 def _given_up(shared: Shared, memory: Arrays, note: str) -> Shared:

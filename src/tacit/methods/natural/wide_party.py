@@ -1,14 +1,15 @@
 """The party's half of `NaturalVI` for models with too many parameters for a full covariance.
 
 One kind of exchange, `WIDE`. The server publishes q = N(mean, diag(scale²)) and some directions; at
-θ = mean + scale·z the party replies, as sums over its records, with
+φ = mean + scale·z the party replies, as sums over its records, with
 
     E_q[log p],  E_q[∇ log p],  the diagonal of E_q[∇² log p],  its product with each direction,
 
-all in z. For generalised linear models they are computed by quadrature. For other models the first
-two are averages over fixed points with the right marginals (`wide_points`), products are averages
-over two opposite points one standard deviation away in every coordinate, and the diagonal, which
-costs one product per parameter, is evaluated at the mean and only on request.
+all in z. φ is θ, or the parameters of centred columns (`wide_columns`). For generalised linear
+models everything is computed by quadrature. For other models the first two are averages over fixed
+points with the right marginals (`wide_points`), products are averages over two opposite points one
+standard deviation away in every coordinate, and the diagonal, which costs one product per
+parameter, is evaluated at the mean and only on request.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from tacit.methods.base import Task
 from tacit.methods.natural.party import TANGENT_BATCH, Scalar, share_of_log_joint
 from tacit.methods.natural.plain import BLOCK_ROWS, blocks
 from tacit.methods.natural.stages import FAILED
+from tacit.methods.natural.wide_columns import Columns
 from tacit.models import Model
+from tacit.models.base import Records
 from tacit.models.capabilities import DiagonalDerivatives, DiagonalExpectations
 from tacit.support.compiler import jax, jnp
 
@@ -59,9 +62,19 @@ def derivatives(model: Model, task: Task) -> Arrays:
     public = task.public
     if isinstance(model, DiagonalExpectations) and not model.has_site_prior:
         parts = (public["mean"], public["scale"], public["directions"], public["spread"])
-        return _released(model.diagonal_derivatives(*parts, task.records, task.weights), jnp)
+        records = _centred(model, public, task.records)
+        return _released(model.diagonal_derivatives(*parts, records, task.weights), jnp)
     value = share_of_log_joint(model, task, public["prior_share"])
-    return _released(_by_points(value, public), jnp)
+    return _released(_by_points(value, public, Columns.of(model)), jnp)
+
+
+def _centred(model: object, public: Arrays, records: Records) -> Records:
+    """The records with centred columns."""
+    columns = Columns.of(model)
+    if columns is None:
+        return records
+    x = records["x"]
+    return records | {"x": columns.back(x, public["centre"][: columns.count].astype(x.dtype))}
 
 
 def in_numpy(model: DiagonalExpectations, task: Task) -> Arrays:
@@ -70,17 +83,18 @@ def in_numpy(model: DiagonalExpectations, task: Task) -> Arrays:
     parts = (public["mean"], public["scale"], public["directions"], public["spread"])
     found: DiagonalDerivatives | None = None
     for records, weights in blocks(task, BLOCK_ROWS):
-        part = model.diagonal_derivatives(*parts, records, weights)
+        part = model.diagonal_derivatives(*parts, _centred(model, public, records), weights)
         found = part if found is None else DiagonalDerivatives(*map(np.add, found, part))
     assert found is not None
     return _released(found, np)
 
 
-def _by_points(value: Scalar, public: Arrays) -> DiagonalDerivatives:
+def _by_points(value: Scalar, public: Arrays, columns: Columns | None) -> DiagonalDerivatives:
     size, spread = len(public["mean"]), public["spread"]
 
     def log_joint(z: Array) -> Array:
-        return value(public["mean"] + public["scale"] * z)
+        phi = public["mean"] + public["scale"] * z
+        return value(phi if columns is None else columns.theta(phi, public["centre"]))
 
     slope = jax.value_and_grad(log_joint)
     groups = public["points"].reshape(-1, POINT_BATCH, size)

@@ -16,7 +16,7 @@ MOST_NUMBERS = 4_000_000
 
 
 class Seen(NamedTuple):
-    """A q, with the value and derivatives of the likelihood there, in z."""
+    """A q of φ (`wide_columns`), with the value and derivatives of the likelihood there, in z."""
 
     mean: np.ndarray
     scale: np.ndarray
@@ -38,12 +38,19 @@ class Seen(NamedTuple):
 
 
 def request(
-    mean: np.ndarray, scale: np.ndarray, directions: np.ndarray, *, spread: float, exact: bool
+    mean: np.ndarray,
+    scale: np.ndarray,
+    centre: np.ndarray,
+    directions: np.ndarray,
+    *,
+    spread: float,
+    exact: bool,
 ) -> Arrays:
     """Public arrays of a request, besides the share of the prior."""
     return {
         "mean": mean,
         "scale": scale,
+        "centre": centre,
         "directions": directions,
         "spread": np.asarray(spread),
         "exact": np.asarray(float(exact)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +19,7 @@ from tacit.methods.natural.wide_place import (
     known_space,
     positive,
 )
-from tacit.methods.natural.wide_prior import FIXED, ScalesPrior
+from tacit.methods.natural.wide_prior import CENTRE, FIXED, ScalesPrior
 from tacit.server.combine import RoundSum, Shared
 
 if TYPE_CHECKING:
@@ -28,14 +29,21 @@ MOST_SCALES = 4
 """Largest number of scales whose response is measured; each takes two exchanges."""
 HUBS = 16
 """Number of coordinates whose standard deviation is solved for exactly."""
+MOST_CONSTANTS = 24
+"""Largest number of intercepts whose standard deviation is solved for exactly."""
 MAX_PROBES = 16
 SETTLED_STEP = 0.1
 """If a full step at the end is larger than this, in nats, the mean had not converged."""
 PROBE_RESIDUAL = 0.05
-MAX_TURNS, INFLATED = 3, 0.02
-"""Largest number of iterations between learned scales and corrected variances; they end when
-log-precisions change by less than the second number.
+MAX_TURNS, INFLATED = 8, 0.1
+"""Largest number of times that learned scales are computed from corrected variances, and the
+distance of log-precisions at which both agree: 5 % of a scale.
 """
+LEAST_SHARE = 0.1
+STEPS_PER_TURN = 20
+"""Number of steps that are always allowed after learned scales were computed again."""
+MAX_STEPS = 60
+"""Largest number of steps otherwise."""
 SEEDS = 1_000
 """Seeds of random directions, different from those of the steps."""
 
@@ -52,6 +60,8 @@ def begin(
     right = rng.choice([-1.0, 1.0], (DIRECTION_COUNT, size))
     right[: len(hubs)] = 0.0
     right[np.arange(len(hubs)), hubs] = 1.0
+    constants = _constants(solver, memory) * seen.scale
+    right[len(hubs) : len(hubs) + len(constants)] = constants
     memory = {n: v for n, v in memory.items() if not n.startswith(("place.", "space."))}
     memory |= seen.pack() | {
         "settled": np.asarray(float(settled)),
@@ -64,6 +74,14 @@ def begin(
     directions = Subspace.empty(size).new_directions(right, DIRECTION_COUNT, SEEDS)
     following = solver.ask(shared, memory, seen.mean, seen.scale, directions, exact=False)
     return following._replace(energy=seen.energy, moved=float(memory["last_change"]))
+
+
+def _constants(solver: WideSolver, memory: Arrays) -> np.ndarray:
+    """Rows b with b·φ the intercepts of θ; none if there are no columns, or too many outputs."""
+    size = solver.family.dimension
+    if solver.columns is None or size // solver.columns.count > MOST_CONSTANTS:
+        return np.zeros((0, size))
+    return solver.columns.functionals(memory[CENTRE])
 
 
 def _hubs(solver: WideSolver, space: Subspace, diagonal: np.ndarray) -> np.ndarray:
@@ -100,9 +118,10 @@ def after_probe(solver: WideSolver, shared: Shared, memory: Arrays, answers: Rou
         }
         directions = space.new_directions(found.residual[:-1], DIRECTION_COUNT, SEEDS + probes)
         return solver.ask(shared, memory, place.mean, place.scale, directions, exact=False)
-    hubs = memory["hubs"].astype(np.int64)
+    hubs, constants = memory["hubs"].astype(np.int64), _constants(solver, memory) * place.scale
+    signs = slice(len(hubs) + len(constants), -1)
     variance, noise = space.diagonal_of_inverse(
-        basis, term.products, right[len(hubs) : -1], found.solution[len(hubs) : -1]
+        basis, term.products, right[signs], found.solution[signs]
     )
     variance[hubs] = found.solution[np.arange(len(hubs)), hubs]
     variance = np.maximum(variance, least)
@@ -118,6 +137,7 @@ def after_probe(solver: WideSolver, shared: Shared, memory: Arrays, answers: Rou
         "residual": np.asarray(residual),
         "sd_noise": np.asarray(0.5 * noise),
         "variance": variance,
+        "constants": np.sum(constants * found.solution[len(hubs) : signs.start], axis=1),
     }
     count = min(len(solver.scales), MOST_SCALES)
     if not settled or not count:
@@ -168,17 +188,29 @@ def after_response(solver: WideSolver, shared: Shared, memory: Arrays, answers: 
         return _finished(solver, place, memory | {"residual": np.asarray(1.0)})
     more = np.linalg.inv(changed) - np.linalg.inv(inner)
     added = np.sum(rows * (more @ rows), axis=0)
-    return _finished(solver, place, memory | {"variance": memory["variance"] + added})
+    memory |= {"variance": memory["variance"] + added}
+    if "constants" in memory:
+        across = rows @ (_constants(solver, memory) * place.scale).T
+        added = np.sum(across * (more @ across), axis=0)
+        memory |= {"constants": memory["constants"] + added}
+    return _finished(solver, place, memory)
 
 
 def _finished(solver: WideSolver, place: Seen, memory: Arrays) -> Shared:
     names = ("settled", "last_change", "residual", "sd_noise")
     kept = {n: v for n, v in memory.items() if n in names or n.startswith("prior.")}
-    kept |= {"narrow": np.sqrt(positive(memory["precision"]) ** -1.0 / memory["variance"])}
+    independent = positive(memory["precision"]) ** -1.0
     finished = "converged" if bool(memory["settled"]) else "rounds"
-    sd = place.scale * np.sqrt(memory["variance"])
+    sd, alone = place.scale * np.sqrt(memory["variance"]), place.scale * np.sqrt(independent)
     step = float(memory["last_change"])
-    q = solver.natural(place.mean, sd)
+    q = solver.natural(memory, place.mean, sd)
+    if len(memory.get("constants", ())):
+        assert solver.columns is not None
+        usual, places = solver.family.usual(q), solver.columns.constants(len(sd))
+        sd[places] = np.sqrt(memory["constants"])
+        alone[places] = np.linalg.norm(_constants(solver, memory) * alone, axis=1)
+        q = solver.family.natural(mean=np.asarray(usual["mean"]), sd=sd)
+    kept |= {"narrow": alone / sd}
     return Shared(q, {}, kept, finished=finished, energy=place.energy, moved=step)
 
 
@@ -191,19 +223,39 @@ def _with_variances(
     """
     turns = int(memory.get("turns", np.asarray(0)))
     prior = ScalesPrior.known(solver.scale_facts, memory)
-    if prior is None or turns >= MAX_TURNS or not bool(memory["settled"]):
+    if prior is None or not bool(memory["settled"]):
         return None
     used = prior.precisions(place.mean, place.scale)
     wider = prior._replace(inflation=inflation, fixed=None)
-    fixed = solver.agreed(wider, place, space)[1]
-    if not np.max(np.abs(np.log(fixed / used))) > INFLATED:
+    change = np.log(solver.agreed(wider, place, space)[1] / used)
+    common = float(np.mean(change))
+    step = common / _share_of_change(memory, common)
+    if abs(step) <= INFLATED and np.max(np.abs(change - common)) <= 2.0 * INFLATED:
+        return None
+    if turns >= MAX_TURNS:
+        memory["settled"] = np.asarray(0.0)
         return None
     memory = memory | {
-        FIXED: fixed,
+        FIXED: used * np.exp(change - common + step),
         "turns": np.asarray(turns + 1),
+        "turn.change": np.asarray(common),
+        "turn.step": np.asarray(step),
+        "steps": np.minimum(memory["steps"], MAX_STEPS - STEPS_PER_TURN),
         "phase": np.asarray(STEP),
         "limit": np.asarray(1.0),
     }
     term = solver.prior_of(memory).term(place.mean, place.scale)
     value = place.energy + term.value - prior.term(place.mean, place.scale).value
     return memory | {"place.energy": np.asarray(value)}
+
+
+def _share_of_change(memory: Arrays, change: float) -> float:
+    """The part of the way to agreement that `change` of all log-precisions is, by the secant.
+
+    Larger variances make larger scales, which make larger variances: repeating the computation
+    approaches agreement slowly, and each time by a constant factor.
+    """
+    if "turn.step" not in memory:
+        return 1.0
+    share = (float(memory["turn.change"]) - change) / float(memory["turn.step"])
+    return min(max(share, LEAST_SHARE), 1.0) if math.isfinite(share) else 1.0

@@ -13,6 +13,7 @@ from tacit.data.schema.layout import Layout
 from tacit.errors import ConfigError, DataError
 from tacit.models.base import ModelSchema, Output, Records
 from tacit.models.capabilities import DataStart, DerivativeBounds, DispersionSums
+from tacit.models.counts import PoissonVariance, poisson_sums
 from tacit.models.glm.base import ExplicitDerivatives
 from tacit.models.glm.outcomes import PoissonLaw
 from tacit.models.scores import ScoreLikelihood
@@ -21,12 +22,11 @@ from tacit.models.simulate import LOG_RATE_SD, at_most
 
 LARGEST_EXPONENT = 30.0
 """Rates below exp(−30) are raised to exp(−30)."""
-CHECKED = 'method = "natural" with all parties in every round, which checks this,'
 RATE_FACTOR = 100.0
 """The likelihood is Poisson up to this multiple of the largest count."""
 
 
-class PoissonRegression(ExplicitDerivatives):
+class PoissonRegression(PoissonVariance, ExplicitDerivatives):
     """y ~ Poisson(exp(x·θ)), y ≤ `max_count`; θ ~ N(prior_mean, prior_sd²) in each coordinate.
 
     `max_count` is a public upper bound of the counts. It does not limit the rates. Beyond
@@ -51,7 +51,6 @@ class PoissonRegression(ExplicitDerivatives):
     kind: ClassVar[str] = "poisson"
     ratio: ClassVar[str | None] = "rate ratio"
     Settings = PoissonSettings
-    unchecked_kind: ClassVar[str] = "dispersion-not-checked"
     serves: ClassVar[tuple[Output, ...]] = ("gaussian",)
     output: Output = "other"
 
@@ -142,38 +141,12 @@ class PoissonRegression(ExplicitDerivatives):
     def dispersion_sums(
         self, eta: np.ndarray, variance: np.ndarray, y: np.ndarray, weights: np.ndarray
     ) -> DispersionSums:
-        """k = (y − μ)² − y, the score of a negative binomial at dispersion 0 (Dean 1992).
-
-        k is uncorrelated with the score of η. Estimating θ therefore changes only the mean of k, by
-        −μ² Var[η]. E[k²] = 2μ² and E[k³] = 8μ³ + 4μ².
+        """`poisson_sums` at the mean of q. Estimating θ changes the mean of k only, by −μ² Var[η],
+        because k is uncorrelated with the score of η.
         """
         rate = self.inverse_link(eta)
-        square = weights * rate * rate
-        excess = weights @ ((y - rate) ** 2 - y) + square @ variance
-        third = np.sum((8.0 * rate + 4.0) * square)
-        return DispersionSums(excess, 2.0 * np.sum(square), third, weights @ rate)
-
-    def dispersion_words(self, ratio: float) -> str:
-        if ratio > 1:
-            return (
-                f"counts vary {ratio:.3g} times as much as Poisson counts with these rates "
-                f"(overdispersion), so that intervals are about {math.sqrt(ratio):.2g} times too "
-                "narrow: use a NumPyro model with NegativeBinomial2, or add columns that explain "
-                "the differences"
-            )
-        return (
-            f"counts vary {ratio:.2g} times as much as Poisson counts with these rates, so that "
-            "intervals are too wide: use a model of counts with a limit (a NumPyro model with "
-            "Binomial)"
-        )
-
-    def unchecked_dispersion(self, *, private: bool) -> str:
-        return (
-            "It is not checked whether counts vary more than Poisson counts do (overdispersion): "
-            "if they do, intervals are too narrow by an unknown amount; use "
-            + ('method = "dp-scores", whose histogram shows it,' if private else CHECKED)
-            + " or a NumPyro model with NegativeBinomial2."
-        )
+        found = poisson_sums(rate, y, weights)
+        return found._replace(excess=found.excess + (weights * rate * rate) @ variance)
 
     def score_likelihood(self) -> ScoreLikelihood:
         return PoissonLikelihood(self.max_count)

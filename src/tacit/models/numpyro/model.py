@@ -30,6 +30,7 @@ from tacit.arrays import Array
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, Natural
 from tacit.models.base import Model, ModelSchema, Records, gaussian_natural
+from tacit.models.numpyro.counts import ComparedCounts
 from tacit.models.numpyro.indices import IndexRange, check_indices, index_ranges
 from tacit.models.numpyro.layout import find_layout
 from tacit.models.numpyro.outcomes import SimulatedOutcomes, checked_columns
@@ -89,7 +90,7 @@ def from_numpyro(
     return model
 
 
-class NumPyroModel(SimulatedOutcomes, Model):
+class NumPyroModel(SimulatedOutcomes, ComparedCounts, Model):
     """A NumPyro function as a prior and a per-record log-likelihood; see the module docstring."""
 
     kind: ClassVar[str] = "numpyro"
