@@ -11,7 +11,7 @@
 //
 // `columns` are the bounds of the agreed file, in its order: a value is clipped to them, centred at
 // their midpoint and divided by half their width, as every party does. Only sums over records leave
-// this program. The last line of its output is the posterior as JSON.
+// this program. The last line of its output is the posterior as JSON and, on Linux, its largest memory.
 
 import fs from "node:fs";
 import path from "node:path";
@@ -253,7 +253,12 @@ try {
   const covariance = inverse(posterior.quadratic.data.map((value) => -2 * value), d);
   const mean = multiplied(covariance, posterior.linear.data, d);
   const sd = mean.map((_, i) => Math.sqrt(covariance[i * d + i]));
-  console.log(JSON.stringify({ names: ["intercept", ...Object.keys(party.settings.columns)], mean, sd }));
+  const found = { names: ["intercept", ...Object.keys(party.settings.columns)], mean, sd };
+  if (fs.existsSync("/proc/self/status")) {
+    const peak = fs.readFileSync("/proc/self/status", "utf8").match(/VmHWM:\s+(\d+)/);
+    found.megabytes = Math.round(peak[1] / 1024); // Linux: largest memory of this process
+  }
+  console.log(JSON.stringify(found));
 } catch (error) {
   console.error(`error: ${error.message}`);
   process.exit(5);
