@@ -45,7 +45,7 @@ def plot_goal(experiment: Experiment) -> Figure:
     height = _normal(near, float(mean[0]), sd)
     axes.fill_between(
         near, 0.4 * height / height.max(), color=GREEN, alpha=0.6, linewidth=0,
-        label=f"exact posterior, {mean[0]:.3f} ± {sd:.3f} (scaled)",
+        label=f"posterior: {mean[0]:.3f} ± {sd:.3f}",
     )  # fmt: skip
     axes.set(xlabel="y", ylabel="Density", ylim=(0.0, 0.62))
     axes.legend(frameon=False, fontsize=8, loc="upper left")

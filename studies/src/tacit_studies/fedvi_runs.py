@@ -27,7 +27,7 @@ MODES = tuple(SCHEDULES)
 NOISE_SD = 1.0
 PARTIES = {"mean": 10, "rugged": 3}
 VISITS = ((10, 30, 100, 300, 1000), (1, 10, 100))
-QUICK_VISITS = ((10, 100), (1, 10))
+QUICK_VISITS = ((10, 100), (1, 100))
 """Steps and draws of a visit that are compared."""
 COEFFICIENTS = ("α", "β₁", "β₂", "β₃")
 """The thesis's names of bias, cont_africa, rugged and cont_africa*rugged."""
