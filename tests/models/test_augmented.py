@@ -58,7 +58,7 @@ def learnt(model, parties, method, rounds=30):
 @pytest.mark.parametrize("kind", BOTH)
 def test_it_conforms(kind):
     found = check_model(BOTH[kind])
-    assert {"statistics", "predictive", "SimulatesOutcomes"} <= set(found)
+    assert {"statistics", "predictive", "SimulatesOutcomes", "ImpliedVariance"} <= set(found)
 
 
 @pytest.mark.parametrize("kind", BOTH)
@@ -131,6 +131,20 @@ def test_narrow_intervals_are_named(model):
     assert note is not None
     assert "too narrow" in note
     assert interval_note(make_plan(model, parties, method=NaturalVI())) is None
+
+
+@pytest.mark.parametrize(("kind", "wrong"), [("negative-binomial", 6.0), ("student", 0.5)])
+def test_a_wrong_constant_is_seen_and_a_right_one_is_not(kind, wrong):
+    right = BOTH[kind]
+    keys = {"dispersion": wrong, "max_count": 200} if right is COUNTS else {"scale": wrong}
+    records = parties_of(right, (4000,))["p0"]
+    eta, weights = records["x"] @ np.array([0.4, 0.8]), np.ones(4000)
+    for model, seen in ((right, False), (type(right)(NAMES, **keys), True)):
+        sums = model.dispersion_sums(eta, np.zeros(4000), records["y"], weights)
+        assert (float(sums.excess) ** 2 > 25.0 * float(sums.variance)) is seen
+        if seen:
+            assert float(sums.excess) > 0
+            assert "too narrow" in model.dispersion_words(1.5)
 
 
 def test_bad_settings_name_the_bound():

@@ -64,3 +64,14 @@ def squared_reach(layout: Layout) -> float:
     others = [feature for feature in layout if feature.kind != "level"]
     sizes = [min(1.0, max(abs(one.low), abs(one.high))) for one in others]
     return max(len(levels) + sum(size**2 for size in sizes), MIN_SQUARED_NORM)
+
+
+def unchecked(constant: str, distribution: str, *, private: bool) -> str:
+    """Caution about a declared constant that is not compared with the records."""
+    method = (
+        '"dp-scores", whose histogram shows it,' if private else '"natural", which compares them,'
+    )
+    return (
+        f"The declared {constant} is not compared with the records: if it is wrong, intervals are "
+        f"wrong by an unknown amount; use method = {method} or a NumPyro model with {distribution}."
+    )

@@ -26,9 +26,15 @@ from tacit.data.schema.layout import Layout
 from tacit.errors import ConfigError
 from tacit.expfam import Family, Gaussian, Natural
 from tacit.models.base import ModelSchema, Output, Records
-from tacit.models.capabilities import DataStart, DerivativeBounds
+from tacit.models.capabilities import DataStart, DerivativeBounds, DispersionSums
 from tacit.models.glm.base import ExplicitDerivatives
-from tacit.models.glm.counts import check_counts, checked_max_count, count_bounds, squared_reach
+from tacit.models.glm.counts import (
+    check_counts,
+    checked_max_count,
+    count_bounds,
+    squared_reach,
+    unchecked,
+)
 from tacit.models.glm.outcomes import NegativeBinomialLaw
 from tacit.models.polya_gamma import expected_weight
 from tacit.models.settings import NegativeBinomialSettings
@@ -69,6 +75,7 @@ class NegativeBinomialRegression(ExplicitDerivatives):
     serves: ClassVar[tuple[Output, ...]] = ("gaussian",)
     output: Output = "other"
     augmented: ClassVar[bool] = True
+    unchecked_kind: ClassVar[str] = "dispersion-not-checked"
 
     def __init__(
         self,
@@ -168,6 +175,34 @@ class NegativeBinomialRegression(ExplicitDerivatives):
             data_start=DataStart(predictor, slope, least, 0.25 * (most + r) * predictor),
             nonnegative_loss=True,
         )
+
+    def dispersion_sums(
+        self, eta: np.ndarray, variance: np.ndarray, y: np.ndarray, weights: np.ndarray
+    ) -> DispersionSums:
+        """k = (y − μ)² − y − (2y − μ)μ/r, the orthogonal polynomial of degree 2 in y.
+
+        E[k] = 0 and E[∂k/∂μ] = 0, so that estimating θ changes its mean only, by −(1 + 1/r)μ²
+        Var[η]. With V the variance of y and a = 1 + 2μ/r, E[k²] = 2V²(1 + 1/r) and E[k³] = (1 +
+        1/r)(8V³(1 + 2/r) + 4V²a²). For r = ∞ these are the terms of Poisson regression.
+        """
+        mean, r = self.inverse_link(eta), self.dispersion
+        spread, slope, more = mean + mean * mean / r, 1.0 + 2.0 * mean / r, 1.0 + 1.0 / r
+        excess = weights @ ((y - mean) ** 2 - y - (2.0 * y - mean) * mean / r)
+        excess = excess + more * (weights * mean * mean) @ variance
+        square = weights * spread * spread
+        third = more * np.sum(square * (8.0 * spread * (1.0 + 2.0 / r) + 4.0 * slope**2))
+        return DispersionSums(excess, 2.0 * more * np.sum(square), third, weights @ spread)
+
+    def dispersion_words(self, ratio: float) -> str:
+        known = "narrow" if ratio > 1 else "wide"
+        return (
+            f"counts vary {ratio:.3g} times as much as the declared dispersion says, so that "
+            f"intervals are too {known}: declare a {'smaller' if ratio > 1 else 'larger'} "
+            "dispersion, or use a NumPyro model with NegativeBinomial2, which infers it"
+        )
+
+    def unchecked_dispersion(self, *, private: bool) -> str:
+        return unchecked("dispersion", "NegativeBinomial2", private=private)
 
     def outcome_law(self) -> NegativeBinomialLaw:
         """p(y | x, θ), for private scores."""

@@ -22,8 +22,9 @@ from tacit.errors import ConfigError
 from tacit.expfam import Family, Gaussian, Natural
 from tacit.expfam.gaussian import Free
 from tacit.models.base import ModelSchema, Output, Records
+from tacit.models.capabilities import DispersionSums
 from tacit.models.glm.base import TINY_VARIANCE, ExplicitDerivatives
-from tacit.models.glm.counts import squared_reach
+from tacit.models.glm.counts import squared_reach, unchecked
 from tacit.models.glm.outcomes import StudentLaw
 from tacit.models.settings import StudentSettings
 from tacit.models.simulate import gaussian_outcomes
@@ -62,6 +63,7 @@ class StudentRegression(ExplicitDerivatives):
     serves: ClassVar[tuple[Output, ...]] = ("gaussian",)
     output: Output = "other"
     augmented: ClassVar[bool] = True
+    unchecked_kind: ClassVar[str] = "noise-sd-not-checked"
     quadrature_nodes: int = 32
 
     def __init__(
@@ -141,6 +143,36 @@ class StudentRegression(ExplicitDerivatives):
         """The norm of (s·x, ω·xxᵀ) for weight 1, y = σ, and a typical x."""
         square = squared_reach(self.layout)
         return math.sqrt(square * (1.0 + square / self.scale**2)) / self.scale
+
+    def dispersion_sums(
+        self, eta: np.ndarray, variance: np.ndarray, y: np.ndarray, weights: np.ndarray
+    ) -> DispersionSums:
+        """k = (ν + 1)u − 1 with u = z²/(ν + z²) and z = (y − η)/σ: the score of log σ.
+
+        u ~ Beta(½, ν/2), which gives E[k²] = 2ν/(ν + 3) and E[k³] = 8ν(ν − 1)/((ν + 3)(ν + 5)).
+        Estimating θ changes the mean of k by −(ν + 1)(ν + 2)/((ν + 3)(ν + 5))·Var[η]/σ². A noise
+        variance that is c times the declared one gives k the mean ν/(ν + 3)·(c − 1), for c near 1.
+        """
+        nu, count = self.df, np.sum(weights)
+        square = ((y - eta) / self.scale) ** 2
+        excess = weights @ ((nu + 1.0) * square / (nu + square) - 1.0)
+        share = (nu + 1.0) * (nu + 2.0) / ((nu + 3.0) * (nu + 5.0))
+        excess = excess + share * (weights @ variance) / self.scale**2
+        third = 8.0 * nu * (nu - 1.0) / ((nu + 3.0) * (nu + 5.0)) * count
+        weight = nu / (nu + 3.0) * count
+        return DispersionSums(excess, 2.0 * weight, third, weight)
+
+    def dispersion_words(self, ratio: float) -> str:
+        known = "narrow" if ratio > 1 else "wide"
+        return (
+            f"residuals vary about {max(ratio, 0.0):.3g} times as much as the declared scale and "
+            f"df say, so that intervals are too {known}: declare a "
+            f"{'larger' if ratio > 1 else 'smaller'} scale, or use a NumPyro model with StudentT, "
+            "which infers it"
+        )
+
+    def unchecked_dispersion(self, *, private: bool) -> str:
+        return unchecked("scale", "StudentT", private=private)
 
     def outcome_law(self) -> StudentLaw:
         """p(y | x, θ), for private scores."""
