@@ -1,7 +1,14 @@
-"""Families of posteriors: Gaussian with a diagonal or full covariance, Dirichlet and gamma."""
+"""Families of posteriors: Gaussian (diagonal or full), Dirichlet, gamma, Bernoulli, categorical."""
 
 from __future__ import annotations
 
-from tacit.expfam import Dirichlet, FullGaussian, Gamma, MeanFieldGaussian
+from tacit.expfam import (
+    Bernoulli,
+    Categorical,
+    Dirichlet,
+    FullGaussian,
+    Gamma,
+    MeanFieldGaussian,
+)
 
-__all__ = ["Dirichlet", "FullGaussian", "Gamma", "MeanFieldGaussian"]
+__all__ = ["Bernoulli", "Categorical", "Dirichlet", "FullGaussian", "Gamma", "MeanFieldGaussian"]

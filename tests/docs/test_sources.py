@@ -12,7 +12,7 @@ from pages import ROOT
 from tacit.cli.main import app
 
 PAGE = (ROOT / "docs/sources.md").read_text(encoding="utf-8")
-STATES = ("yes", "differs", "partly", "missing", "left out", "background")
+STATES = ("yes", "differs", "not possible here", "left out", "background")
 
 
 def rows() -> list[list[str]]:
@@ -66,7 +66,7 @@ def test_a_wrong_name_would_be_found(name):
 def test_a_state_says_whether_there_is_something_to_name():
     for place, item, state, where, reason in rows():
         assert state in STATES, (place, item)
-        absent = state in ("missing", "left out", "background")
+        absent = state in ("left out", "background")
         assert (where == "–") == absent, (place, item)
         assert reason or state in ("yes", "background"), f"{place}, {item}: no reason"
 

@@ -40,11 +40,21 @@ def gamma_log_density(theta, *, shape, rate):
     return stats.gamma.logpdf(theta, shape, scale=1 / rate).sum(axis=-1)
 
 
+def bernoulli_log_density(theta, *, probability):
+    return stats.bernoulli.logpmf(theta, probability).sum(axis=-1)
+
+
+def categorical_log_density(theta, *, probability):
+    return stats.multinomial(1, probability / probability.sum()).logpmf(theta)
+
+
 LOG_DENSITY = {
     "mean-field": normal_log_density,
     "full": full_log_density,
     "dirichlet": dirichlet_log_density,
     "gamma": gamma_log_density,
+    "bernoulli": bernoulli_log_density,
+    "categorical": categorical_log_density,
 }
 
 
@@ -65,6 +75,10 @@ USUAL = {
     ),
     "dirichlet": st.fixed_dictionaries({"concentration": numbers(0.3, 40)}),
     "gamma": st.fixed_dictionaries({"shape": numbers(0.3, 40), "rate": numbers(0.1, 20)}),
+    "bernoulli": st.fixed_dictionaries({"probability": numbers(0.05, 0.95)}),
+    "categorical": st.fixed_dictionaries(
+        {"probability": numbers(0.1, 1.0).map(lambda values: values / values.sum())}
+    ),
 }
 
 
@@ -201,9 +215,21 @@ def test_just_inside_the_boundary_is_proper(family, natural):
     assert family.is_proper(natural)
 
 
-def test_only_the_dirichlet_has_a_proper_factor_of_one():
+def test_only_on_bounded_sets_the_factor_of_one_is_proper():
     families = [make_family(kind, 2) for kind in FAMILIES]
-    assert [family.kind for family in families if family.is_proper(family.zero())] == ["dirichlet"]
+    proper = [family.kind for family in families if family.is_proper(family.zero())]
+    assert proper == ["dirichlet", "bernoulli", "categorical"]
+
+
+@pytest.mark.parametrize("kind", ["bernoulli", "categorical"])
+def test_large_log_odds_neither_overflow_nor_vanish(kind):
+    family = make_family(kind, 2)
+    for sign in (-1.0, 1.0):
+        q = {"linear": np.full(family.shapes["linear"], sign * 800.0)}
+        assert family.is_proper(q)
+        assert np.isfinite(family.log_partition(q))
+        assert np.all(np.isfinite(family.mean(q)["linear"]))
+        assert float(family.entropy(q)) == pytest.approx(0.0, abs=1e-10)
 
 
 @given(first=USUAL["full"], second=USUAL["full"])

@@ -3,12 +3,15 @@
 from tacit.arrays import namespace
 from tacit.errors import ConfigError
 from tacit.expfam.base import Family, Mean, Natural, check_arrays, check_integers
+from tacit.expfam.bernoulli import Bernoulli
+from tacit.expfam.categorical import Categorical
 from tacit.expfam.dirichlet import Dirichlet, Dirichlets
 from tacit.expfam.gamma import Gamma
 from tacit.expfam.gaussian import FullGaussian, Gaussian, MeanFieldGaussian
 
 FAMILIES: dict[str, type[Family]] = {
-    family.kind: family for family in (MeanFieldGaussian, FullGaussian, Dirichlet, Gamma)
+    family.kind: family
+    for family in (MeanFieldGaussian, FullGaussian, Dirichlet, Gamma, Bernoulli, Categorical)
 }
 
 
@@ -25,6 +28,8 @@ def make_family(kind: str, dimension: int) -> Family:
 
 __all__ = [
     "FAMILIES",
+    "Bernoulli",
+    "Categorical",
     "Dirichlet",
     "Dirichlets",
     "Family",

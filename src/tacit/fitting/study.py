@@ -22,7 +22,7 @@ from tacit.errors import ConfigError, DataError
 from tacit.models import Model, ModelSchema, Records
 from tacit.models.base import OUTCOMES
 from tacit.models.registry import DEFAULT_KINDS, build, model_class, model_kinds, settings_class
-from tacit.models.settings import AutoModel, LinearSettings, ModelSettings, PoissonSettings
+from tacit.models.settings import AutoModel, LinearSettings, ModelSettings
 from tacit.results.raw_records import prepared_records
 from tacit.support.table_reader import read_table
 from tacit.support.tables import given
@@ -187,7 +187,7 @@ def _of_formula(
         person=person,
         held_out=share,
         private=private,
-        counts=isinstance(settings, PoissonSettings),
+        counts=settings.counts,
         numeric=numeric,
         seed=seed,
     )
@@ -244,12 +244,15 @@ def _built(settings: ModelSettings, federation: Federation, private: bool) -> Mo
             f"family = {kind!r}, but outcome {federation.outcome!r} is "
             f"{OUTCOMES[federation.output]}; use family = {DEFAULT_KINDS[federation.output]!r}"
         )
-    if isinstance(settings, LinearSettings):
-        if settings.noise_sd is not None:
-            noise_sd = settings.noise_sd / _outcome_scale(federation)
-            settings = msgspec.structs.replace(settings, noise_sd=noise_sd)
-        elif not private:
-            _refuse_exact(federation)
+    if isinstance(settings, LinearSettings) and settings.noise_sd is None and not private:
+        _refuse_exact(federation)
+    scaled = {
+        key: getattr(settings, key) / _outcome_scale(federation)
+        for key in settings.in_outcome_units
+        if getattr(settings, key) is not None
+    }
+    if scaled:
+        settings = msgspec.structs.replace(settings, **scaled)
     return build(model_class(kind), settings, ModelSchema.of(federation))
 
 

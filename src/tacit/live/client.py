@@ -7,13 +7,15 @@ import contextlib
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tacit.expfam import Family, Natural
-from tacit.fitting.result import Fit
 from tacit.live.protocol.codec import Encoding
 from tacit.live.session import AsyncSession, Introduction, Turn, open_session
 from tacit.live.transport.tls import Credentials
+
+if TYPE_CHECKING:  # a party that brings its own computation needs no data frames
+    from tacit.fitting.result import Fit
 
 
 class Session:

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from tacit.models.glm.base import GeneralisedLinear, LinearPredictor
     from tacit.models.glm.linear import LinearRegression
     from tacit.models.glm.logistic import LogisticRegression
+    from tacit.models.glm.negative_binomial import NegativeBinomialRegression
     from tacit.models.glm.poisson import PoissonRegression
     from tacit.models.glm.softmax import SoftmaxRegression
+    from tacit.models.glm.student import StudentRegression
     from tacit.models.lda.model import TopicModel
     from tacit.models.mixture.model import GaussianMixture
     from tacit.models.normal_mean import NormalMean
@@ -31,6 +33,7 @@ _HOMES = {
     "ConjugateGaussian": "capabilities",
     "FactorModel": "factors",
     "GaussianMixture": "mixture.model",
+    "NegativeBinomialRegression": "glm.negative_binomial",
     "NormalMean": "normal_mean",
     "GeneralisedLinear": "glm.base",
     "LinearPredictor": "glm.base",
@@ -43,6 +46,7 @@ _HOMES = {
     "PriorSettings": "settings",
     "Records": "base",
     "SoftmaxRegression": "glm.softmax",
+    "StudentRegression": "glm.student",
     "TopicModel": "lda.model",
     "from_numpyro": "numpyro.model",
     "register": "registry",
@@ -61,12 +65,14 @@ __all__ = [
     "Model",
     "ModelSchema",
     "ModelSettings",
+    "NegativeBinomialRegression",
     "NeuralNetwork",
     "NormalMean",
     "PoissonRegression",
     "PriorSettings",
     "Records",
     "SoftmaxRegression",
+    "StudentRegression",
     "TopicModel",
     "from_numpyro",
     "register",

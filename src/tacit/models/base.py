@@ -188,6 +188,10 @@ class Model(abc.ABC):
     """False if single coordinates have no meaning; results then do not list them."""
     uncalibrated: ClassVar[str | None] = None
     """Known error of the intervals of this model, in one sentence."""
+    augmented: ClassVar[bool] = False
+    """True if `statistics` average over latent variables that are added to make the model
+    conjugate. A q made from them is narrower than the posterior.
+    """
     mixes: bool = False
     """True if the likelihood of a record is a mixture, whose posterior may have several modes."""
     user_program: ClassVar[bool] = False

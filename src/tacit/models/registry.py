@@ -42,6 +42,10 @@ SHIPPED = {
     "softmax": Entry("tacit.models.glm.softmax:SoftmaxRegression", "SoftmaxSettings"),
     "linear": Entry("tacit.models.glm.linear:LinearRegression", "LinearSettings"),
     "poisson": Entry("tacit.models.glm.poisson:PoissonRegression", "PoissonSettings"),
+    "negative-binomial": Entry(
+        "tacit.models.glm.negative_binomial:NegativeBinomialRegression", "NegativeBinomialSettings"
+    ),
+    "student": Entry("tacit.models.glm.student:StudentRegression", "StudentSettings"),
     "normal-mean": Entry("tacit.models.normal_mean:NormalMean", "NormalMeanSettings"),
     "neural-network": Entry("tacit.models.bnn:NeuralNetwork", "NeuralNetworkSettings"),
     "numpyro": Entry("tacit.models.numpyro.model:NumPyroModel", "NumPyroSettings"),

@@ -22,6 +22,10 @@ class ModelSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
     place: ClassVar[str] = "model"
     needs_outcome: ClassVar[bool] = True
     """False for a model of the columns themselves."""
+    counts: ClassVar[bool] = False
+    """True if the outcome is a count, which is not rescaled."""
+    in_outcome_units: ClassVar[tuple[str, ...]] = ()
+    """Keys in units of the outcome, which are divided by its scale."""
     renamed: ClassVar[Mapping[str, str]] = {
         "largest": "max_count",
         "program": "function",
@@ -74,6 +78,7 @@ class SoftmaxSettings(RegressionSettings, frozen=True, kw_only=True, tag="softma
 class LinearSettings(RegressionSettings, frozen=True, kw_only=True, tag="linear"):
     """Linear regression, for a numeric outcome."""
 
+    in_outcome_units: ClassVar[tuple[str, ...]] = ("noise_sd",)
     noise_sd: StandardDeviation | None = None
     """Standard deviation of the outcome around its mean; by default unknown and inferred."""
 
@@ -88,8 +93,38 @@ class NormalMeanSettings(PriorSettings, frozen=True, kw_only=True, tag="normal-m
 class PoissonSettings(RegressionSettings, frozen=True, kw_only=True, tag="poisson"):
     """Poisson regression, for an outcome that is a count."""
 
+    counts: ClassVar[bool] = True
     max_count: Annotated[float, Meta(ge=1)] | None = None
     """Upper bound on the counts; by default the declared high of the outcome."""
+
+
+class NegativeBinomialSettings(
+    RegressionSettings, frozen=True, kw_only=True, tag="negative-binomial"
+):
+    """Negative binomial regression with known dispersion, for counts that vary more than Poisson
+    counts.
+    """
+
+    advice: ClassVar[Mapping[str, str]] = {
+        "dispersion": "give r of the variance μ + μ²/r, e.g. 2.0; if it is unknown, use a NumPyro "
+        "model with NegativeBinomial2"
+    }
+
+    counts: ClassVar[bool] = True
+    dispersion: StandardDeviation
+    """The r in the variance μ + μ²/r of counts with mean μ."""
+    max_count: Annotated[float, Meta(ge=1)] | None = None
+    """Upper bound on the counts; by default the declared high of the outcome."""
+
+
+class StudentSettings(RegressionSettings, frozen=True, kw_only=True, tag="student"):
+    """Linear regression with Student-t noise of known scale, for an outcome with outliers."""
+
+    in_outcome_units: ClassVar[tuple[str, ...]] = ("scale",)
+    df: Annotated[float, Meta(gt=2)] = 4.0
+    """Degrees of freedom of the noise, more than 2."""
+    scale: StandardDeviation = 1.0
+    """Scale of the noise; its standard deviation is scale·√(df/(df − 2))."""
 
 
 class NeuralNetworkSettings(ModelSettings, frozen=True, kw_only=True, tag="neural-network"):

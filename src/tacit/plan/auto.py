@@ -47,8 +47,11 @@ def _counts(model: Model) -> bool:
 
 
 REASONS: tuple[tuple[Callable[[Case], bool], str], ...] = (
-    (lambda case: isinstance(case.model, Coefficients) and not isinstance(case.model, Scores),
+    (lambda case: isinstance(case.model, Coefficients) and not isinstance(case.model, Scores)
+     and case.model.dimension > len(case.model.layout),
      "the noise of model {model} is unknown; declare noise_sd if it is known"),
+    (lambda case: isinstance(case.model, Coefficients) and not isinstance(case.model, Scores),
+     "model {model} has no bounded score"),
     (lambda case: not isinstance(case.model, Scores),
      "model {model} is not a generalised linear model"),
     (lambda case: not _counts(case.model),

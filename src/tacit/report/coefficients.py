@@ -12,7 +12,12 @@ from tacit.results.shown import to_precision
 from tacit.results.summary import Coefficient, PartyResult, Result
 from tacit.results.text import interaction_lines, table_rows
 
-RATIOS = {"logistic": "Odds ratio", "softmax": "Odds ratio", "poisson": "Rate ratio"}
+RATIOS = {
+    "logistic": "Odds ratio",
+    "softmax": "Odds ratio",
+    "poisson": "Rate ratio",
+    "negative-binomial": "Rate ratio",
+}
 """Name of exp(coefficient), by model."""
 
 

@@ -14,7 +14,7 @@ from tacit.plan.explain import Explanation, Row
 
 Barrier = Literal["none", "party", "sum"]
 
-WIDTH, LANE, TOP = 1000, 54, 112
+WIDTH, LANE, TOP = 1050, 54, 112
 PARTY_X, BARRIER_PARTY, SERVER_X, BARRIER_SUM, SEEN_X = 24, 212, 250, 412, 440
 # Selectors begin with the drawing's class: a style in an inline SVG applies to the whole page.
 _STYLE = """
@@ -135,7 +135,7 @@ def _lane(row: Row, y: int, *, whole: bool) -> list[str]:
     ]
 
 
-def _shortened(text: str, most: int = 52) -> str:
+def _shortened(text: str, most: int = 62) -> str:
     return text if len(text) <= most else text[: most - 1].rsplit(" ", 1)[0] + " …"
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from tacit.methods import Clipped, PrivateMethod
 from tacit.methods.natural.wide import WideSolver
+from tacit.methods.statistics.method import ExpectedStatistics, PrivateStatistics
 from tacit.models.capabilities import LearnsScale
 from tacit.plan.plan import Plan
 
@@ -134,13 +135,23 @@ WITHOUT_CORRELATIONS = (
 )
 
 
+AUGMENTED = (
+    "Intervals are too narrow: method {method!r} treats latent variables that make the model "
+    "conjugate as independent of its parameters, which can halve standard deviations; use method "
+    "= 'auto' for intervals."
+)
+
+
 def interval_note(plan: Plan) -> str | None:
     """What the intervals of a run do not include, or None."""
-    if plan.guarantee is None:
+    own = plan.model.uncalibrated
+    private = plan.guarantee is not None
+    if plan.model.augmented and isinstance(plan.method, ExpectedStatistics | PrivateStatistics):
+        own = AUGMENTED.format(method=plan.method.kind)
+    if not private:
         wide = isinstance(plan.rules.solver, WideSolver)
-        return WITHOUT_CORRELATIONS if wide else plan.model.uncalibrated
+        return WITHOUT_CORRELATIONS if wide else own
     assert isinstance(plan.method, PrivateMethod)
-    if not plan.method.knows_noise(plan.family):
-        own = plan.model.uncalibrated
-        return TOO_NARROW if own is None else f"{own} {TOO_NARROW}"
-    return None
+    if plan.method.knows_noise(plan.family):
+        return own if plan.model.augmented else None
+    return TOO_NARROW if own is None else f"{own} {TOO_NARROW}"

@@ -11,6 +11,8 @@ TITLES = {
     "linear": "Linear regression",
     "linear-unknown-noise": "Linear regression",
     "poisson": "Poisson regression",
+    "negative-binomial": "Negative binomial regression",
+    "student": "Student-t regression",
     "normal-mean": "Mean of a normal",
     "neural-network": "Neural network",
     "numpyro": "NumPyro model",

@@ -15,9 +15,8 @@ from typing import Any
 from tacit.errors import ConfigError
 from tacit.run.config import MAX_SEED
 from tacit_studies import Progress
-from tacit_studies.fedvi_figures import plot_bands, plot_loss
+from tacit_studies.fedvi_figures import plot_bands, plot_goal, plot_loss, plot_visits
 from tacit_studies.fedvi_runs import (
-    MODES,
     NOISE_SD,
     Experiment,
     Trace,
@@ -26,6 +25,7 @@ from tacit_studies.fedvi_runs import (
     gradient_method,
     mean_experiment,
     rugged_experiment,
+    visit_experiment,
 )
 from tacit_studies.fedvi_tables import (
     damping_table,
@@ -37,6 +37,7 @@ from tacit_studies.fedvi_tables import (
     published_scales,
     table_4_1,
     table_4_2,
+    visit_table,
 )
 from tacit_studies.page import Picture
 from tacit_studies.write import make_folder, write_study
@@ -58,10 +59,10 @@ def reproduce(
     make_folder(out)
     mean = mean_experiment(seed=seed, quick=quick)
     rugged = rugged_experiment(seed=seed, quick=quick)
-    found = _run_all((mean, rugged, damping_experiment(rugged)), seed, progress)
-    by_mean, by_rugged, by_damping = (
-        [trace for trace in found if trace.experiment == name]
-        for name in ("mean", "rugged", "damping")
+    studied = (mean, rugged, damping_experiment(rugged), visit_experiment(mean, quick=quick))
+    found = _run_all(studied, seed, progress)
+    by_mean, by_rugged, by_damping, by_visit = (
+        [trace for trace in found if trace.experiment == experiment.name] for experiment in studied
     )
     gradient = labelled(by_rugged, "GradientVI, mean-field")
     tables = [
@@ -70,14 +71,17 @@ def reproduce(
         full_table(rugged, by_rugged),
         exchange_table((mean, rugged), [*by_mean, *by_rugged]),
         damping_table(by_damping),
+        visit_table(by_visit),
         published_means(mean),
         published_scales(rugged),
         noise_table(rugged),
     ]
     figures = [
+        (Picture("goal.png", _GOAL, narrow=True), plot_goal(mean)),
         (Picture("loss-mean.png", _LOSS.format("10 parties, 10,000 records")), plot_loss(by_mean)),
         (Picture("loss-rugged.png", _LOSS.format("3 parties, 170 records")), plot_loss(by_rugged)),
         (Picture("bands.png", _BANDS), plot_bands(rugged, gradient)),
+        (Picture("visits.png", _VISITS, narrow=True), plot_visits(by_visit)),
     ]
     command = f"tacit reproduce fedvi --seed {seed}{' --quick' if quick else ''}"
     method = gradient_method(quick=quick)
@@ -101,6 +105,15 @@ def reproduce(
     return result
 
 
+_GOAL = (
+    "Data and goal of the proof of concept (the thesis's Fig. 4.1): histogram of the 10,000 draws, "
+    "the density that they come from, its mean, and the exact posterior of the mean, scaled to the "
+    "height of the panel."
+)
+_VISITS = (
+    "Loss above its minimum after five sequential rounds, against the steps of a visit, for three "
+    "numbers of draws per step. Gaussian mean, 10 parties."
+)
 _LOSS = (
     "Loss (negative ELBO) above its minimum against exchanges, {}. A line ends where it first "
     "meets 1e−8 nats; a synchronous one has a point a round."
@@ -123,10 +136,10 @@ def _summary(quick: bool) -> str:
 
 
 def _run_all(studied: Sequence[Experiment], seed: int, progress: Progress | None) -> list[Trace]:
-    total = sum(len(experiment.settings) for experiment in studied) * len(MODES)
+    total = sum(len(experiment.settings) * len(experiment.modes) for experiment in studied)
     found: list[Trace] = []
     for experiment in studied:
-        for setting, mode in product(experiment.settings, MODES):
+        for setting, mode in product(experiment.settings, experiment.modes):
             if progress is not None:
                 progress(len(found), total, f"{experiment.title}: {setting.label}, {mode}")
             found.append(follow(experiment, setting, mode, seed=seed))

@@ -11,6 +11,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from tacit.expfam.gaussian import Gaussian
+from tacit.methods import GradientVI
 from tacit.results import exact_posterior
 from tacit.results.figures import BLUE, GREY, INK, VERMILION, canvas, plain
 from tacit.results.figures import title_and_subtitle as title
@@ -26,6 +27,61 @@ LOOKS = {
 FLOOR = 1e-8
 NORMAL_90 = 1.6448536269514722
 GROUPS = (("Africa", 1.0, VERMILION), ("elsewhere", 0.0, BLUE))
+
+
+def plot_goal(experiment: Experiment) -> Figure:
+    """The draws, the density they come from, its mean, and the exact posterior of the mean."""
+    y = experiment.records["y"]
+    mean, covariance = exact_posterior(experiment.model, [experiment.records])
+    sd = float(np.sqrt(covariance[0, 0]))
+    grid = np.linspace(y.min(), y.max(), 400)
+    near = mean[0] + sd * np.linspace(-4.0, 4.0, 80)
+    figure = canvas(5.4, 3.6)
+    axes = figure.subplots()
+    plain(axes)
+    axes.hist(y, bins=60, density=True, color=GREY, alpha=0.35, label=f"{len(y):,} draws")
+    axes.plot(grid, _normal(grid, 5.0, 1.0), color=BLUE, linewidth=1.8, label="N(5, 1)")
+    axes.axvline(5.0, color=VERMILION, linestyle="--", linewidth=1.4, label="goal: the mean, 5")
+    height = _normal(near, float(mean[0]), sd)
+    axes.fill_between(
+        near, 0.4 * height / height.max(), color=GREEN, alpha=0.6, linewidth=0,
+        label=f"posterior: {mean[0]:.3f} ± {sd:.3f}",
+    )  # fmt: skip
+    axes.set(xlabel="y", ylabel="Density", ylim=(0.0, 0.62))
+    axes.legend(frameon=False, fontsize=8, loc="upper left")
+    title(axes, "Data and goal", f"{len(experiment.parties)} parties, prior N(0, 1)")
+    return figure
+
+
+def plot_visits(found: Sequence[Trace]) -> Figure:
+    """Loss at the end against the steps of a visit: a line per number of draws."""
+    figure = canvas(5.4, 3.6)
+    axes = figure.subplots()
+    plain(axes)
+    methods = [trace.setting.method for trace in found]
+    for draws, colour in zip(visit_draws(found), (BLUE, VERMILION, GREEN), strict=False):
+        ends = [
+            (method.steps, max(float(trace.excess[-1]), FLOOR))
+            for trace, method in zip(found, methods, strict=True)
+            if isinstance(method, GradientVI) and method.draws == draws
+        ]
+        steps, excess = zip(*sorted(ends), strict=True)
+        axes.plot(steps, excess, color=colour, marker="o", markersize=4, label=f"draws: {draws}")
+    axes.set(xscale="log", yscale="log", xlabel="Steps per visit")
+    axes.set_ylabel("Loss above its minimum (nats)")
+    axes.legend(frameon=False, fontsize=9)
+    title(axes, "Steps and draws", f"{found[0].exchanges[-1]} exchanges, sequential")
+    return figure
+
+
+def visit_draws(found: Sequence[Trace]) -> list[int]:
+    """The numbers of draws that were compared."""
+    methods = (trace.setting.method for trace in found)
+    return sorted({method.draws for method in methods if isinstance(method, GradientVI)})
+
+
+def _normal(at: np.ndarray, mean: float, sd: float) -> np.ndarray:
+    return np.exp(-0.5 * ((at - mean) / sd) ** 2) / (sd * np.sqrt(2.0 * np.pi))
 
 
 def plot_loss(found: Sequence[Trace]) -> Figure:

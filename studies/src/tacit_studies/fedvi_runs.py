@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
@@ -25,6 +26,9 @@ from tacit.server.state import Log, ServerState
 MODES = tuple(SCHEDULES)
 NOISE_SD = 1.0
 PARTIES = {"mean": 10, "rugged": 3}
+VISITS = ((10, 30, 100, 300, 1000), (1, 10, 100))
+QUICK_VISITS = ((10, 100), (1, 100))
+"""Steps and draws of a visit that are compared."""
 COEFFICIENTS = ("α", "β₁", "β₂", "β₃")
 """The thesis's names of bias, cont_africa, rugged and cont_africa*rugged."""
 
@@ -50,6 +54,7 @@ class Experiment:
     model: Model
     parties: dict[str, Records]
     settings: tuple[Setting, ...]
+    modes: tuple[str, ...] = MODES
 
     @property
     def records(self) -> Records:
@@ -93,9 +98,10 @@ class Trace:
         return int(self.exchanges[inside[0]]) if len(inside) else None
 
 
-def gradient_method(*, quick: bool) -> GradientVI:
+def gradient_method(*, quick: bool, steps: int | None = None, draws: int = 10) -> GradientVI:
     """Adam as the thesis did: 1000 steps and 10 draws a visit; 100 steps when quick."""
-    return GradientVI(steps=100 if quick else 1000, draws=10, learning_rate=0.05, dtype="float64")
+    steps = steps or (100 if quick else 1000)
+    return GradientVI(steps=steps, draws=draws, learning_rate=0.05, dtype="float64")
 
 
 def mean_experiment(*, seed: int, quick: bool) -> Experiment:
@@ -160,6 +166,25 @@ def damping_experiment(rugged: Experiment) -> Experiment:
         for name, rho in (("1", 1.0), ("1/2", 0.5), ("1/3", 1 / 3))
     )
     return replace(rugged, name="damping", title="Damping", settings=settings)
+
+
+def visit_experiment(mean: Experiment, *, quick: bool) -> Experiment:
+    """The Gaussian mean with several numbers of steps and draws per visit, sequential only.
+
+    The regression is no use here: its expectations are in closed form, so that nothing is drawn.
+    """
+    settings = tuple(
+        Setting(
+            label=f"{steps} steps, {draws} draws",
+            family="mean-field",
+            method=gradient_method(quick=quick, steps=steps, draws=draws),
+            rounds=5,
+            damping=1.0,
+        )
+        for steps, draws in product(*(QUICK_VISITS if quick else VISITS))
+    )
+    title = "Steps and draws"
+    return replace(mean, name="visit", title=title, settings=settings, modes=("sequential",))
 
 
 def follow(experiment: Experiment, setting: Setting, mode: str, *, seed: int) -> Trace:

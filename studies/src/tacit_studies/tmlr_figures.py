@@ -195,18 +195,19 @@ def _explain(figure: Figure, found: Sequence[Series]) -> None:
                 label=label,
             )
         )
-    marks.append(
-        Line2D(
-            [],
-            [],
-            color=GREY,
-            linestyle="none",
-            marker="D",
-            markerfacecolor="white",
-            markersize=6,
-            label="end of the paper's curve",
+    if any(line.get_marker() == "D" for axes in figure.axes for line in axes.lines):
+        marks.append(
+            Line2D(
+                [],
+                [],
+                color=GREY,
+                linestyle="none",
+                marker="D",
+                markerfacecolor="white",
+                markersize=6,
+                label="end of the paper's curve",
+            )
         )
-    )
     columns = 2 if figure.get_figwidth() < 8 else 3 if figure.get_figwidth() < 12 else 4
     place = "outside lower center"
     figure.legend(handles=marks, loc=place, ncols=columns, frameon=False, fontsize=9)

@@ -14,15 +14,13 @@ from tacit.expfam import Family, Gaussian, Natural
 from tacit.models.base import Output, Records
 from tacit.models.capabilities import DataStart, DerivativeBounds
 from tacit.models.glm.base import ExplicitDerivatives
+from tacit.models.glm.counts import squared_reach
 from tacit.models.glm.outcomes import BernoulliLaw
 from tacit.models.polya_gamma import expected_weight
 from tacit.models.scores import ScoreLikelihood
 from tacit.models.settings import LogisticSettings
 from tacit.models.simulate import bernoulli_outcomes
 from tacit.models.statistics import Working
-
-MIN_SQUARED_NORM = 1e-6
-"""Minimum of r², for columns that are declared to be 0."""
 
 
 class LogisticRegression(ExplicitDerivatives):
@@ -46,6 +44,7 @@ class LogisticRegression(ExplicitDerivatives):
     Settings = LogisticSettings
     serves: ClassVar[tuple[Output, ...]] = ("bernoulli",)
     output: Output = "bernoulli"
+    augmented: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -95,10 +94,7 @@ class LogisticRegression(ExplicitDerivatives):
         r² counts 1 for the constant, 1 per categorical column and 1 per numeric column, or the
         square of its largest declared value if smaller.
         """
-        levels = {feature.source for feature in self.layout if feature.kind == "level"}
-        others = [feature for feature in self.layout if feature.kind != "level"]
-        sizes = [min(1.0, max(abs(one.low), abs(one.high))) for one in others]
-        square = max(len(levels) + sum(size**2 for size in sizes), MIN_SQUARED_NORM)
+        square = squared_reach(self.layout)
         return math.sqrt(0.25 * square * (1.0 + square / 16.0))
 
     def working(self, family: Family, q: Natural, records: Records) -> Working:

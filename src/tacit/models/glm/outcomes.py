@@ -157,3 +157,62 @@ class PoissonLaw(PredictorLaw):
     def sample(self, parameters: Array, key: Array) -> Array:
         rate = jnp.exp(jnp.clip(parameters, -LARGEST_LOG_RATE, math.log(1e9)))
         return jax.random.poisson(key, rate).astype(jnp.float64)
+
+
+class NegativeBinomialLaw(PredictorLaw):
+    """y with mean μ = e^η and variance μ + μ²/r."""
+
+    def __init__(
+        self, layout: Layout, pointwise: Callable[[Array, Array], Array], dispersion: float
+    ) -> None:
+        super().__init__(layout, pointwise)
+        self.dispersion = dispersion
+
+    def _mean(self, parameters: Array) -> Array:
+        return jnp.exp(jnp.clip(parameters, -LARGEST_LOG_RATE, LARGEST_LOG_RATE))
+
+    def proposal(self, parameters: Array) -> Proposal:
+        mean = self._mean(parameters)
+        sd = jnp.sqrt(mean + mean * mean / self.dispersion)
+        return Proposal(mean + 0.5, 1.2 * sd + 0.05, "count")
+
+    def distribution(self, parameters: Array, outcome: Array) -> tuple[Array, Array]:
+        """P(Y ≤ y) = I_p(r, y + 1) with p = r/(r + μ)."""
+        place = self.dispersion / (self.dispersion + self._mean(parameters))
+        within = jax.scipy.special.betainc(self.dispersion, jnp.maximum(outcome, 0.0) + 1.0, place)
+        mass = jnp.exp(self.pointwise(parameters, outcome))
+        return jnp.maximum(within - mass, 0.0), within
+
+    def sample(self, parameters: Array, key: Array) -> Array:
+        first, second = jax.random.split(key)
+        weight = jax.random.gamma(first, self.dispersion, (), jnp.float64) / self.dispersion
+        rate = jnp.minimum(self._mean(parameters) * weight, 1e9)
+        return jax.random.poisson(second, rate).astype(jnp.float64)
+
+
+class StudentLaw(PredictorLaw):
+    """y = η + scale·e with e ~ Student-t of `df` degrees of freedom."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        pointwise: Callable[[Array, Array], Array],
+        df: float,
+        scale: float,
+    ) -> None:
+        super().__init__(layout, pointwise)
+        self.df, self.scale = df, scale
+
+    def proposal(self, parameters: Array) -> Proposal:
+        """Student's t of 2 degrees of freedom, whose tails are heavier."""
+        return Proposal(parameters, jnp.full_like(parameters, self.scale), "real")
+
+    def distribution(self, parameters: Array, outcome: Array) -> tuple[Array, Array]:
+        """P(Y ≤ y) = 1 − ½I(ν/2, ½) at ν/(ν + z²) for z > 0."""
+        z = (outcome - parameters) / self.scale
+        tail = 0.5 * jax.scipy.special.betainc(0.5 * self.df, 0.5, self.df / (self.df + z * z))
+        end = jnp.where(z > 0, 1.0 - tail, tail)
+        return end, end
+
+    def sample(self, parameters: Array, key: Array) -> Array:
+        return parameters + self.scale * jax.random.t(key, self.df, (), jnp.float64)

@@ -10,11 +10,12 @@ import numpy as np
 
 from tacit.arrays import Array, namespace, special
 from tacit.data.schema.layout import Layout
-from tacit.errors import ConfigError, DataError
+from tacit.errors import ConfigError
 from tacit.models.base import ModelSchema, Output, Records
 from tacit.models.capabilities import DataStart, DerivativeBounds, DispersionSums
 from tacit.models.counts import PoissonVariance, poisson_sums
 from tacit.models.glm.base import ExplicitDerivatives
+from tacit.models.glm.counts import check_counts, checked_max_count, count_bounds
 from tacit.models.glm.outcomes import PoissonLaw
 from tacit.models.scores import ScoreLikelihood
 from tacit.models.settings import PoissonSettings
@@ -64,14 +65,7 @@ class PoissonRegression(PoissonVariance, ExplicitDerivatives):
         layout: Layout | None = None,
     ) -> None:
         super().__init__(names, prior_mean, prior_sd, layout)
-        if max_count is None:
-            raise ConfigError(
-                "model.max_count is missing; give an upper bound on the counts, e.g. "
-                "PoissonRegression(names, max_count=20)"
-            )
-        if not 1 <= max_count < math.inf:
-            raise ConfigError(f"model.max_count = {max_count}; it must be finite and at least 1")
-        self.max_count = float(max_count)
+        self.max_count = checked_max_count(max_count, type(self).__name__)
 
     @property
     def largest_rate(self) -> float:
@@ -80,7 +74,7 @@ class PoissonRegression(PoissonVariance, ExplicitDerivatives):
 
     @classmethod
     def build(cls, settings: PoissonSettings, schema: ModelSchema) -> PoissonRegression:
-        low, high = _count_bounds(settings, schema)
+        low, high = count_bounds(cls.kind, settings.max_count, schema)
         if not low >= 0:
             raise ConfigError(
                 f"model 'poisson' with a target from {low:g} on; counts are not negative: "
@@ -117,13 +111,7 @@ class PoissonRegression(PoissonVariance, ExplicitDerivatives):
         return namespace(y).log(y + 0.1)
 
     def check_records(self, party: str, records: Records) -> None:
-        y = np.asarray(records["y"], np.float64)
-        if not np.all((y >= 0) & (y <= self.max_count) & (y == np.round(y))):
-            raise DataError(
-                f"party {party!r}: y holds values other than whole numbers from 0 to "
-                f"{self.max_count:g}, which model 'poisson' needs; fix them, or declare "
-                "a larger max_count"
-            )
+        check_counts(party, records["y"], self.max_count, self.kind)
 
     def derivative_bounds(self) -> DerivativeBounds:
         """ℓ' = y − μ and −ℓ'' = μ up to the largest rate; at η₀ = log(y + 0.1), μ is y + 0.1."""
@@ -206,21 +194,3 @@ class PoissonLikelihood(ScoreLikelihood):
 
     def variance(self, eta: Array, reach: Array) -> Array:
         return self._rate(eta)
-
-
-def _count_bounds(settings: PoissonSettings, schema: ModelSchema) -> tuple[float, float]:
-    """Bounds of the counts: the target's declared ones, or model.max_count."""
-    declared, largest = schema.y_bounds, settings.max_count
-    if declared is None:
-        if largest is None:
-            raise ConfigError(
-                "model 'poisson' needs an upper bound on the counts; declare low = 0 and high of "
-                "the outcome in [columns], or set model.max_count"
-            )
-        return 0.0, largest
-    if largest not in (None, declared[1]):
-        raise ConfigError(
-            f"model.max_count = {largest:g}, but outcome {schema.outcome!r} is declared up to "
-            f"{declared[1]:g}; leave model.max_count out"
-        )
-    return declared
