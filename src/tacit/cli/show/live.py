@@ -166,6 +166,7 @@ _SERVER_EVENTS: dict[str, Callable[[Line], str | None]] = {
     "replaced": lambda line: f"{line['party']} has a newer connection; the old one is closed",
     "returned": lambda line: f"{line['party']} returned its factor: {line['factor']}",
     "finished with": lambda line: f"{line['party']} received the final posterior",
+    "closed with": lambda line: f"{line['party']} knows that the server closes",
     "party error": lambda line: f"{line['party']} reports: {line['reason']}",
     "closing": lambda line: f"closing: {line['reason']}",
     "status not written": lambda line: (
