@@ -1,12 +1,14 @@
 """kill -9 of the server and the parties of a private live run, under budgets of exactly its cost.
 
     python -m benchmarks.kills --kills 40
+    python -m benchmarks.kills --kills 10 --secure --rounds 20
 
 The noise is secret (no seed), each party's budget is the one that `tacit approve` names, and the
 processes are killed at random moments: starting, compiling, computing, waiting, and, for one party
 in four, between a charge and its reply. A run that ends before all kills are used up is followed by
 another. At the end every party must have the posterior that the stored replies make of the prior,
-to the last bit, and its ledger exactly one charge per answer.
+to the last bit, and its ledger exactly one charge per answer. With `--secure` the server has only
+sums of masked replies, and the posterior must be the same function of the replies in the ledgers.
 """
 
 from __future__ import annotations
@@ -40,15 +42,17 @@ NAMES = ("a", "b", "c")
 DELTA = 1e-4
 
 
-def make(base: Path, rounds: int) -> tuple[Fed, dict[str, float]]:
+def make(base: Path, rounds: int, *, secure: bool = False) -> tuple[Fed, dict[str, float]]:
     """A private federation whose budgets are those that `tacit approve` names."""
     agreed = BINARY | {
-        "privacy": {"noise_multiplier": 40.0, "delta": DELTA},
+        "privacy": {"noise_multiplier": 40.0, "delta": DELTA, "aggregation": "plain"},
         "records": 72,
         "model": {"kind": "logistic"},
         "method": {"kind": "dp-sgd"},
         "schedule": {"kind": "synchronous", "rounds": rounds, "tolerance": 0.0},
     }
+    if secure:
+        agreed["privacy"]["aggregation"] = "secure"
     fed = Fed(base, NAMES, agreed, ledgers=True, serve={"keep_result_for": "30.0s"})
     fed.approve()
     budgets = {}
@@ -136,6 +140,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--secure", action="store_true", help="secure sums")
     given = parser.parse_args()
     rng, began, runs = random.Random(given.seed), time.monotonic(), 0
     hit = {"server": 0, "party": 0, "between charge and reply": 0}
@@ -144,7 +149,7 @@ def main() -> None:
         try:
             while sum(hit.values()) < given.kills:
                 runs += 1
-                fed, budgets = make(Path(folder) / str(runs), given.rounds)
+                fed, budgets = make(Path(folder) / str(runs), given.rounds, secure=given.secure)
                 disturb(worker, fed, given.kills - sum(hit.values()), rng, hit)
                 spent = check(fed, given.rounds, budgets)
         finally:
@@ -154,6 +159,7 @@ def main() -> None:
         "runs": runs,
         "rounds": given.rounds,
         "parties": len(NAMES),
+        "aggregation": "secure" if given.secure else "plain",
         "epsilon_spent": spent,
         "budget": max(budgets.values()),
         "seconds": round(time.monotonic() - began, 1),

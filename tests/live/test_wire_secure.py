@@ -1,15 +1,26 @@
-"""Secure sums over TLS: whoever drops out or lies, the server has sums of integers or nothing."""
+"""Secure sums over TLS: whoever drops out, the server has sums of integers or nothing."""
 
 import asyncio
-from collections import Counter
-from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import tomlkit
-from wire_harness import BINARY, Fed, assert_same_bits, ended, run_all, started, until
+from wire_harness import assert_same_bits, ended, run_all, started, until
+from wire_secure_harness import (
+    DROPPING,
+    FIVE,
+    SEEDED,
+    THREE,
+    CrashError,
+    Crashing,
+    assert_sums,
+    federation,
+    play,
+    refusals,
+    rounds,
+    who,
+)
 
 from tacit.cli.live import approve_command
 from tacit.engines.execute import carry_out
@@ -20,135 +31,9 @@ from tacit.live.protocol import messages as m
 from tacit.live.secure.kept_party import KeptParty
 from tacit.live.server.sums import ServerSums
 from tacit.live.session import AsyncSession
-from tacit.privacy.lattice import lattice_sum
 
-ROWS = 24
-THREE = ("a", "b", "c")
-SEEDED = {"epsilon": 4.0, "delta": 1e-4, "insecure_noise_seed": 5, "aggregation": "secure"}
-PRIVATE = {
-    **BINARY,
-    "model": {"kind": "logistic"},
-    "privacy": SEEDED,
-    "method": {"kind": "dp-scoring"},
-    "schedule": {"kind": "synchronous", "rounds": 4},
-}
+ALL_FIVE = {**SEEDED, "secure": {"quorum": 5, "threshold": 4}}
 pytestmark = pytest.mark.usefixtures("shared_models")
-
-
-class CrashError(BaseException):
-    """As if the process were killed: no handler of the library catches it."""
-
-
-def federation(folder, names=THREE, **agreed):
-    agreed = {**PRIVATE, "records": ROWS * len(names), **agreed}
-    fed = Fed(folder, names, agreed, rows=ROWS, encodings=("json", "cbor", "msgpack"))
-    fed.approve()
-    return fed
-
-
-def refusals(fed, place="server"):
-    return [line["reason"] for line in fed.journal(place) if line["event"] == "refused"]
-
-
-@pytest.fixture
-def watched(monkeypatch):
-    """What parties mask, by slot and party, and what the server unmasks, by slot."""
-    seen = SimpleNamespace(vectors={}, sums={}, survivors={})
-    mask, total = KeptParty.masked, ServerSums.total
-
-    def masked(self, request, released, shapes):
-        before = seen.vectors.setdefault((request.visit, self._name), released)
-        for name, value in before.items():
-            assert np.array_equal(value, released[name]), "a vector is answered again unchanged"
-        return mask(self, request, released, shapes)
-
-    def totalled(self, shapes):
-        slot = self.open
-        survivors, found = total(self, shapes)
-        seen.survivors[slot], seen.sums[slot] = survivors, found
-        return survivors, found
-
-    monkeypatch.setattr(KeptParty, "masked", masked)
-    monkeypatch.setattr(ServerSums, "total", totalled)
-    return seen
-
-
-def assert_sums(seen, slots):
-    """Every sum is that of its survivors' integers."""
-    assert set(seen.sums) == set(range(slots))
-    for slot, found in seen.sums.items():
-        for name, value in found.items():
-            parts = [seen.vectors[slot, party][name] for party in seen.survivors[slot]]
-            assert np.array_equal(value, lattice_sum(parts))
-
-
-class Crashing:
-    """Ends a party at a step of a round, once for each (visit, party, step)."""
-
-    STEPS = ("before masking", "before sending", "after sending", "signature", "shares")
-
-    def __init__(self, monkeypatch, plan):
-        self.left, self.done = Counter(plan), []
-        mask, send = KeptParty.masked, AsyncSession._send
-
-        def masked(party: Any, request: Any, *rest: Any) -> Any:
-            self.at(request.visit, party._name, "before masking")
-            found = mask(party, request, *rest)
-            self.at(request.visit, party._name, "before sending")
-            return found
-
-        async def sending(session: Any, message: Any) -> None:
-            kinds = {m.SurvivorSignature: "signature", m.UnmaskShares: "shares"}
-            step = kinds.get(type(message))
-            if step is not None:
-                self.at(message.slot, who(session), step)
-            await send(session, message)
-            if isinstance(message, m.MaskedUpdate):
-                self.at(message.slot, who(session), "after sending")
-
-        monkeypatch.setattr(KeptParty, "masked", masked)
-        monkeypatch.setattr(AsyncSession, "_send", sending)
-
-    def at(self, visit, name, step):
-        key = (visit, name, step)
-        if self.left[key]:
-            self.left[key] -= 1
-            self.done.append(key)
-            raise CrashError(str(key))
-
-
-def who(session):
-    """Name of the party of a session of secure sums."""
-    return session.sums.__self__._name
-
-
-def rounds(fed):
-    return [line for line in fed.journal() if line["event"] == "round"]
-
-
-async def join_again(fed, name, *, away=False):
-    """A party whose process is started again when it was killed, `away` in the next round."""
-    while True:
-        try:
-            return await join(fed.party(name))
-        except CrashError as crash:
-            if away:
-                missed = int(str(crash)[1 : str(crash).index(",")])
-                await until(lambda missed=missed: len(rounds(fed)) > missed, 100)
-
-
-async def play(fed, *, away=False):
-    async with asyncio.timeout(150):
-        server = await started(fed)
-        try:
-            parties = [join_again(fed, name, away=away) for name in fed.names]
-            return await asyncio.gather(*parties), await server
-        finally:
-            await ended(server)
-
-
-FIVE = ("a", "b", "c", "d", "e")
-DROPPING = {**SEEDED, "secure": {"quorum": 4}}
 
 
 def test_a_party_that_is_killed_and_started_again_changes_nothing(tmp_path, monkeypatch, watched):
@@ -228,132 +113,7 @@ def test_a_server_that_is_killed_between_steps_goes_on(step, tmp_path, monkeypat
     assert_same_bits(fed.state().result, carry_out(fed.alone()).state.result)
 
 
-# A server that attacks ---------------------------------------------------------------------------
-
-
-def told_other_sets(party, due):
-    """Two parties are told another set of survivors than the others."""
-    if isinstance(due.message, m.SurvivorSet) and party in ("d", "e"):
-        names = due.message.names[1:]
-        return due._replace(message=msgspec.structs.replace(due.message, names=names))
-    return due
-
-
-def told_few(party, due):
-    if isinstance(due.message, m.SurvivorSet):
-        names = due.message.names[-3:]
-        return due._replace(message=msgspec.structs.replace(due.message, names=names))
-    return due
-
-
-def told_without_me(party, due):
-    if isinstance(due.message, m.SurvivorSet):
-        names = tuple(name for name in due.message.names if name != party)
-        return due._replace(message=msgspec.structs.replace(due.message, names=names))
-    return due
-
-
-def told_other_keys(party, due):
-    """The server puts its own key in the place of a party's."""
-    if isinstance(due.message, m.KeyRoster):
-        first, *rest = due.message.offers
-        first = msgspec.structs.replace(first, sharing=bytes(range(32)))
-        return due._replace(message=msgspec.structs.replace(due.message, offers=(first, *rest)))
-    return due
-
-
-def told_few_keys(party, due):
-    if isinstance(due.message, m.KeyRoster):
-        return due._replace(
-            message=msgspec.structs.replace(due.message, offers=due.message.offers[1:])
-        )
-    return due
-
-
-def told_other_shares(party, due):
-    """Shares that were meant for another party."""
-    if isinstance(due.message, m.PartyShares):
-        first, *rest = due.message.parcels
-        first = msgspec.structs.replace(first, box=first.box[:-1] + b"x")
-        return due._replace(message=m.PartyShares(parcels=(first, *rest)))
-    return due
-
-
-ATTACKS = {
-    told_other_sets: "did not sign the set of survivors that this party signed",
-    told_few: "a sum of 3 parties; at least 4 were agreed",
-    told_without_me: "a set of survivors without this party",
-    told_other_keys: "an invalid signature",
-    told_few_keys: "all 5 that were agreed take part",
-    told_other_shares: "are not signed by their dealer",
-}
-
-
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
-def test_a_server_that_attacks_learns_nothing(attack, tmp_path, monkeypatch, watched):
-    """The parties refuse, say so in their logs, and nothing is unmasked."""
-    due = ServerSums.due
-    monkeypatch.setattr(
-        ServerSums, "due", lambda *given: [attack(given[1], one) for one in due(*given)]
-    )
-    # A server that attacks does not check the signatures that it collects.
-    monkeypatch.setattr("tacit.live.secure.server.is_signed", lambda *_: True)
-    fed = federation(tmp_path, FIVE, privacy=DROPPING)
-
-    async def attacked():
-        server = await started(fed)
-        parties = [asyncio.create_task(join(fed.party(name))) for name in fed.names]
-        try:
-            await until(
-                lambda: any(
-                    ATTACKS[attack] in one
-                    for name in FIVE
-                    for one in refusals(fed, f"state-{name}")
-                ),
-                60,
-            )
-            await asyncio.sleep(0.3)
-        finally:
-            await ended(*parties, server)
-
-    asyncio.run(attacked())
-    assert watched.sums == {}
-    assert not rounds(fed)
-
-
-# Parties that attack -----------------------------------------------------------------------------
-
-
-def test_a_party_that_sends_a_wrong_share_is_named(tmp_path, monkeypatch, watched):
-    """All four are needed, so that nothing is unmasked without it."""
-    reveal = KeptParty._revealed
-
-    def wrong(self, asked):
-        found = reveal(self, asked)
-        if self._name == "b":
-            seeds = found.seeds | {"c": bytes(33)}
-            found = msgspec.structs.replace(found, seeds=seeds)
-        return found
-
-    monkeypatch.setattr(KeptParty, "_revealed", wrong)
-    four = {**SEEDED, "secure": {"threshold": 4}}
-    fed = federation(tmp_path, ("a", "b", "c", "d"), privacy=four)
-
-    def culprits():
-        return [one for one in fed.journal() if one.get("kind") == "culprit"]
-
-    async def attacked():
-        server = await started(fed)
-        parties = [asyncio.create_task(join(fed.party(name))) for name in fed.names]
-        try:
-            await until(culprits, 60)
-        finally:
-            await ended(*parties, server)
-
-    asyncio.run(attacked())
-    assert {one["party"] for one in culprits()} == {"b"}
-    assert "'b' sent a share of 'c' that 'c' did not deal" in culprits()[0]["reason"]
-    assert watched.sums == {}
+# Runs that cannot go on ---------------------------------------------------------------------------
 
 
 def test_a_vector_beyond_the_range_of_sums_ends_the_run(tmp_path, monkeypatch):
@@ -401,6 +161,71 @@ def test_a_party_that_lost_its_keys_leaves_and_the_run_ends_with_what_was_paid_f
     assert line["party"] == "a"
 
 
+async def lost_keys(fed, name, others, *, after):
+    """Run until `name` crashes; once `after` holds, it comes back without its keys."""
+    server = await started(fed)
+    tasks = [asyncio.create_task(join(fed.party(other))) for other in others]
+    try:
+        with pytest.raises(CrashError):
+            await join(fed.party(name))
+        await until(after, 30)
+        (fed.base / f"state-{name}" / SUMS).unlink()
+        with pytest.raises(ConfigError, match="take part in a new run"):
+            await asyncio.wait_for(join(fed.party(name)), 30)
+        await asyncio.wait_for(asyncio.gather(*tasks), 30)
+        return await asyncio.wait_for(server, 30)
+    finally:
+        await ended(*tasks, server)
+
+
+def closed(fed, slot):
+    return any(
+        line["event"] == "secure sum" and line["step"] == "survivors" and line["slot"] == slot
+        for line in fed.journal()
+    )
+
+
+def test_a_sum_that_cannot_be_unmasked_any_more_ends_the_run(tmp_path, monkeypatch, watched):
+    """Five of seven are in the sum and all five are needed; the other two could not help."""
+    Crashing(monkeypatch, [(1, "e", "after sending")])
+    names, send = (*FIVE, "f", "g"), AsyncSession._send
+    fed = federation(tmp_path, names, privacy={**SEEDED, "secure": {"quorum": 5, "threshold": 5}})
+    fed.write_server(deadline_s=2.0)
+
+    async def late(session: Any, message: Any) -> None:
+        slow = isinstance(message, m.MaskedUpdate) and who(session) in ("f", "g")
+        if slow and message.slot == 1:
+            await until(lambda: fed.state().finished, 100)
+        await send(session, message)
+
+    monkeypatch.setattr(AsyncSession, "_send", late)
+    others = tuple(name for name in names if name != "e")
+    result = asyncio.run(lost_keys(fed, "e", others, after=lambda: closed(fed, 1)))
+    assert result.finished == "too few parties"
+    assert fed.state().round == 1
+    assert_sums(watched, 1)
+    (line,) = [line for line in fed.journal() if line["event"] == "too few"]
+    assert (line["able"], line["threshold"]) == (4, 5)
+
+
+def test_a_sum_is_unmasked_although_fewer_than_a_quorum_are_left(tmp_path, monkeypatch, watched):
+    """Its parties have paid for it. The round after it has too few."""
+    Crashing(monkeypatch, [(1, "e", "after sending")])
+    fed, send = federation(tmp_path, FIVE, privacy=ALL_FIVE), AsyncSession._send
+
+    async def late(session: Any, message: Any) -> None:
+        if isinstance(message, m.SurvivorSignature) and who(session) == "d" and message.slot == 1:
+            await until(lambda: any(line["event"] == "left" for line in fed.journal()), 60)
+        await send(session, message)
+
+    monkeypatch.setattr(AsyncSession, "_send", late)
+    result = asyncio.run(lost_keys(fed, "e", FIVE[:4], after=lambda: closed(fed, 1)))
+    assert result.finished == "too few parties"
+    assert fed.state().round == 2
+    assert_sums(watched, 2)
+    assert watched.survivors[1] == FIVE
+
+
 def test_a_party_with_another_key_than_agreed_is_told_before_it_joins(tmp_path):
     fed = federation(tmp_path, keys={name: 64 * str(i) for i, name in enumerate(THREE)})
     with pytest.raises(ConfigError, match=r"keys\.a = 0000000000000000… in the agreed file"):
@@ -429,6 +254,8 @@ def test_what_an_operator_approves_is_said_in_words(tmp_path, capsys):
     (lambda body: body.update(quorum=4), "set that one and leave quorum out"),
     (lambda body: body["privacy"].update(aggregation="plain"), "privacy.secure with"),
     (lambda body: body["privacy"].update(secure={"quorum": 2}), "from the threshold 4 to 5"),
+    (lambda body: body["privacy"].update(secure={"threshold": 3}), "threshold = 3"),
+    (lambda body: body["privacy"].update(secure={"colluding": 3, "threshold": 4}), "threshold = 4"),
 ])  # fmt: skip
 def test_an_agreed_file_that_cannot_work_is_refused(change, words, tmp_path):
     federation(tmp_path, FIVE, privacy=DROPPING)

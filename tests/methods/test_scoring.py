@@ -280,7 +280,7 @@ def test_the_map_is_undone_by_its_inverse_and_its_parts_are_sound():
     found = marginals(LAYOUT, what, rng.normal(20, 30, what.size), 30.0, 100.0)
     scale = scales(found, np.ones(8), 40.0)
     assert np.sum(scale**2 * found.variance) == pytest.approx(1.0)
-    short = flattened(rng.standard_normal((50, 8)) * np.arange(1, 9), np.arange(8) > 0)
+    short = flattened(rng.standard_normal((50, 8)) * np.arange(1, 9), np.arange(8) > 0, 0.0)
     bend = np.eye(8) - short.T @ short
     to_x, to_z = coordinates(found.centre, scale, bend, 0)
     np.testing.assert_allclose(to_x @ to_z, np.eye(8), atol=1e-12)
@@ -294,6 +294,25 @@ def test_the_map_is_undone_by_its_inverse_and_its_parts_are_sound():
     share = simplex(rng.normal(0, 1, 9))
     assert share.min() >= 0
     assert share.sum() == pytest.approx(1.0)
+
+
+def test_directions_that_the_noise_of_the_second_moment_hides_are_not_shortened():
+    """Eight at least, those above the noise, 24 at most and never more than half of the columns."""
+    rng = np.random.default_rng(12)
+    variances = np.append(np.geomspace(1.0, 0.1, 40), 0.01 * np.ones(20))
+    z = rng.standard_normal((4000, 60)) * np.sqrt(variances)
+    free, all_of = np.ones(60, bool), np.sort(np.linalg.eigvalsh(z.T @ z / len(z)))[::-1]
+
+    def shortened(noise, z=z):
+        return int(np.sum(np.any(flattened(z, free[: z.shape[1]], noise), axis=1)))
+
+    assert shortened(10.0) == 8
+    assert shortened(float(all_of[14:16].mean())) == 15
+    assert shortened(0.0) == 24
+    assert shortened(0.0, z[:, :20]) == 10
+    bend = np.eye(60) - flattened(z, free, 0.0).T @ flattened(z, free, 0.0)
+    left = np.sort(np.linalg.eigvalsh(bend @ (z.T @ z / len(z)) @ bend))[::-1]
+    np.testing.assert_allclose(left[:25], all_of[24], rtol=1e-9)
 
 
 def test_nobody_is_taken_to_have_none_of_the_levels_because_of_noise():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from tacit.server.refuse import divide_out, exclude
 from tacit.server.requests import ask, close_requests
@@ -144,8 +145,20 @@ def widen(
     more = [party for party in _others(rules) if party not in asked | state.not_asked]
     if more:
         return ask(rules, replace(state, absent=state.absent - set(more)), more, now), ()
-    event = {"event": "too few", "round": state.round + 1, "quorum": rules.quorum}
+    return too_few(rules, state)
+
+
+def too_few(
+    rules: Rules, state: ServerState, unmasking: dict[str, int] | None = None
+) -> tuple[ServerState, Log]:
+    """End the run with the posterior of the rounds so far.
+
+    `unmasking` is given if a closed sum cannot be unmasked: how many of its parties are left, and
+    how many are needed.
+    """
+    event: dict[str, Any] = {"event": "too few", "round": state.round + 1, "quorum": rules.quorum}
     event |= {"left": sorted(state.left), "left_out": sorted(state.left_out)}
+    event |= unmasking or {}
     return replace(state, finished="too few parties", open={}, issued={}), (event,)
 
 

@@ -131,9 +131,12 @@ _SERVER_EVENTS: dict[str, Callable[[Line], str | None]] = {
     "skipped": lambda line: f"round {line['round']}: skipped {line['party']}, which is late",
     "waiting": lambda line: (
         f"past the deadline, but no quorum without {', '.join(line['late'])}: waiting"
+        if line.get("step", "vectors").startswith("vectors")
+        else f"waiting for {line['step']} from {', '.join(line['late'])}"
+        + (f"; {line['threshold']} answers are needed" if "threshold" in line else "")
     ),
     "too few": lambda line: (
-        f"round {line['round']}: fewer parties are left than the quorum of {line['quorum']}"
+        _too_few(line)
         + (f"; left permanently: {', '.join(line['left'])}" if line.get("left") else "")
         + (f"; left out: {', '.join(line['left_out'])}" if line.get("left_out") else "")
     ),
@@ -163,6 +166,7 @@ _SERVER_EVENTS: dict[str, Callable[[Line], str | None]] = {
     "replaced": lambda line: f"{line['party']} has a newer connection; the old one is closed",
     "returned": lambda line: f"{line['party']} returned its factor: {line['factor']}",
     "finished with": lambda line: f"{line['party']} received the final posterior",
+    "closed with": lambda line: f"{line['party']} knows that the server closes",
     "party error": lambda line: f"{line['party']} reports: {line['reason']}",
     "closing": lambda line: f"closing: {line['reason']}",
     "status not written": lambda line: (
@@ -306,6 +310,16 @@ def _clock(line: Line) -> str:
     time = line.get("time")
     moment = datetime.now().astimezone() if time is None else datetime.fromisoformat(time)
     return f"{moment.astimezone():%H:%M:%S}"
+
+
+def _too_few(line: dict[str, Any]) -> str:
+    if line.get("threshold") is None:
+        return f"round {line['round']}: fewer parties are left than the quorum of {line['quorum']}"
+    return (
+        f"round {line['round']}: {line['able']} of the parties in the sum are left, "
+        f"{line['threshold']} are needed to unmask it; nothing of this sum was learnt, and what "
+        "was charged for it stays charged"
+    )
 
 
 def _elbo(line: Line) -> str:

@@ -5,11 +5,21 @@ from __future__ import annotations
 import hashlib
 
 from tacit.errors import PeerError
+from tacit.live.secure import shamir
 from tacit.live.secure.messages import Offer, Parcel, Roster, Survivors
 from tacit.live.secure.signing import fingerprint, is_signed, read_public
 from tacit.live.secure.terms import Terms
 
 KEY_BYTES = 32
+_CURVE = 2**255 - 19
+_LOW_ORDER = frozenset((
+    0,
+    1,
+    _CURVE - 1,
+    325606250916557431795983626356110631294008115727848805560023387167927233504,
+    39382357235489614581723060781553021112529911719440698176882885853963445705823,
+))  # fmt: skip
+"""Points of Curve25519 whose order divides 8: every exchange with them gives 0."""
 
 
 class SecureSumError(PeerError):
@@ -28,13 +38,20 @@ def check_offer(terms: Terms, offer: Offer) -> None:
         raise SecureSumError(f"{who}: it is not an approved party; see the agreed file")
     if fingerprint(offer.public_key) != approved:
         raise SecureSumError(f"{who} are signed with an unapproved key; compare the fingerprints")
-    keys = (offer.sharing, *offer.masking, *offer.seeds)
-    if len(offer.masking) != terms.slots or len(offer.seeds) != terms.slots:
-        raise SecureSumError(f"{who}: {len(offer.masking)} slots, expected {terms.slots}")
-    if any(len(key) != KEY_BYTES for key in keys) or len(set(keys)) != len(keys):
-        raise SecureSumError(f"{who} are malformed or repeated; create new ones")
     if not is_signed(read_public(offer.public_key), offer.signature, offer.signed(terms.digest)):
         raise SecureSumError(f"{who} have an invalid signature; request them again")
+    keys = (offer.sharing, *offer.masking, *offer.seeds)
+    if len(offer.masking) != terms.slots or len(offer.seeds) != terms.slots:
+        raise SecureSumError(
+            f"{who}: {len(offer.masking)} slots, expected {terms.slots}", offer.party
+        )
+    if any(len(key) != KEY_BYTES for key in keys) or len(set(keys)) != len(keys):
+        raise SecureSumError(f"{who} are malformed or repeated; create new ones", offer.party)
+    if not all(is_point(key) for key in (offer.sharing, *offer.masking)):
+        raise SecureSumError(
+            f"{who} include one of small order or in a non-canonical form; create new ones",
+            offer.party,
+        )
 
 
 def check_roster(terms: Terms, roster: Roster) -> None:
@@ -79,7 +96,19 @@ def check_survivors(terms: Terms, roster: Roster, told: Survivors) -> None:
         )
 
 
+def is_point(key: bytes) -> bool:
+    """True for the one encoding of a point that is not of small order.
+
+    X25519 ignores the highest bit and reduces modulo 2²⁵⁵ − 19, so that one point has several
+    encodings: they could pass as different keys.
+    """
+    value = int.from_bytes(key, "little")
+    return value < _CURVE and value not in _LOW_ORDER
+
+
 def is_share(hashes: bytes, slot: int, kind: int, share: bytes) -> bool:
-    """True if a share matches its signed hash; kind 0 is the seed, 1 the key."""
+    """True if a share is valid and matches its signed hash; kind 0 is the seed, 1 the key."""
     at = KEY_BYTES * (2 * slot + kind)
+    if not shamir.is_share(share):
+        return False
     return hashlib.sha256(share).digest() == hashes[at : at + KEY_BYTES]

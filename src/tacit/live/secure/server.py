@@ -188,6 +188,8 @@ def take_shares(state: ServerState, shares: Shares) -> ServerState:
     for kind, found in enumerate((shares.seeds, shares.keys)):
         for dealer, share in found.items():
             if dealer == shares.party:  # its own, whose hash no one else has
+                if not shamir.is_share(share):
+                    raise SecureSumError(f"{dealer!r} sent a malformed share", dealer)
                 continue
             hashes = state.parcels[dealer][shares.party].hashes
             if not is_share(hashes, shares.slot, kind, share):

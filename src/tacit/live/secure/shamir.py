@@ -63,9 +63,13 @@ def to_bytes(share: int) -> bytes:
     return share.to_bytes(SHARE_BYTES, "big")
 
 
+def is_share(raw: bytes) -> bool:
+    """True if these bytes are a share: of the right length, and in the field."""
+    return len(raw) == SHARE_BYTES and int.from_bytes(raw, "big") < PRIME
+
+
 def from_bytes(raw: bytes) -> int:
     """The share; raises ValueError if it is not in the field."""
-    share = int.from_bytes(raw, "big")
-    if len(raw) != SHARE_BYTES or share >= PRIME:
+    if not is_share(raw):
         raise ValueError("not a share")
-    return share
+    return int.from_bytes(raw, "big")

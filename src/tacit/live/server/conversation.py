@@ -419,9 +419,10 @@ class Conversations:
         await connection.tell(m.ServerAcknowledgement())
 
     async def _finish(self, connection: Connection, message: m.ClientMessage) -> None:
-        if connection.side is ServerSide.ENDING:
+        over = connection.side is ServerSide.ENDING
+        if over:
             self.live.delivered(connection.peer.name)
-        self.journal.write("finished with", party=connection.peer.name)
+        self.journal.write("finished with" if over else "closed with", party=connection.peer.name)
 
     async def _alive(self, connection: Connection, message: m.ClientHeartbeat) -> None:
         if connection.unanswered == 0:

@@ -26,7 +26,7 @@ from tacit.live.server.conversation import Conversations
 from tacit.live.server.listener import Listener
 from tacit.live.server.live_run import LiveRun, ReplyRules
 from tacit.live.server.status import Commands, serve_metrics, write_status
-from tacit.live.server.sums import SHARES
+from tacit.live.server.sums import SHARES, ServerSums
 from tacit.live.session import MISSED_HEARTBEATS
 from tacit.live.settings import Serve
 from tacit.live.transport.tls import Credentials
@@ -39,6 +39,8 @@ TICK_S = 0.25
 GUARD_S = 1.0
 """Interval at which the certificates of connected parties are checked."""
 FAREWELL_S = 5.0
+PATIENCE_S = 60.0
+"""Time after which a closed sum that waits is logged, if there is no deadline."""
 MAX_UNANSWERED = 10
 """Unanswered heartbeats after which a connection counts as lost."""
 ACTIVE_STATES = (ServerSide.WAITING, ServerSide.TRAINING)
@@ -86,6 +88,8 @@ class WireServer:
         """True if all parties had the result before the start; they may fetch it again."""
         self._failure: TacitError | None = None
         self._waits_for_quorum = False
+        self._waits_in_step: str | None = None
+        """Step of the secure sums whose late parties were logged."""
         self._stopping = False
         self._commands = Commands(live.directory)
         self._listener = Listener(credentials, settings, journal, live.parties)
@@ -239,7 +243,7 @@ class WireServer:
             self._tell_log(log)
             done = sums.advance(asked, self.settings.deadline_s)
             if done is None:
-                self._say_who_is_late(set(asked) - set(sums.arrived), sums.waited_s)
+                self._say_who_is_late(sums.missing(asked), sums)
                 return
             self.journal.write(
                 "secure sum", step=done, slot=sums.open, parties=list(sums.arrived) or None
@@ -264,15 +268,18 @@ class WireServer:
                 self._tell_log(live.take_sum(total, terms, time.time()))
                 sums.finish()
 
-    def _say_who_is_late(self, missing: set[str], waited_s: float) -> None:
-        """Log once per round that a sum waits for parties beyond the deadline."""
-        assert self.live.sums is not None
+    def _say_who_is_late(self, missing: set[str], sums: ServerSums) -> None:
+        """Log once per step of a round that a sum waits for parties beyond the deadline."""
         deadline = self.settings.deadline_s
-        late = deadline is not None and waited_s > deadline and not self.live.sums.closed
-        if late and missing and not self._waits_for_quorum:
-            quorum = self.live.rules.quorum
-            self.journal.write("waiting", late=sorted(missing), quorum=quorum, deadline_s=deadline)
-        self._waits_for_quorum = bool(late and missing)
+        patience = deadline if sums.ready and not sums.closed else deadline or PATIENCE_S
+        late = patience is not None and sums.waited_s > patience and bool(missing)
+        step = sums.step if late else None
+        if late and step != self._waits_in_step:
+            line: dict[str, Any] = {"late": sorted(missing), "deadline_s": deadline, "step": step}
+            if sums.closed:
+                line |= {"threshold": sums.terms.threshold}
+            self.journal.write("waiting", **line, quorum=self.live.rules.quorum)
+        self._waits_in_step = step
 
     def _may_start(self) -> bool:
         start, joined = self.settings.start, len(self.live.members)

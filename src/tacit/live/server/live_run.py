@@ -317,7 +317,14 @@ class LiveRun(ServerRun):
         assert self.sums is not None
         if self.state is None or self.finished:
             return [], ()
-        log = self._attend(attendance.widen, self._in_sum(self.state.left), now)
+        able = self._in_sum(self.state.left)
+        if not self.sums.closed:
+            log = self._attend(attendance.widen, able, now)
+        elif len(able) < self.sums.terms.threshold:
+            found = {"able": len(able), "threshold": self.sums.terms.threshold}
+            log = self._attend(attendance.too_few, found)
+        else:
+            log = ()
         asked = {party: one for party, one in super().requests().items() if party in self.parties}
         if asked and self.sums.open != self.state.round:
             self.sums.begin(next(iter(asked.values())), self.sum_shapes())

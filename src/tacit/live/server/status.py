@@ -81,7 +81,9 @@ def give_command(directory: Path, command: str, body: dict[str, Any] | None = No
 def describe(server: WireServer) -> dict[str, Any]:
     """Status of the server, for `tacit status` and metrics."""
     live, state = server.live, server.live.state
-    asked = live.requests()
+    asked = set(live.requests())
+    if live.sums is not None and live.sums.closed and not live.finished:
+        asked = live.sums.missing(())
     parties = {}
     for name in live.parties:
         connection, member = server.connections.get(name), live.members.get(name)

@@ -79,7 +79,7 @@ class ServerSums:
         self.open: int | None = None
         """Number of the slot in which a sum is being made."""
         self._since = time.monotonic()
-        self._unmasking = False
+        self.unmasking = False
         """True once shares are asked for."""
         self.stored = False
         """True once the set-up is complete and stored."""
@@ -115,7 +115,7 @@ class ServerSums:
             message = m.SurvivorSet(slot=number, request=slot.request, names=names)
             found.append(Due(key, message))
         key = f"unmask {number}"
-        if self._unmasking and party not in slot.shares and key not in told:
+        if self.unmasking and party not in slot.shares and key not in told:
             consents = pure.unmask_request(state, number).consents
             message = m.UnmaskRequest(slot=number, request=slot.request, consents=consents)
             found.append(Due(key, message))
@@ -127,13 +127,13 @@ class ServerSums:
 
     @property
     def waited_s(self) -> float:
-        """Seconds since the slot was opened."""
+        """Seconds since the present step began."""
         return time.monotonic() - self._since
 
     def begin(self, request: Request, shapes: Shapes) -> None:
         """Open the slot of a round, unless it was closed before a restart."""
         number = request.visit
-        self._since, self._unmasking = time.monotonic(), False
+        self._since, self.unmasking = time.monotonic(), False
         if number not in self.state.slots:
             length = length_of(shapes)
             self.state = pure.open_slot(self.state, number, sum_id(request), length)
@@ -162,6 +162,27 @@ class ServerSums:
         slot = self._slot
         return () if slot is None else slot.shares
 
+    @property
+    def step(self) -> str:
+        """What the sums wait for: keys, shares or a reply to a numbered sum."""
+        if not self.ready:
+            return KEYS if self.state.roster is None else SHARES
+        name = "shares" if self.unmasking else "signatures" if self.closed else "vectors"
+        return f"{name} of sum {0 if self.open is None else self.open + 1}"
+
+    def missing(self, asked: Collection[str]) -> set[str]:
+        """Parties that the set-up or the open sum waits for."""
+        if self.state.roster is None:
+            return set(self.terms.parties) - self.state.offers.keys()
+        if not self.ready:
+            return set(self.terms.parties) - self.state.parcels.keys()
+        slot = self._slot
+        if slot is None:
+            return set()
+        if slot.survivors is None:
+            return set(asked) - slot.masked.keys()
+        return set(slot.survivors) - (slot.shares if self.unmasking else slot.consents).keys()
+
     def take(self, party: str, message: m.ClientMessage) -> bool:
         """Check and process a message; False if it came too late to be used.
 
@@ -186,7 +207,7 @@ class ServerSums:
             self.state = pure.take_consent(state, consent)
         else:
             assert isinstance(message, m.UnmaskShares)
-            if not self._unmasking:
+            if not self.unmasking:
                 raise SecureSumError(f"shares of {party!r} that were not requested", party)
             shares = Shares(party=party, slot=message.slot, seeds=message.seeds, keys=message.keys)
             self.state = pure.take_shares(state, shares)
@@ -213,6 +234,7 @@ class ServerSums:
         if self.state.roster is None:
             if set(self.state.offers) == set(self.terms.parties):
                 self.state = pure.make_roster(self.state)
+                self._since = time.monotonic()
                 return "roster"
             return None
         if not self.ready:
@@ -225,9 +247,11 @@ class ServerSums:
             return None
         if slot.survivors is None:
             return self._close(self.open, slot, asked, deadline_s)
-        if not self._unmasking:
-            self._unmasking = len(slot.consents) >= self.terms.threshold
-            return "unmask" if self._unmasking else None
+        if not self.unmasking:
+            self.unmasking = len(slot.consents) >= self.terms.threshold
+            if self.unmasking:
+                self._since = time.monotonic()
+            return "unmask" if self.unmasking else None
         return "sum" if len(slot.shares) >= self.terms.threshold else None
 
     def _close(
@@ -248,7 +272,7 @@ class ServerSums:
             survivors=told.names,
         )
         self._write(SLOT, kept)  # before any party is told
-        self.state = state
+        self.state, self._since = state, time.monotonic()
         return "survivors"
 
     def total(self, shapes: Shapes) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:

@@ -291,7 +291,10 @@ def _check_dates(path: Path, certificate: x509.Certificate, remedy: str) -> None
     now = datetime.now(UTC)
     start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if now > end:
-        raise DataError(f"certificate {path} expired on {end:%Y-%m-%d}; {remedy}")
+        raise DataError(
+            f"certificate {path} expired on {end:%Y-%m-%d} and it is {now:%Y-%m-%d} by this "
+            f"machine's clock; {remedy}"
+        )
     if now < start:
         raise DataError(
             f"certificate {path} is not valid before {start:%Y-%m-%d %H:%M} UTC and it is "

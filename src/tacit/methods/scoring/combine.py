@@ -167,7 +167,10 @@ class ScoringServer:
         return np.where(number, np.sqrt(found.variance), 1.0)
 
     def _bend(self, q: Natural) -> np.ndarray:
-        return flattened(self._synthetic(q)[2].z, self.scaled)
+        found, _, drawn = self._synthetic(q)
+        # The largest eigenvalue of a symmetric matrix of noise, twice √d its sd off the diagonal.
+        entry = self.run.noise_sd(MOMENT_ROUND) / math.sqrt(2.0) / found.records
+        return flattened(drawn.z, self.scaled, 2.0 * entry * math.sqrt(len(self.layout)))
 
     def _start(self, found: Marginals) -> Any:
         """η of a record without any information about it."""

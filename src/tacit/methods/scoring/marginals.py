@@ -23,8 +23,8 @@ from tacit.methods.scoring.party import KNOTS, Counted
 
 INFORMATION = 0.15
 """κ: approximate information of a clipped record about its own η."""
-DIRECTIONS = 8
-"""R: number of directions in which z may be shortened."""
+DIRECTIONS, FEWEST_DIRECTIONS = 24, 8
+"""Largest and smallest number R of directions in which z is shortened; see `flattened`."""
 MISSING = 3.0
 """Noise standard deviations up to which a count is treated as zero."""
 LEAST_SHARE = 0.02
@@ -194,7 +194,12 @@ def apart(what: Counted, found: Marginals, scale: np.ndarray) -> np.ndarray:
     return matrix
 
 
-def flattened(z: np.ndarray, free: np.ndarray) -> np.ndarray:
+def direction_rows(columns: int) -> int:
+    """Number of rows of W for z of that many columns."""
+    return max(1, min(DIRECTIONS, columns // 2))
+
+
+def flattened(z: np.ndarray, free: np.ndarray, noise: float) -> np.ndarray:
     """W of z′ = (I − WᵀW) z, which reduces the largest variances to that of the next direction.
 
     Noise is the same in every direction of z, while for correlated columns a few directions account
@@ -202,13 +207,18 @@ def flattened(z: np.ndarray, free: np.ndarray) -> np.ndarray:
     others. With vₖ the eigenvectors of z's second moment and lₖ its eigenvalues in decreasing
     order, the rows of W are √(1 − gₖ)·vₖ with gₖ = √(l_R₊₁/lₖ) for k ≤ R. The constant keeps its
     own direction.
+
+    R is the number of eigenvalues above `noise`, the largest eigenvalue that the noise of the
+    second moment has by itself, from `FEWEST_DIRECTIONS` to `DIRECTIONS`: directions below it are
+    those of the noise.
     """
     moment = z.T @ z / len(z)
     moment[np.ix_(free, ~free)] = moment[np.ix_(~free, free)] = 0.0
     values, vectors = np.linalg.eigh(moment)
     values, vectors = values[::-1], vectors[:, ::-1]
-    directions = np.zeros((DIRECTIONS, z.shape[1]))
-    most = min(DIRECTIONS, z.shape[1] // 2)
+    directions = np.zeros((direction_rows(z.shape[1]), z.shape[1]))
+    seen = int(np.count_nonzero(values > noise))
+    most = min(max(seen, FEWEST_DIRECTIONS), DIRECTIONS, z.shape[1] // 2)
     floor = max(values[most], 1e-6 * values[0])
     shorter = np.sqrt(floor / np.maximum(values[:most], floor))
     directions[:most] = np.sqrt(1.0 - shorter)[:, None] * vectors[:, :most].T

@@ -30,7 +30,7 @@ from tacit.expfam.gaussian import Gaussian as GaussianFamily
 from tacit.methods.base import Array, Task
 from tacit.methods.private import units_present
 from tacit.methods.scoring.combine import ScoringServer
-from tacit.methods.scoring.marginals import DIRECTIONS
+from tacit.methods.scoring.marginals import direction_rows
 from tacit.methods.scoring.party import counts_sum, moment_sum, score_sum
 from tacit.methods.scoring.stages import COUNTS, LEAST_ROUNDS, MOMENT, SCORE
 from tacit.methods.scoring.units import counted_columns
@@ -123,7 +123,7 @@ class PrivateScoring(SummedMethod):
         if stage != COUNTS:
             shapes |= {"centre": (d,), "scale": (d,)}
         if stage == SCORE:
-            shapes |= {"bend": (DIRECTIONS, d), "point": (model.dimension,), "reach": (1,)}
+            shapes |= {"bend": (direction_rows(d), d), "point": (model.dimension,), "reach": (1,)}
         return shapes
 
     def is_nonnegative(self, stage: str) -> bool:

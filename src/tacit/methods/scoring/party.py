@@ -179,7 +179,7 @@ def score_sum(
     of the sum, would leave rounding errors of the size of y in a sum of much shorter z, and both
     centre and W come from the server. a is computed once; the compiler may compute z from it twice,
     for norm and sum, with different rounding. `ROUNDING` times ‖z‖ + Σ |a_r|‖W_r‖ ≥ ‖y‖, added to
-    the norm, covers the errors: each is at most 2⁻⁵³ of that, and there are fewer than 200.
+    the norm, covers the errors: each is at most 2⁻⁵³ of that, and there are fewer than 400.
 
     A record whose score is not finite, or whose x or z is beyond `LARGEST_NORM`, contributes
     nothing, and no record contributes anything if the request contains numbers beyond
