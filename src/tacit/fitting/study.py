@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 
 from tacit.data import Federation
@@ -244,19 +243,9 @@ def _built(settings: ModelSettings, federation: Federation, private: bool) -> Mo
             f"family = {kind!r}, but outcome {federation.outcome!r} is "
             f"{OUTCOMES[federation.output]}; use family = {DEFAULT_KINDS[federation.output]!r}"
         )
-    if isinstance(settings, LinearSettings):
-        if settings.noise_sd is not None:
-            noise_sd = settings.noise_sd / _outcome_scale(federation)
-            settings = msgspec.structs.replace(settings, noise_sd=noise_sd)
-        elif not private:
-            _refuse_exact(federation)
+    if isinstance(settings, LinearSettings) and settings.noise_sd is None and not private:
+        _refuse_exact(federation)
     return build(model_class(kind), settings, ModelSchema.of(federation))
-
-
-def _outcome_scale(federation: Federation) -> float:
-    assert federation.schema is not None
-    outcome = federation.schema.declared(federation.outcome)
-    return 1.0 if outcome is None or outcome.scale is None else outcome.scale
 
 
 def _refuse_exact(federation: Federation) -> None:

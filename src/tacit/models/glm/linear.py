@@ -13,7 +13,7 @@ from tacit.data.schema.layout import Layout
 from tacit.errors import ConfigError
 from tacit.expfam import Family, Natural
 from tacit.expfam.gaussian import LOG_2PI
-from tacit.models.base import Model, ModelSchema, Output, Records
+from tacit.models.base import Model, ModelSchema, Output, Records, checked_layout
 from tacit.models.capabilities import (
     ConjugateGaussian,
     DerivativeBounds,
@@ -21,7 +21,7 @@ from tacit.models.capabilities import (
     quadratic_bounds,
 )
 from tacit.models.glm.base import ExplicitDerivatives
-from tacit.models.glm.normal import NormalRegression, public_unit
+from tacit.models.glm.normal import NormalRegression, prepared_unit, public_unit
 from tacit.models.glm.outcomes import NormalLaw
 from tacit.models.predictive import Prediction, normal_predictive
 from tacit.models.scores import ScoreLikelihood
@@ -47,11 +47,13 @@ class LinearRegression(ExplicitDerivatives, ConjugateGaussian):
         Prior mean of the coefficients: one number, or one per coefficient.
     prior_sd
         Prior standard deviation of the coefficients: one number, or one per coefficient. By default
-        learned if the method supports it (`tacit.models.learnt_scale`), and 1 otherwise.
+        learned if the method supports it (`tacit.models.learnt_scale`), and `unit` otherwise.
     layout
         Description of each column of x by the public schema; by default nothing is declared.
     bounds
         Smallest and largest y, if they are public.
+    unit
+        The `prior_sd` of methods that do not learn an undeclared one.
     """
 
     kind: ClassVar[str] = "linear"
@@ -69,8 +71,11 @@ class LinearRegression(ExplicitDerivatives, ConjugateGaussian):
         prior_sd: Array | float | None = None,
         layout: Layout | None = None,
         bounds: tuple[float, float] | None = None,
+        unit: float = 1.0,
     ) -> None:
-        super().__init__(names, prior_mean, prior_sd, layout)
+        super().__init__(names, prior_mean, unit if prior_sd is None else prior_sd, layout)
+        self.undeclared = ("prior_sd",) if prior_sd is None else ()
+        self.unit = unit
         self.noise_sd = check_sd(noise_sd, "model.noise_sd")
         self.predictor_unit = self.noise_sd
         if bounds is not None and not -math.inf < bounds[0] < bounds[1] < math.inf:
@@ -81,6 +86,12 @@ class LinearRegression(ExplicitDerivatives, ConjugateGaussian):
 
     @classmethod
     def build(cls, settings: LinearSettings, schema: ModelSchema) -> Model:
+        # Priors are those of the prepared outcome, noise_sd is in its own unit.
+        origin, unit = prepared_unit(schema)
+        layout = checked_layout(schema.names, schema.layout)
+        constant = np.array([feature.kind == "intercept" for feature in layout])
+        mean = unit * settings.prior_mean + np.where(constant, origin, 0.0)
+        sd = None if settings.prior_sd is None else unit * settings.prior_sd
         if settings.noise_sd is None:
             center, scale = public_unit(schema)
             declared = settings.prior_sd is not None or settings.prior_mean != 0.0
@@ -88,18 +99,19 @@ class LinearRegression(ExplicitDerivatives, ConjugateGaussian):
                 schema.names,
                 center=center,
                 scale=scale,
-                prior_mean=settings.prior_mean if declared else None,
-                prior_sd=settings.prior_sd,
-                layout=schema.layout,
+                prior_mean=mean if declared else None,
+                prior_sd=sd,
+                layout=layout,
                 bounds=schema.y_bounds,
             )
         return cls(
             schema.names,
-            noise_sd=settings.noise_sd,
-            prior_mean=settings.prior_mean,
-            prior_sd=settings.prior_sd,
-            layout=schema.layout,
+            noise_sd=settings.noise_sd / (schema.y_scale or 1.0),
+            prior_mean=mean,
+            prior_sd=sd,
+            layout=layout,
             bounds=schema.y_bounds,
+            unit=unit,
         )
 
     def pointwise(self, eta: Array, y: Array) -> Array:

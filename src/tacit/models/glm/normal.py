@@ -210,6 +210,23 @@ class NormalRegression(GaussianPriorModel):
         return gaussian_outcomes(records["x"] @ theta[:-1], noise, rng, bounds)
 
 
+def prepared_unit(schema: Any) -> tuple[float, float]:
+    """(center, scale) of the prepared outcome, in which priors are declared, in the unit of y.
+
+    A declared centre and scale, or those that bounds imply, as for columns: y − center is divided
+    by scale. If y was prepared already, or nothing is declared, (0, 1).
+
+    Parameters
+    ----------
+    schema
+        The `ModelSchema` of the records.
+    """
+    if schema.y_scale is not None or schema.y_bounds is None:
+        return 0.0, 1.0
+    low, high = schema.y_bounds
+    return (low + high) / 2.0, (high - low) / 2.0
+
+
 def public_unit(schema: Any) -> tuple[float, float]:
     """(center, scale) of y in its model's unit, from public facts alone.
 
@@ -221,7 +238,7 @@ def public_unit(schema: Any) -> tuple[float, float]:
     if schema.y_bounds is not None:
         low, high = schema.y_bounds
         return (low + high) / 2.0, (high - low) / 2.0
-    if schema.y_scaled:
+    if schema.y_scale is not None:
         return 0.0, 1.0
     raise ConfigError(
         f'outcome "{schema.outcome}" has no public unit, which a regression with unknown noise '
