@@ -1,11 +1,16 @@
-"""Coverage of private scoring's intervals: benchmarks/scoring_coverage.py [REPEATS] [--model KIND].
+"""Coverage of private regressions: python -m benchmarks.scoring_coverage [REPEATS] [--model KIND].
 
 Weights from the prior, records from the model, ten parties, 24,000 records; δ is 1e-5, the unit a
 record, the adjacency substitution, and every party adds its own noise unless `--aggregation` says
 otherwise. `--correlation 0.3` draws numbers that are all correlated with each other by that much;
-with `--default-prior` the prior that weights come from is not declared.
+with `--default-prior` the prior that weights come from is not declared. `--bounds 10` declares
+bounds of numbers that are 10 times as wide as their range, which lies anywhere between them.
+`--method auto` measures the method that "auto" selects.
+
 Prints the share of true weights that lie in their 95 % intervals with the standard error over
-repeats, and the root mean square of standardised errors, which should be 1.
+repeats, the root mean square of standardised errors, which should be 1, the median of private over
+non-private standard deviations, the coverage of the non-private fit, and the fits that are not
+reported as converged.
 """
 
 from __future__ import annotations
@@ -17,40 +22,42 @@ from scipy.special import expit, softmax
 
 from tacit.data.schema.layout import INTERCEPT, Feature
 from tacit.engines.execute import carry_out
-from tacit.methods import PrivateScoring
+from tacit.methods import PrivateScores, PrivateScoring
 from tacit.models import (
     LinearRegression,
     LogisticRegression,
     PoissonRegression,
     SoftmaxRegression,
 )
+from tacit.models.glm.normal import NormalRegression
 from tacit.plan.plan import make_plan
 from tacit.privacy.settings import Privacy
 
-RECORDS, PARTIES = 24_000, 10
+METHODS = {"dp-scoring": PrivateScoring, "dp-scores": PrivateScores, "auto": lambda: None}
 LEVELS = (2, 4, 8)
 CLASSES, LARGEST = ("a", "b", "c"), 20.0
 
 
-def numbers(rng, correlation=0.0):
-    x = np.sqrt(1.0 - correlation) * rng.standard_normal((RECORDS, 10))
-    x = np.clip(x + np.sqrt(correlation) * rng.standard_normal((RECORDS, 1)), -3, 3)
+def numbers(rng, given):
+    count = given.records
+    x = np.sqrt(1.0 - given.correlation) * rng.standard_normal((count, 10))
+    x = np.clip(x + np.sqrt(given.correlation) * rng.standard_normal((count, 1)), -3, 3)
     layout = (INTERCEPT, *(Feature("numeric", f"v{i}", -3.0, 3.0) for i in range(10)))
-    return np.column_stack([np.ones(RECORDS), x]), layout
+    return np.column_stack([np.ones(count), x]), layout
 
 
-def mixed(rng, correlation=0.0):
+def mixed(rng, given):
     """Five correlated numbers, two of them skewed, and three categories that go with them."""
-    del correlation
-    hidden = rng.standard_normal((RECORDS, 3))
-    columns, layout = [np.ones(RECORDS)], [INTERCEPT]
+    count = given.records
+    hidden = rng.standard_normal((count, 3))
+    columns, layout = [np.ones(count)], [INTERCEPT]
     for i in range(5):
-        value = 0.6 * hidden[:, i % 3] + 0.8 * rng.standard_normal(RECORDS)
+        value = 0.6 * hidden[:, i % 3] + 0.8 * rng.standard_normal(count)
         value = np.minimum(np.exp(value), 8.0) / 4.0 - 1.0 if i >= 3 else value / 3.0
         columns.append(np.clip(value, -1, 1))
         layout.append(Feature("numeric", f"v{i}", -1.0, 1.0))
     for i, levels in enumerate(LEVELS):
-        value = hidden[:, i] + rng.standard_normal(RECORDS)
+        value = hidden[:, i] + rng.standard_normal(count)
         cuts = np.quantile(value, np.cumsum(rng.dirichlet(2.0 * np.ones(levels)))[:-1])
         code = np.searchsorted(cuts, value)
         columns.extend((code == level) * 1.0 for level in range(levels))
@@ -81,34 +88,83 @@ KINDS = {
     "softmax": (SoftmaxRegression, {"levels": CLASSES}, categorical),
     "poisson": (PoissonRegression, {"max_count": LARGEST}, poisson),
     "linear": (LinearRegression, {}, linear),
+    "unknown-noise": (NormalRegression, {"scale": 3.0}, linear),
 }
+FURTHER = {"unknown-noise": np.zeros(1)}
+"""Parameters that follow the coefficients: log σ."""
 
 
-def coverage(kind, design, prior_sd, epsilon, given):
-    rng = np.random.default_rng(17)
-    inside, squares, model = [], [], None
+def widened(x, truth, layout, rng, factor):
+    """x and truth with bounds of −1 and 1, `factor` times as wide as the range of each number.
+
+    One constant is added to the columns of numbers and absorbed by the intercept.
+    """
+    if factor == 1.0:
+        return x, truth, layout
+    x, rows = x.copy(), truth.reshape(-1, x.shape[1]).copy()
+    changed = list(layout)
+    for place, feature in enumerate(layout):
+        if feature.kind != "numeric":
+            continue
+        unit = factor * feature.high
+        middle = rng.uniform(1.0 / factor - 1.0, 1.0 - 1.0 / factor)
+        x[:, place] = middle + x[:, place] / unit
+        rows[:, place] *= unit
+        rows[:, 0] -= middle * rows[:, place]
+        changed[place] = Feature("numeric", feature.source, -1.0, 1.0)
+    return x, rows.ravel(), tuple(changed)
+
+
+def replicated(kind, design, prior_sd, epsilon, given):
+    """Standardised errors, without privacy too, ratios of sds, and a reason if not converged."""
+    rng = np.random.default_rng(given.seed)
     make, arguments, outcomes = KINDS[kind]
+    model = None
     for repeat in range(given.repeats):
-        x, layout = design(rng, given.correlation)
+        x, layout = design(rng, given)
         names = tuple(str(i) for i in range(len(layout)))
         declared = None if given.default_prior else prior_sd
-        model = model or make(names, prior_sd=declared, layout=layout, **arguments)
-        truth = prior_sd * rng.standard_normal(model.dimension)
+        size = x.shape[1] * max(1, len(arguments.get("levels", ())))
+        truth = prior_sd * rng.standard_normal(size)
         y = outcomes(rng, x @ truth.reshape(-1, x.shape[1]).T)
-        parties = {str(i): {"x": x[i::PARTIES], "y": y[i::PARTIES]} for i in range(PARTIES)}
+        x, truth, layout = widened(x, truth, layout, rng, given.bounds)
+        truth = np.append(truth, FURTHER.get(kind, ()))
+        if model is None or model.layout != layout:  # an equal model is not compiled again
+            model = make(names, prior_sd=declared, layout=layout, **arguments)
+        count = given.parties
+        parties = {str(i): {"x": x[i::count], "y": y[i::count]} for i in range(count)}
         privacy = Privacy(
             epsilon=epsilon,
             delta=1e-5,
-            insecure_noise_seed=repeat,
+            insecure_noise_seed=given.seed * 1000 + repeat,
             aggregation=given.aggregation,
         )
-        found = carry_out(
-            make_plan(model, parties, method=PrivateScoring(), privacy=privacy)
-        ).posterior
-        error = (found.mean - truth) / found.sd
-        inside.append(np.mean(np.abs(error) < 1.96))
-        squares.append(np.mean(error**2))
-    return np.mean(inside), np.std(inside) / np.sqrt(given.repeats), np.sqrt(np.mean(squares))
+        plan = make_plan(model, parties, method=METHODS[given.method](), privacy=privacy)
+        outcome = carry_out(plan)
+        found = outcome.posterior
+        without = carry_out(make_plan(model, parties)).posterior
+        verdict = outcome.verdict
+        yield (
+            (found.mean - truth) / found.sd,
+            (without.mean - truth) / without.sd,
+            found.sd / without.sd,
+            plan.method.kind,
+            None if verdict.converged else verdict.why,
+        )
+
+
+def row(fits):
+    """One row of figures."""
+    errors, own, ratios, kinds, reasons = zip(*fits, strict=True)
+    inside = [np.mean(np.abs(error) < 1.959964) for error in errors]
+    without = np.mean(np.abs(np.array(own)) < 1.959964)
+    failed = [reason for reason in reasons if reason]
+    return (
+        f"{'/'.join(sorted(set(kinds)))}  {np.mean(inside):.3f} ± "
+        f"{np.std(inside) / np.sqrt(len(fits)):.3f}  rms {np.sqrt(np.mean(np.square(errors))):.2f}"
+        f"  width {np.median(ratios):.2f}  non-private {without:.3f}  {len(fits)} fits"
+        + (f", {len(failed)} not converged: {failed[0]}" if failed else "")
+    )
 
 
 def main():
@@ -120,18 +176,21 @@ def main():
     parser.add_argument("--correlation", type=float, default=0.0)
     parser.add_argument("--epsilon", type=float, action="append")
     parser.add_argument("--aggregation", choices=("plain", "trusted"), default="plain")
+    parser.add_argument("--method", choices=METHODS, default="dp-scoring")
+    parser.add_argument("--records", type=int, default=24_000)
+    parser.add_argument("--parties", type=int, default=10)
+    parser.add_argument("--bounds", type=float, default=1.0)
+    parser.add_argument("--size", type=float, action="append", help="sd of the weights")
+    parser.add_argument("--seed", type=int, default=17)
     given = parser.parse_args()
     # Counts from weights of sd 1 would mostly be beyond their bound.
     sizes = (0.1, 0.3) if given.model == "poisson" else (0.3, 1.0)
     for name in given.design or DESIGNS:
-        for prior_sd in sizes:
+        for prior_sd in given.size or sizes:
             for epsilon in given.epsilon or (0.5, 1.0, 4.0):
-                share, error, scale = coverage(given.model, DESIGNS[name], prior_sd, epsilon, given)
-                print(
-                    f"{given.model} {name:8} prior sd {prior_sd}  ε = {epsilon:3}  "
-                    f"{share:.3f} +- {error:.3f}  {scale:.2f}",
-                    flush=True,
-                )
+                fits = list(replicated(given.model, DESIGNS[name], prior_sd, epsilon, given))
+                label = f"{given.model} {name:8} sd {prior_sd}  ε = {epsilon:3}"
+                print(label, given.aggregation, row(fits), sep="  ", flush=True)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,10 @@ import pytest
 from numpyro import distributions as dist
 
 import tacit
+from tacit.data.schema.layout import INTERCEPT, Feature
 from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError, DataError
-from tacit.methods import DPSGD, PrivateScores
+from tacit.methods import DPSGD, PrivateScores, PrivateScoring
 from tacit.methods.scores import party
 from tacit.methods.scores.covariates import denoised, design_of, synthetic_rows
 from tacit.methods.scores.estimate import (
@@ -25,11 +26,13 @@ from tacit.methods.scores.expected import Simulator
 from tacit.methods.scores.prior import PriorTerm
 from tacit.methods.scores.server import rank_fit, trouble
 from tacit.methods.scores.widths import width
-from tacit.models import LogisticRegression, NormalMean, from_numpyro
-from tacit.plan.auto import choose_method
+from tacit.models import LogisticRegression, NormalMean, PoissonRegression, from_numpyro
+from tacit.models.glm.poisson import PoissonLikelihood
+from tacit.models.learnt_scale import scaled_prior
+from tacit.plan.auto import choose_method, least_noise_ratio
 from tacit.plan.plan import make_plan
 from tacit.privacy.settings import Privacy
-from tacit.results.verdict import NotConvergedWarning, WideIntervalsWarning
+from tacit.results.verdict import NotConvergedWarning, TooNarrowWarning, WideIntervalsWarning
 from tacit.server.schedule import Sequential, Synchronous
 
 RECORDS, PARTIES, SCALE = 6_000, 3, 2.0
@@ -45,6 +48,7 @@ def normal(x, y=None):
 
 EXAMPLE = {"x": np.zeros(2), "y": np.zeros(2)}
 MODEL = from_numpyro(normal, EXAMPLE)
+COUNTED = (INTERCEPT, Feature("numeric", "x", -1.0, 1.0))
 
 
 def parties_of(rng, noise=None):
@@ -194,6 +198,81 @@ def test_auto_takes_private_scores_for_models_that_can_simulate_outcomes():
     ):
         assert kind == "dp-sgd"
         assert words in why
+
+
+def test_fit_says_before_it_spends_why_auto_fell_back_on_dp_sgd():
+    def wards(x, ward, y=None):
+        levels = numpyro.sample("levels", dist.Normal(0.0, 1.0).expand([4]).to_event(1))
+        with numpyro.plate("records", x.shape[0]):
+            numpyro.sample("y", dist.Normal(levels[ward] + x, 1.0), obs=y)
+
+    rng = np.random.default_rng(0)
+    records = {
+        "x": rng.uniform(-1, 1, 300),
+        "ward": rng.integers(0, 4, 300),
+        "y": rng.normal(size=300),
+    }
+    model = from_numpyro(wards, {name: column[:2] for name, column in records.items()})
+    with (
+        pytest.warns(TooNarrowWarning, match=r"dp-sgd .* declare columns=\{'ward': number"),
+        pytest.raises(ConfigError, match="has no run directory"),  # the ledger is opened next
+    ):
+        tacit.fit(
+            model, {"a": records}, privacy=Privacy(epsilon=1.0, delta=1e-5), ledger="run-directory"
+        )
+
+
+def test_auto_compares_the_noise_of_both_methods_for_counts():
+    """A clip that covers a count of Y is at least √(Y/2) standard deviations of the count."""
+    privacy = Privacy(epsilon=1.0, delta=1e-5)
+
+    def chosen(largest, **asked):
+        model = PoissonRegression(("intercept", "x"), max_count=largest, layout=COUNTED)
+        return choose_method(model, privacy=privacy, parties=3, **asked)
+
+    method, why = chosen(20.0)
+    assert isinstance(method, PrivateScores)
+    ratio = least_noise_ratio(PoissonLikelihood(20.0), 2, "plain")
+    assert f"at least {ratio:.2g} times that of dp-scores" in why
+    assert ratio == pytest.approx(np.sqrt(10.0 / 0.88) / (1.43 / np.sqrt(0.73)), rel=0.01)
+    assert isinstance(chosen(2.0)[0], PrivateScoring)
+    assert isinstance(chosen(20.0, schedule=Synchronous(rounds=5))[0], PrivateScoring)
+    assert isinstance(chosen(20.0, refused=("dp-scores",))[0], PrivateScoring)
+    assert isinstance(
+        choose_method(LogisticRegression(("intercept", "x"), layout=COUNTED), privacy=privacy)[0],
+        PrivateScoring,
+    )
+    rng = np.random.default_rng(0)
+    x = np.column_stack([np.ones(15), rng.uniform(-1.0, 1.0, 15)])
+    few = {name: {"x": x, "y": rng.poisson(2.0, 15) * 1.0} for name in "abc"}
+    model = PoissonRegression(("intercept", "x"), max_count=20.0, layout=COUNTED)
+    plan = make_plan(model, few, privacy=privacy)
+    assert isinstance(plan.method, PrivateScoring)
+    assert plan.why.startswith("not dp-scores: 2 parameters, 45 records")
+
+
+def test_learned_scales_give_the_moments_of_the_exact_posterior():
+    model = PoissonRegression(("intercept", "x", "z"), max_count=20.0)
+    assert PrivateScores().learns_scale(model)
+    layout = (INTERCEPT, Feature("numeric", "x", -1, 1), Feature("numeric", "z", -1, 1))
+    scale, centre = np.array([1.0, 0.2, 0.5]), np.array([0.0, 0.3, -0.1])
+    learnt = scaled_prior(np.zeros(3), layout, scale, centre, 1.0)
+    term = PriorTerm(model, learnt.mean, learnt.widest_sd**-2.0, learnt.log_density)
+    information = np.diag([400.0, 3.0, 0.5])
+    linear = information @ np.array([0.5, 1.0, -0.5])
+    found = term.moments(information, linear, *term.posterior(information, linear, np.zeros(3)))
+    rng = np.random.default_rng(1)
+    spread = np.array([0.1, 1.5, 3.0])
+    draws = np.array([0.5, 0.5, 0.0]) + spread * rng.standard_t(5, size=(200_000, 3))
+    proposal = -3.0 * np.sum(np.log1p(np.square((draws - [0.5, 0.5, 0.0]) / spread) / 5.0), axis=1)
+    joint = learnt.log_density(draws) + draws @ linear
+    joint -= 0.5 * np.sum(draws @ information * draws, axis=1)
+    weights = np.exp(joint - proposal - np.max(joint - proposal))
+    weights /= np.sum(weights)
+    mean = weights @ draws
+    sd = np.sqrt(weights @ np.square(draws - mean))
+    np.testing.assert_allclose((found.mean - mean) / sd, 0.0, atol=0.1)
+    np.testing.assert_allclose(np.sqrt(np.diagonal(np.linalg.inv(found.precision))), sd, rtol=0.1)
 
 
 @pytest.mark.parametrize(("key", "value"), [("clip", 2.0), ("clip_end", 0.5), ("dtype", "float32")])
@@ -463,7 +542,7 @@ def test_wide_intervals_are_announced_before_anything_is_spent():
         )
     found = tacit.check(model, parties, privacy=Privacy(epsilon=1.0), method="dp-scores")
     assert any(text.startswith("Expect intervals about") for text in found.warnings)
-    noisy = tacit.check(model, parties, privacy=Privacy(epsilon=0.6), method="dp-scores")
+    noisy = tacit.check(model, parties, privacy=Privacy(epsilon=0.4), method="dp-scores")
     assert any(text.startswith("Some fits with 3000 records") for text in noisy.warnings)
     assert not any(text.startswith("Some fits with") for text in found.warnings)
     precise = plan_of(parties, model, epsilon=8.0, aggregation="trusted")

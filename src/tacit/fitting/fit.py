@@ -39,7 +39,7 @@ from tacit.plan.plan import Plan, make_plan
 from tacit.privacy.settings import Privacy
 from tacit.results.check import Check, describe
 from tacit.results.compose import compose_result, data_facts, party_row, privacy_facts
-from tacit.results.diagnostics import known_before
+from tacit.results.diagnostics import known_before, second_choice
 from tacit.results.evaluation import (
     Attempts,
     EvaluationWarning,
@@ -237,7 +237,7 @@ def _run(
     progress: bool | None,
 ) -> Fit:
     """Charge the ledger, run the plan and evaluate it. Warnings name the line that called `fit`."""
-    before = known_before(prepared.plan)
+    before = [*second_choice(prepared.plan), *known_before(prepared.plan)]
     warn(before, stacklevel=4)
     with fit_ledger(prepared.plan, prepared.federation, ledger) as charged:
         charging = None if charged is None else charged.charging

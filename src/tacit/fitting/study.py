@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 
 from tacit.data import Federation
@@ -246,20 +245,7 @@ def _built(settings: ModelSettings, federation: Federation, private: bool) -> Mo
         )
     if isinstance(settings, LinearSettings) and settings.noise_sd is None and not private:
         _refuse_exact(federation)
-    scaled = {
-        key: getattr(settings, key) / _outcome_scale(federation)
-        for key in settings.in_outcome_units
-        if getattr(settings, key) is not None
-    }
-    if scaled:
-        settings = msgspec.structs.replace(settings, **scaled)
     return build(model_class(kind), settings, ModelSchema.of(federation))
-
-
-def _outcome_scale(federation: Federation) -> float:
-    assert federation.schema is not None
-    outcome = federation.schema.declared(federation.outcome)
-    return 1.0 if outcome is None or outcome.scale is None else outcome.scale
 
 
 def _refuse_exact(federation: Federation) -> None:

@@ -109,8 +109,8 @@ class ModelSchema:
     layout: Layout | None = None
     y_bounds: tuple[float, float] | None = None
     levels: tuple[str, ...] = ()
-    y_scaled: bool = False
-    """True if a numeric outcome is divided by a scale of the schema."""
+    y_scale: float | None = None
+    """The scale of the schema by which a numeric outcome was divided, if it was."""
     seed: int = 0
     """Seed for a model with a random starting point (`Model.seeded`)."""
     example: Callable[[], Records] = field(default=no_records, compare=False, repr=False)
@@ -134,7 +134,7 @@ class ModelSchema:
             layout=federation.layout,
             y_bounds=federation.y_bounds,
             levels=federation.levels,
-            y_scaled=outcome is not None and outcome.scale is not None,
+            y_scale=None if outcome is None else outcome.scale,
             seed=seed,
             example=example,
         )

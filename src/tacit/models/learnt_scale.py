@@ -134,12 +134,15 @@ class LearntScalePrior(NamedTuple):
         sums = squares @ members / self.unit**2
         degrees = FREEDOM + size
         rest = _log_prior() + FREEDOM * len(size) * _LOGS
-        fits = xp.stack(
-            [
-                one - 0.5 * xp.log(FREEDOM * scale**2 + sums) @ degrees
-                for one, scale in zip(rest, GRID, strict=True)
-            ]
-        )
+        if theta.ndim == 1:
+            fits = rest - 0.5 * xp.log(FREEDOM * np.square(GRID)[:, None] + sums) @ degrees
+        else:  # one value of τ after the other, because all at once may not fit into memory
+            fits = xp.stack(
+                [
+                    one - 0.5 * xp.log(FREEDOM * scale**2 + sums) @ degrees
+                    for one, scale in zip(rest, GRID, strict=True)
+                ]
+            )
         top = xp.max(fits, axis=0)
         found = top + xp.log(xp.sum(xp.exp(fits - top), axis=0))
         if not np.all(free):
@@ -147,6 +150,12 @@ class LearntScalePrior(NamedTuple):
             beyond = squares @ (1.0 * ~free)
             found = found - 0.5 * (FREEDOM + np.sum(~free)) * xp.log(wide + beyond)
         return found
+
+    @property
+    def widest_sd(self) -> np.ndarray:
+        """Standard deviation of each coordinate of θ if τ is u, its largest likely value."""
+        scale = np.where(self.column >= 0, 1.0, CONSTANT_SCALE) * self.unit
+        return np.sqrt(np.sum(np.square(np.linalg.inv(self.transform) * scale), axis=1))
 
     @property
     def _sizes(self) -> np.ndarray:
@@ -212,12 +221,26 @@ def learnt_scale_prior(
     unit: float,
     sd: np.ndarray | None = None,
 ) -> LearntScalePrior:
-    """The prior in the units of columns with this information matrix Σ w xxᵀ.
+    """The prior in the units of columns with this information matrix Σ w xxᵀ; see
+    `scaled_prior`.
+    """
+    return scaled_prior(mean, layout, *units_of_columns(layout, information), unit, sd)
+
+
+def scaled_prior(
+    mean: np.ndarray,
+    layout: Layout,
+    scale: np.ndarray,
+    centre: np.ndarray,
+    unit: float,
+    sd: np.ndarray | None = None,
+) -> LearntScalePrior:
+    """The prior in columns of this scale and centre.
 
     Parameters that belong to no column come after the coefficients and have the scale `sd`.
     """
     outputs, further = divmod(len(mean), len(layout))
-    transform = scale_transform(layout, *units_of_columns(layout, information), outputs)
+    transform = scale_transform(layout, scale, centre, outputs)
     if further:
         assert sd is not None, "parameters without a column have a declared scale"
         whole = np.zeros((len(mean), len(mean)))

@@ -74,6 +74,15 @@ class ScoreLikelihood(abc.ABC):
         """Var ψ for y from the model at η."""
 
     @property
+    def least_bound(self) -> float:
+        """The smallest value over η of sup |ψ| in standard deviations of ψ, about 1 for most.
+
+        The clip of private scoring is at least this large relative to what a record tells, and so
+        is its noise.
+        """
+        return 1.0
+
+    @property
     def outputs(self) -> int:
         """Number of predictors per record."""
         return max(1, self.levels)

@@ -24,8 +24,6 @@ class ModelSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
     """False for a model of the columns themselves."""
     counts: ClassVar[bool] = False
     """True if the outcome is a count, which is not rescaled."""
-    in_outcome_units: ClassVar[tuple[str, ...]] = ()
-    """Keys in units of the outcome, which are divided by its scale."""
     renamed: ClassVar[Mapping[str, str]] = {
         "largest": "max_count",
         "program": "function",
@@ -78,7 +76,6 @@ class SoftmaxSettings(RegressionSettings, frozen=True, kw_only=True, tag="softma
 class LinearSettings(RegressionSettings, frozen=True, kw_only=True, tag="linear"):
     """Linear regression, for a numeric outcome."""
 
-    in_outcome_units: ClassVar[tuple[str, ...]] = ("noise_sd",)
     noise_sd: StandardDeviation | None = None
     """Standard deviation of the outcome around its mean; by default unknown and inferred."""
 
@@ -120,7 +117,6 @@ class NegativeBinomialSettings(
 class StudentSettings(RegressionSettings, frozen=True, kw_only=True, tag="student"):
     """Linear regression with Student-t noise of known scale, for an outcome with outliers."""
 
-    in_outcome_units: ClassVar[tuple[str, ...]] = ("scale",)
     df: Annotated[float, Meta(gt=2)] = 4.0
     """Degrees of freedom of the noise, more than 2."""
     scale: StandardDeviation = 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -14,13 +15,16 @@ from tacit.methods.gradient import GradientVI
 from tacit.methods.natural.method import SOLVED_UP_TO, NaturalVI
 from tacit.methods.private import PrivateMethod
 from tacit.methods.scores.method import LEAST_ROUNDS as LEAST_SCORES
-from tacit.methods.scores.method import MOST_PARAMETERS, PrivateScores
+from tacit.methods.scores.method import MOST_PARAMETERS, PrivateScores, main_share
+from tacit.methods.scores.party import score_bound
+from tacit.methods.scoring.method import SCORES_SHARE as SCORING_SHARE
 from tacit.methods.scoring.method import PrivateScoring
 from tacit.methods.scoring.stages import LEAST_ROUNDS
 from tacit.methods.statistics.method import ExpectedStatistics, PrivateStatistics
 from tacit.models import ConjugateGaussian, Model
 from tacit.models.capabilities import Coefficients, GaussianSites, Scores, SimulatesOutcomes
 from tacit.models.conjugate import ConjugateExponential
+from tacit.models.scores import ScoreLikelihood
 from tacit.privacy.settings import Privacy
 from tacit.server.schedule import Schedule, Synchronous
 
@@ -117,8 +121,12 @@ def choose_method(
     parties: int = 1,
     steady: bool = True,
     full: bool = False,
+    refused: tuple[str, ...] = (),
 ) -> tuple[LocalMethod, str]:
-    """The method chosen by "auto", and the reason in one line."""
+    """The method chosen by "auto", and the reason in one line.
+
+    `refused` are the kinds of methods whose noise turned out to be too large.
+    """
     if isinstance(model, ConjugateExponential):
         answers = ConjugateStages() if privacy is None else PrivateConjugateStages()
         return answers, f"model {model.kind!r} has statistics in stages"
@@ -132,7 +140,8 @@ def choose_method(
             "set a small delta, e.g. 1e-9"
         )
     if privacy is not None:
-        return _private(Case(model, privacy, schedule or Synchronous(), parties, steady))
+        case = Case(model, privacy, schedule or Synchronous(), parties, steady)
+        return _private(case, refused)
     if isinstance(model, ConjugateGaussian) and not model.undeclared:
         return Exact(), f"model {model.kind!r} has a closed-form posterior"
     if isinstance(model, GaussianSites):
@@ -158,16 +167,37 @@ def choose_method(
     )
 
 
-def _private(case: Case) -> tuple[PrivateMethod, str]:
-    kind = repr(case.model.kind)
-    scoring = _refusal(case, REASONS)
-    if scoring is None:
+def least_noise_ratio(likelihood: ScoreLikelihood, dimension: int, aggregation: str) -> float:
+    """Noise of private scoring relative to that of private scores, at the most favourable rate.
+
+    Both add noise in proportion to the clip of a record's score and to one over the root of the
+    scores' share of the budget. In standard deviations of a whitened score the clip of private
+    scoring is at least `ScoreLikelihood.least_bound`·√d, and that of private scores always
+    (1 + η)C. All of this is public and known before anything is spent.
+    """
+    scoring = likelihood.least_bound / math.sqrt(SCORING_SHARE)
+    scores = score_bound(dimension) / math.sqrt(dimension * main_share(aggregation))
+    return scoring / scores
+
+
+def _private(case: Case, refused: tuple[str, ...]) -> tuple[PrivateMethod, str]:
+    kind, model = repr(case.model.kind), case.model
+    scoring, scores = _refusal(case, REASONS), _refusal(case, SCORES_REASONS)
+    if PrivateScores.kind in refused:
+        scores = scores or "its noise would be too large"
+    if scoring is None and isinstance(model, Scores):
+        likelihood, dimension = model.score_likelihood(), case.model.dimension
+        ratio = least_noise_ratio(likelihood, dimension, case.privacy.aggregation)
+        if scores is None and ratio > 1.0:
+            return PrivateScores(), (
+                f"model {kind}: for the declared bounds of the outcome the noise of dp-scoring is "
+                f"at least {ratio:.2g} times that of dp-scores"
+            )
         return PrivateScoring(), (
             f"model {kind} is a GLM with all parties in every round; intervals include the noise"
         )
-    if isinstance(case.model, Scores):
+    if isinstance(model, Scores):
         return DPSGD(), f"not dp-scoring: {scoring}; {LACKS}"
-    scores = _refusal(case, SCORES_REASONS)
     if scores is None:
         return PrivateScores(), (
             f"model {kind} can simulate outcomes: centred scores are not biased by clipping and "

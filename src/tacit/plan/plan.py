@@ -335,11 +335,17 @@ def make_plan(
     if privacy is None:
         return plan
 
-    def instead() -> Plan:
-        return make_plan(
-            model, parties, family=family, method=DPSGD(), schedule=given, seed=seed,
+    def instead(kind: str, reason: str) -> Plan:
+        other, also = choose_method(
+            model, privacy=privacy, schedule=given, parties=len(parties), steady=steady,
+            refused=(kind,),
+        )  # fmt: skip
+        made = make_plan(
+            model, parties, family=family, method=other, schedule=given, seed=seed,
             batch_parties=batch_parties, privacy=privacy, trust=trust, live=live, earlier=earlier,
         )  # fmt: skip
+        also = LACKS if isinstance(other, DPSGD) else also
+        return replace(made, why=f"not {kind}: {reason}; {also}")
 
     return _private_plan(plan, privacy, units, trust, None if any_noise else instead)
 
@@ -349,10 +355,10 @@ def _private_plan(
     privacy: Privacy,
     units: dict[str, int],
     trust: str | None,
-    instead: Callable[[], Plan] | None,
+    instead: Callable[[str, str], Plan] | None,
 ) -> Plan:
-    """The plan with noise and guarantee; `instead` replaces a method chosen by "auto" that
-    cannot be calibrated. None: any noise is accepted.
+    """The plan with noise and guarantee; `instead` replaces a method chosen by "auto" whose noise
+    is too large. None: any noise is accepted.
     """
     method = plan.method
     assert isinstance(method, PrivateMethod)
@@ -363,7 +369,7 @@ def _private_plan(
     except ConfigError as refused:
         if not plan.why or instead is None:
             raise
-        return replace(instead(), why=f"not {method.kind}: {refused}; {LACKS}")
+        return instead(method.kind, str(refused))
     return replace(plan, privacy=privacy, settled=settled)
 
 

@@ -20,6 +20,7 @@ from tacit.methods.scores.server import trouble as scores_trouble
 from tacit.methods.scoring.combine import ScoringServer
 from tacit.methods.scoring.units import counted_outside
 from tacit.models import Model
+from tacit.models.capabilities import Coefficients, Scores, SimulatesOutcomes
 from tacit.models.learnt_scale import LearntScalePrior
 from tacit.plan.plan import Plan
 from tacit.results.dispersion import Dispersion, comparable, dispersion_of
@@ -70,7 +71,7 @@ def _convergence(
     if trouble is None and plan.privacy is None and not learnt:
         trouble = plan.model.posterior_fault(posterior.family, posterior.natural)
     if trouble is None and isinstance(plan.method, PrivateScoring):
-        trouble = _counting_trouble(plan, state)
+        trouble = _scoring_trouble(plan, state)
     if trouble is None and isinstance(plan.method, PrivateScores):
         server = plan.rules.combine
         assert isinstance(server, ScoresServer)
@@ -150,15 +151,31 @@ def diagnostics_block(
     }
 
 
-def _counting_trouble(plan: Plan, state: ServerState) -> str | None:
-    """Describe released counts that contradict the columns' bounds, or None."""
-    combine = plan.rules.combine
-    if not isinstance(combine, ScoringServer):
+def _scoring_trouble(plan: Plan, state: ServerState) -> str | None:
+    """Columns in other units than their counts assume, or a last step that was not the last.
+
+    Steps of private scoring have a limited length in η, which fits reach in every round if
+    coefficients grow without end (an outcome that the columns separate), or if noise moves η by as
+    much. q is then wherever the rounds ended.
+    """
+    combine, known = plan.rules.combine, state.public | (state.memory or {})
+    assert isinstance(combine, ScoringServer)
+    if "counts" not in known:
         return None
-    counts = (state.memory or {}).get("counts")
-    if counts is None:
+    outside = counted_outside(plan.model, known["counts"], combine.count_noise_sd)
+    if outside is not None or "points" not in known:
+        return outside
+    if combine.last_move(known) < LONG_STEP:
         return None
-    return counted_outside(plan.model, counts, combine.count_noise_sd)
+    return (
+        "the last round still moved the predictor by as much as a step may: an outcome that the "
+        "columns predict almost without error, or noise that is too large; use more "
+        "schedule.rounds, a narrower prior_sd, a larger epsilon or more records"
+    )
+
+
+LONG_STEP = 0.9
+"""Length of the last step, as a share of the longest, from which a fit has not arrived."""
 
 
 def learned_share(
@@ -188,6 +205,8 @@ def _learnt_prior(plan: Plan, memory: Arrays) -> LearntScalePrior | None:
     solver, combine = plan.rules.solver, plan.rules.combine
     if isinstance(solver, NaturalSolver | WideSolver):
         return solver.known_scale_prior(memory)
+    if isinstance(combine, ScoresServer) and "counts" in memory:
+        return combine.scale_prior(memory)
     if isinstance(combine, ScoringServer) and "counts" in memory:
         prior = combine.prior_of(memory)
         return prior if isinstance(prior, LearntScalePrior) else None
@@ -214,7 +233,7 @@ def cautions_of(
         doubts += unresolved_caution(float((memory or {})["residual"]))
     if verdict is not None and plan.privacy is None:
         doubts += unchecked_caution(plan, verdict)
-    doubts += spread_caution(plan, memory or {})
+    doubts += [*spread_caution(plan, memory or {}), *steep_caution(plan, posterior, memory or {})]
     doubts += [*_unweighed_caution(plan), *known_limits(plan), *modes_caution(plan.model)]
     return [*doubts, *learning_caution(share, posterior.names), *_clipping_cautions(plan, clipped)]
 
@@ -249,6 +268,31 @@ def spread_caution(plan: Plan, memory: Arrays) -> list[Caution]:
     ]
 
 
+STEEP = 3.0
+"""Largest standard deviation of log-odds between records for which a posterior counts as normal."""
+
+
+def steep_caution(plan: Plan, posterior: Posterior, memory: Arrays) -> list[Caution]:
+    """Log-odds of private scoring so large that their posterior is skewed."""
+    combine = plan.rules.combine
+    if not isinstance(combine, ScoringServer) or plan.model.output != "bernoulli":
+        return []
+    if "moment" not in memory:
+        return []
+    size = combine.predictor_sd(memory, posterior.mean)
+    if size <= STEEP:
+        return []
+    return [
+        Caution(
+            "too-narrow",
+            f"Log-odds vary by {size:.2g} between records (more than {STEEP:g}): most outcomes are "
+            "predicted almost without error, larger coefficients predict them as well, and "
+            "intervals may be too narrow on that side; declare a prior_sd, or leave out columns "
+            "that determine the outcome",
+        )
+    ]
+
+
 def modes_caution(model: Model) -> list[Caution]:
     """A caution if the posterior may have modes that a single normal, and its draws, miss."""
     if not (model.user_program and model.mixes):
@@ -279,6 +323,17 @@ def known_before(plan: Plan) -> list[Caution]:
     text = plan.method.settling_risk(plan.model, plan.settled)
     risk = [] if text is None else [Caution("may-not-converge", text)]
     return [*risk, *known_limits(plan)]
+
+
+def second_choice(plan: Plan) -> list[Caution]:
+    """Why "auto" fell back on DP-SGD for a model that another method might serve, and the remedy.
+
+    `tacit.check` shows the same reason beside the method.
+    """
+    better = isinstance(plan.model, Scores | SimulatesOutcomes | Coefficients)
+    if not (plan.why and isinstance(plan.method, DPSGD) and better):
+        return []
+    return [Caution("too-narrow", f'method = "auto" selected dp-sgd ({plan.why})')]
 
 
 def unchecked_caution(plan: Plan, verdict: Verdict | None = None) -> list[Caution]:

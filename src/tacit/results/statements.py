@@ -101,8 +101,12 @@ def prior_statement(plan: Plan) -> str | None:
         )
     means, sds = np.unique(model.prior_mean[:width]), np.unique(model.prior_sd[:width])
     words = "normal with its own declared mean and sd"
+    if len(sds) == 1:
+        words = f"normal with sd {sds[0]:g} around its prior mean"
     if len(means) == len(sds) == 1:
         words = f"N({means[0]:g}, {sds[0]:g}²)"
+    if model.output == "gaussian":
+        words += " in the unit of y (prior_sd counts half-ranges or scales of the outcome)"
     if model.scale_unit is None:
         return f"{words} for each coefficient, as declared{noise}"
     return (

@@ -85,6 +85,16 @@ class Found(NamedTuple):
     """Move of the mean in the last iteration, in posterior standard deviations."""
 
 
+class Walked(NamedTuple):
+    """The result of a burn-in round."""
+
+    point: np.ndarray
+    way: float
+    """Length of the move in units of one record's information."""
+    information: np.ndarray
+    """Information about θ from all rounds so far; less if θ was far away."""
+
+
 class Estimator:
     """Everything that is constant once the covariates are known."""
 
@@ -200,17 +210,26 @@ class Estimator:
         return shrunk_ratio(ratio, _symmetric(seen), noise)
 
     def walked(
-        self, theta: np.ndarray, mapping: np.ndarray, ratio: Ratio, score: np.ndarray, noise: float
-    ) -> tuple[np.ndarray, float]:
-        """θ after a burn-in round, and the length of its move in units of one record's information.
+        self,
+        theta: np.ndarray,
+        mapping: np.ndarray,
+        ratio: Ratio,
+        score: np.ndarray,
+        noise: float,
+        earlier: np.ndarray | None = None,
+    ) -> Walked:
+        """θ after a burn-in round.
 
         `score` is the sum over all records, and `noise` the standard deviation of its noise.
+        `earlier` is the information about θ from earlier rounds, which all point to the present θ:
+        rounds whose noise alone would move θ too far still converge together.
         """
         seen, noise = score / self.records, noise / self.records
         start = self._at(theta, mapping)
         corrected = self._corrected(start, mapping, ratio)
-        near = self._proximal(start)
-        point, here, way = theta, start, 0.0
+        size = len(theta)
+        near = self._proximal(start) + (np.zeros((size, size)) if earlier is None else earlier)
+        point, here, way, information = theta, start, 0.0, np.zeros((size, size))
         for _ in range(WALKS):
             residual = seen - corrected.change @ (here.score - start.score)
             slope = corrected.change @ here.slope
@@ -218,7 +237,8 @@ class Estimator:
             spread = _symmetric(variance) + noise**2 * np.eye(self.dimension)
             gain = np.linalg.solve(spread, slope).T
             local = self.prior.local(point)
-            precision = gain @ slope + local.precision + near
+            information = gain @ slope
+            precision = information + local.precision + near
             pull = gain @ residual + local.gradient - near @ (point - theta)
             step = np.linalg.solve(_symmetric(precision), pull)
             length = np.sqrt(max(step @ here.fisher @ step, 0.0))
@@ -228,8 +248,10 @@ class Estimator:
                 break
             here = self.simulator.expected(theta, mapping, point, point)
             if not np.all(np.isfinite(here.slope)):
-                return theta, np.inf
-        return point, way
+                return Walked(theta, np.inf, np.zeros((size, size)))
+        total = _symmetric(information) if earlier is None else _symmetric(information) + earlier
+        apart = point - theta
+        return Walked(point, way, total / (1.0 + apart @ here.fisher @ apart))
 
     def posterior(
         self,

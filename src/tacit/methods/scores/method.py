@@ -43,27 +43,40 @@ from tacit.methods.scores.party import (
     score_sum,
     trace_bound,
 )
-from tacit.methods.scores.server import COUNTS, CURVATURE, MOMENT, RANK, SCORE, ScoresServer
+from tacit.methods.scores.server import (
+    COUNTS,
+    CURVATURE,
+    MOMENT,
+    RANK,
+    SCORE,
+    ScoresServer,
+)
 from tacit.methods.scores.widths import WIDE, expected_widths
 from tacit.methods.scoring.party import counts_sum, moment_sum
 from tacit.methods.summed import SummedMethod
 from tacit.models import Model, Records
-from tacit.models.capabilities import SimulatesOutcomes
+from tacit.models.capabilities import LearnsScale, SimulatesOutcomes
 from tacit.privacy.bounded import Bounded
 from tacit.privacy.events import GaussianEvent
 from tacit.server.combine import Combine, Run
 from tacit.server.messages import Asked, Stage
 from tacit.support.compiler import jnp
 
-SHARES = {COUNTS: 0.03, CURVATURE: 0.04}
+FIRST_CURVATURE, COUNTS_SHARES = 0.04, (0.03, 0.12)
 RANK_SHARES = {"plain": 0.02, "sum": 0.05}
 """Share of the rank histogram, which has little power at any share if each party adds its own
 noise.
 """
-SECOND_CURVATURE, BURN_IN = 0.06, 0.09
+SECOND_CURVATURE = 0.06
+BURN_INS = 0.09, 0.3
+"""Smallest and largest share of all burn-in rounds."""
 MOST_GROWING = 40
 """Rounds of the burn-in over which shares grow; earlier ones have equal shares."""
 MOMENT_SHARES = (0.03, 0.12)
+COUNT_ERROR, LOOSE = 14.0, 0.3
+"""Relative error of the variance of a number from noise of 1 in the share of each knot, for knots
+over ± 3 standard deviations, and the error that is accepted.
+"""
 MAIN_ROUNDS = 5
 USUAL_ROUNDS, LEAST_ROUNDS = 17, 12
 MOST_PARAMETERS = 100
@@ -71,6 +84,7 @@ FARTHEST = 0.5
 """Limit on how far the noise of the main rounds may move θ, in units of one record's
 information.
 """
+ROUNDED = 1e-3
 MOST_BLURRED = 1.0
 """Limit on how far noise may move the eigenvalues of the columns' correlations, which are 1 on
 average.
@@ -95,13 +109,21 @@ class PrivateScores(SummedMethod):
     holds_prior: ClassVar[bool] = True
     _rounds: int = USUAL_ROUNDS
     _columns: int = 2
+    _dimension: int = 1
+    _counted: int = 1
     _has_moment: bool = True
 
     def suited(self, model: Model) -> LocalMethod:
         if not isinstance(model, SimulatesOutcomes):
             return self  # `check` reports what is missing
         design = design_of(model.outcome_law().covariates)
-        return replace(self, _columns=len(design.layout), _has_moment=design.numbers > 1)
+        return replace(
+            self,
+            _columns=len(design.layout),
+            _dimension=model.dimension,
+            _counted=design.counted.columns,
+            _has_moment=design.numbers > 1,
+        )
 
     def for_run(self, facts: RunFacts) -> LocalMethod:
         return replace(self, _rounds=facts.rounds)
@@ -131,7 +153,8 @@ class PrivateScores(SummedMethod):
             )
 
     def check_settled(self, model: Model, settled: Mapping[str, Any]) -> None:
-        """Refuse a run whose noise is too large for a linearised posterior.
+        """Refuse a run whose noise is too large for a linearised posterior, or whose burn-in could
+        not converge.
 
         In the coordinates of the map W the information of one record is about 1, so that noise of
         sd σ̄ in the sum of scores moves θ by about σ̄√d/(0.75n). Noise of sd σ in the sum of D × D
@@ -140,28 +163,27 @@ class PrivateScores(SummedMethod):
         """
         if not self.total_units:
             return
-        noise = self._main_noise(model, settled)
-        moved = noise * math.sqrt(model.dimension) / (0.75 * self.total_units)
         given = f"{self.total_units} records in {len(settled)} parties and this ε"
         helps = (
             "use privacy.aggregation = 'secure' or 'trusted', a larger epsilon, more records or "
             "fewer {}"
         ).format
-        if moved > FARTHEST:
-            raise ConfigError(
-                f"{model.dimension} parameters, {given}: noise alone would move θ by {moved:.2g} "
-                f"units of one record's information; at most {FARTHEST:g} is supported; "
-                f"{helps('parameters')}"
-            )
-        if not self._has_moment:
-            return
-        noise = _summed_noise(settled, self.stages.index(MOMENT)) / self.total_units
-        blurred = noise * self._columns * math.sqrt(2.0 * self._columns)
+        blurred = 0.0
+        if self._has_moment:
+            noise = _summed_noise(settled, self.stages.index(MOMENT)) / self.total_units
+            blurred = noise * self._columns * math.sqrt(2.0 * self._columns)
         if blurred > MOST_BLURRED:
             raise ConfigError(
                 f"{self._columns} columns, {given}: noise would change eigenvalues of the columns' "
                 f"correlations by {blurred:.2g}, at most {MOST_BLURRED:g} is supported; "
                 f"{helps('columns')}"
+            )
+        moved = max(self._moved(self._main_noise(model, settled)), self._burn_in_moves(settled)[-1])
+        if moved > FARTHEST * (1.0 + ROUNDED):
+            raise ConfigError(
+                f"{model.dimension} parameters, {given}: noise alone would move θ by {moved:.2g} "
+                f"units of one record's information; at most {FARTHEST:g} is supported; "
+                f"{helps('parameters')}"
             )
 
     def _main_noise(self, model: Model, settled: Mapping[str, Any]) -> float:
@@ -170,23 +192,36 @@ class PrivateScores(SummedMethod):
         precision = sum(_summed_noise(settled, visit) ** -2.0 for visit in main)
         return score_bound(model.dimension) / math.sqrt(precision)
 
-    def settling_risk(self, model: Model, settled: Mapping[str, Any]) -> str | None:
-        """Warning if noise alone moves θ in a burn-in round too far for a linearised step.
+    def _moved(self, noise: float) -> float:
+        """How far noise of that sd in a sum of scores moves θ, in units of one record's
+        information.
+        """
+        return noise * math.sqrt(self._dimension) / (0.75 * self.total_units)
 
-        The burn-in may then not converge, which shows only afterwards. See `check_settled`.
+    def _burn_in_moves(self, settled: Mapping[str, Any]) -> list[float]:
+        """How far the noise of each burn-in round moves θ."""
+        rounds = range(self.stages.index(CURVATURE) + 1, self._rounds - 2 - MAIN_ROUNDS)
+        bound = score_bound(self._dimension)
+        return [self._moved(bound * _summed_noise(settled, visit)) for visit in rounds] or [0.0]
+
+    def settling_risk(self, model: Model, settled: Mapping[str, Any]) -> str | None:
+        """Warning if the burn-in needs more than its usual share of the budget.
+
+        With the usual share it would exceed the limit of `check_settled`. Such a burn-in may not
+        converge, which shows only afterwards.
         """
         if not self.total_units:
             return None
-        noise = score_bound(model.dimension) * _summed_noise(settled, self.stages.index(SCORE))
-        moved = noise * math.sqrt(model.dimension) / (0.75 * self.total_units)
-        if moved <= FARTHEST:
+        moves = self._burn_in_moves(settled)
+        moved = moves[0]
+        if moves[-1] <= FARTHEST * (1.0 - ROUNDED):  # with the usual share of the budget
             return None
         return (
             f"Some fits with {self.total_units} records in {len(settled)} parties and this ε do "
             "not converge, which is reported only after the budget is spent: in an early round "
-            f"noise moves θ by {moved:.2g} units of one record's information, and at most "
-            f"{FARTHEST:g} is reliable; use privacy.aggregation = 'secure' or 'trusted', a "
-            "larger epsilon, more records or fewer parameters."
+            f"noise moves θ by {moved:.2g} units of one record's information; use "
+            "privacy.aggregation = 'secure' or 'trusted', a larger epsilon, more records or fewer "
+            "parameters."
         )
 
     def known_limits(self, model: Model, settled: Mapping[str, Any]) -> str | None:
@@ -266,8 +301,9 @@ class PrivateScores(SummedMethod):
 
     def budget_shares(self, mu: float) -> tuple[float, ...]:
         """Share of each visit in Σ μ² = `mu`²; they add up to 1."""
+        sizes = self._columns, self._dimension, self._counted
         return _budget_shares(
-            self.stages, mu, self._columns, self.total_units, self.parties, self.aggregation
+            self.stages, mu, sizes, self.total_units, self.parties, self.aggregation
         )
 
     def bound_of(self, model: Model, stage: str) -> float:
@@ -298,6 +334,12 @@ class PrivateScores(SummedMethod):
         summed = curvature_sum if task.stage == CURVATURE else score_sum
         return summed(law, records, weights, clip, point=point, mapping=mapping, key=key)
 
+    def learns_scale(self, model: Model) -> bool:
+        """True if no prior is declared: its scales are integrated out, in the units of the counted
+        columns.
+        """
+        return isinstance(model, LearnsScale) and model.scale_unit is not None
+
     def server(self, run: Run) -> Combine:
         return ScoresServer(self, run)
 
@@ -316,39 +358,52 @@ def _design(model: SimulatesOutcomes) -> Design:
     return design_of(model.outcome_law().covariates)
 
 
+def main_share(aggregation: str) -> float:
+    """The share of Σ μ² that the main scores get if no other release needs more than usual."""
+    rank = RANK_SHARES["plain" if aggregation == "plain" else "sum"]
+    first = COUNTS_SHARES[0] + MOMENT_SHARES[0] + FIRST_CURVATURE
+    return 1.0 - first - BURN_INS[0] - SECOND_CURVATURE - rank
+
+
 @functools.lru_cache(maxsize=256)
 def _budget_shares(
     stages: tuple[str, ...],
     mu: float,
-    columns: int,
+    sizes: tuple[int, int, int],
     total_units: int,
     parties: int,
     aggregation: str,
 ) -> tuple[float, ...]:
-    """Fixed shares of Σ μ², and the rest for the main scores, the t-th ∝ t.
+    """Shares of Σ μ² of all releases, and the rest for the main scores, the t-th ∝ t.
 
-    The second moment of D columns gets more if its noise would hide correlations of 0.3.
+    Three releases get more, within limits, if their noise would be too large with the usual share:
+    the counts of G columns if the variance of a number would be known with a relative error above
+    `LOOSE` (`COUNT_ERROR` times that of a share), the second moment of D columns if correlations of
+    0.3 would be hidden, and the burn-in if its last round would move θ by more than `FARTHEST`.
     """
-    moment = 0.0
-    if MOMENT in stages:
-        low, high = MOMENT_SHARES
-        moment = low
-        if total_units:
-            summed = math.sqrt(parties) if aggregation == "plain" else 1.0
-            needed = (2.0 * columns**1.5 * summed / (0.3 * total_units * mu)) ** 2
-            moment = min(max(needed, low), high)
+    columns, dimension, counted = sizes
+    summed = math.sqrt(parties) if aggregation == "plain" else 1.0
+    loudness = summed / (total_units * mu) if total_units else 0.0
+
+    def enough(needed: float, limits: tuple[float, float]) -> float:
+        return min(max(needed, limits[0]), limits[1])
+
     second = len(stages) - 2 - MAIN_ROUNDS
     first = stages.index(CURVATURE)
     shares = np.zeros(len(stages))
-    for visit, stage in enumerate(stages):
-        shares[visit] = SHARES.get(stage, 0.0)
-    shares[-1] = RANK_SHARES["plain" if aggregation == "plain" else "sum"]
-    shares[second] = SECOND_CURVATURE
+    error = COUNT_ERROR * math.sqrt(2.0 * counted) * loudness / LOOSE
+    shares[stages.index(COUNTS)] = enough(error**2, COUNTS_SHARES)
     if MOMENT in stages:
-        shares[stages.index(MOMENT)] = moment
+        hidden = 2.0 * columns**1.5 * loudness / 0.3
+        shares[stages.index(MOMENT)] = enough(hidden**2, MOMENT_SHARES)
+    shares[first], shares[second] = FIRST_CURVATURE, SECOND_CURVATURE
+    shares[-1] = RANK_SHARES["plain" if aggregation == "plain" else "sum"]
     burn_in = np.arange(second - first - 1)
-    growth = 1.25 ** np.maximum(burn_in - max(0, len(burn_in) - MOST_GROWING), 0)
-    shares[first + 1 : second] = BURN_IN * growth / np.sum(growth)
+    if len(burn_in):
+        growth = 1.25 ** np.maximum(burn_in - max(0, len(burn_in) - MOST_GROWING), 0)
+        growth = growth / np.sum(growth)
+        moved = 2.0 * score_bound(dimension) * math.sqrt(dimension) * loudness / 0.75
+        shares[first + 1 : second] = enough((moved / FARTHEST) ** 2 / growth[-1], BURN_INS) * growth
     main = np.arange(1.0, MAIN_ROUNDS + 1.0)
     shares[second + 1 : -1] = (1.0 - np.sum(shares)) * main / np.sum(main)
     return tuple(float(share) for share in shares)

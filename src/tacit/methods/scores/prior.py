@@ -8,6 +8,7 @@ one at each value of one coordinate.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,10 +76,20 @@ class Moments(NamedTuple):
 class PriorTerm:
     """log p(θ) of a model, with a Gaussian approximation of its location and scale."""
 
-    def __init__(self, model: Model, mean: np.ndarray, precision: np.ndarray) -> None:
-        """`mean` and diagonal `precision` describe the prior, or its approximation."""
-        self.model, self.mean, self.precision = model, mean, precision
-        self.exact = not model.has_site_prior
+    def __init__(
+        self,
+        model: Model,
+        mean: np.ndarray,
+        precision: np.ndarray,
+        log_density: Callable[[Any], Any] | None = None,
+    ) -> None:
+        """`mean` and diagonal `precision` are those of the prior, or of its approximation.
+
+        `log_density` replaces the model's prior.
+        """
+        self.mean, self.precision = mean, precision
+        self.exact = log_density is None and not model.has_site_prior
+        self.log_density = log_density or model.log_prior
         normal = np.random.default_rng(0x5C0E).standard_normal((DRAWS, len(mean)))
         normal = normal / np.sqrt(np.mean(np.square(normal), axis=0))
         self.draws = np.concatenate([normal, -normal])
@@ -243,7 +254,7 @@ class PriorTerm:
     def _evaluated(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """log p, its gradients and Hessians, in batches of as many points as there are draws."""
         if self._run is None:
-            log_prior = self.model.log_prior
+            log_prior = self.log_density
 
             def one(theta: Any) -> Any:
                 value, gradient = jax.value_and_grad(log_prior)(theta)

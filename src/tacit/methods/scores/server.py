@@ -25,7 +25,8 @@ from tacit.methods.scores.party import LEVELS, RANKS, score_bound
 from tacit.methods.scores.prior import Moments, PriorTerm
 from tacit.methods.scoring.marginals import Marginals
 from tacit.methods.scoring.synthetic import triangle
-from tacit.models.capabilities import SimulatesOutcomes
+from tacit.models.capabilities import LearnsScale, SimulatesOutcomes
+from tacit.models.learnt_scale import LearntScalePrior, scaled_prior
 from tacit.models.outcomes import OutcomeLaw
 from tacit.server.combine import RoundSum, Run, Shared
 
@@ -83,7 +84,7 @@ class ScoresServer:
         start = run.model.start(run.family)
         prior = run.model.prior(run.family)
         mean, sd = (np.asarray(one, np.float64) for one in run.family.location_scale(prior))
-        self.prior = PriorTerm(run.model, mean, sd**-2.0)
+        self.declared = PriorTerm(run.model, mean, sd**-2.0)
         self.start = mean if start is None else np.asarray(run.family.location_scale(start)[0])
         self._made: tuple[bytes, Estimator] | None = None
 
@@ -117,7 +118,7 @@ class ScoresServer:
             return {RANK: total, "rank_noise": np.array([noise_sd])}
         if stage == CURVATURE or self._burns_in(number):
             return {}
-        size = self.prior.mean.size
+        size = self.declared.mean.size
         empty = {"points": np.zeros((0, size)), "scores": np.zeros((0, size))}
         before = empty | {"noise": np.zeros(0)} | known
         return {
@@ -142,7 +143,7 @@ class ScoresServer:
             "centre": np.zeros(columns),
             "scale": np.ones(columns),
             "point": self.start,
-            "map": np.diag(self.prior.precision**-0.5),
+            "map": np.diag(self.declared.precision**-0.5),
             "edges": np.zeros(LEVELS - 1),
         }
         names = PUBLIC.get(following[0], ()) if following else ()
@@ -194,15 +195,18 @@ class ScoresServer:
         """Standard deviation of the noise in the weighted mean of the remaining scores."""
         following = enumerate(self.method.stages[number:], number + 1)
         noise = np.array([self.run.noise_sd(one) for one, stage in following if stage == SCORE])
-        return score_bound(self.prior.mean.size) / math.sqrt(float(np.sum(noise**-2.0)))
+        return score_bound(self.declared.mean.size) / math.sqrt(float(np.sum(noise**-2.0)))
 
     def _with_burn_in(self, known: Arrays, total: np.ndarray, noise_sd: float) -> Arrays:
         """θ at the solution of this round, and a map there."""
         estimator, ratio = self.estimator(known), self._ratio(known)
         noise = noise_sd * score_bound(estimator.dimension)
-        point, way = estimator.walked(known["point"], known["map"], ratio, total, noise)
-        ways = np.append(known.get("ways", np.zeros(0)), way)
-        return {"point": point, "map": estimator.mapping(point, ratio), "ways": ways}
+        found = estimator.walked(
+            known["point"], known["map"], ratio, total, noise, known.get("walked")
+        )
+        ways = np.append(known.get("ways", np.zeros(0)), found.way)
+        mapping = estimator.mapping(found.point, ratio)
+        return {"point": found.point, "map": mapping, "ways": ways, "walked": found.information}
 
     def _with_score(self, known: Arrays, number: int) -> Arrays:
         """q from all main rounds, and its mean as the next point."""
@@ -215,8 +219,9 @@ class ScoresServer:
         found = {"point": q.mean, "mean": q.mean, "precision": q.precision}
         if not last:
             return found | self._renewed(known, q.mean, number)
+        prior = self.estimator(known).prior
         try:
-            moments = self.prior.moments(q.information, q.linear, q.mean, q.precision)
+            moments = prior.moments(q.information, q.linear, q.mean, q.precision)
             checked({"mean": moments.mean, "precision": moments.precision})
         except UNUSABLE:
             moments = Moments(q.mean, q.precision, 0.0)
@@ -269,7 +274,31 @@ class ScoresServer:
         if moment is not None:
             noise_sd = self.run.noise_sd(self.method.stages.index(MOMENT) + 1)
         rows = synthetic_rows(self.design, found, moment, noise_sd)
-        return Estimator(Simulator(self.law, rows), self.prior, found.records)
+        return Estimator(Simulator(self.law, rows), self._prior(found), found.records)
+
+    def scale_prior(self, known: Arrays) -> LearntScalePrior | None:
+        """The prior with learned scales, in the units of the columns; None if it is declared."""
+        return self._scale_prior(self._marginals(known))
+
+    def _scale_prior(self, found: Marginals) -> LearntScalePrior | None:
+        model, own = self.run.model, self.design.own
+        if not isinstance(model, LearnsScale) or model.scale_unit is None:
+            return None
+        numeric = np.array([feature.kind == "numeric" for feature in model.layout])
+        scale = np.where(numeric, np.sqrt(found.variance[:own]), 1.0)
+        constant = np.array([feature.kind == "intercept" for feature in model.layout])
+        centre = np.where(constant, 0.0, found.centre[:own])
+        return scaled_prior(
+            model.prior_mean, model.layout, scale, centre, model.scale_unit, model.prior_sd
+        )
+
+    def _prior(self, found: Marginals) -> PriorTerm:
+        """The prior; learned scales are bounded by the unit of the predictor, where q starts."""
+        learnt = self._scale_prior(found)
+        if learnt is None:
+            return self.declared
+        sd = learnt.widest_sd
+        return PriorTerm(self.run.model, learnt.mean, sd**-2.0, learnt.log_density)
 
     def _gaussian(self, known: Arrays) -> Natural:
         """q in its family; mean-field keeps the marginals, so that intervals do not change."""

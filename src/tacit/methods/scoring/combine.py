@@ -124,6 +124,18 @@ class ScoringServer:
         records = float(self.method.total_units)
         return marginals(self.layout, self.counted, q["counts"], self.count_noise_sd, records)
 
+    def last_move(self, known: Arrays) -> float:
+        """Root mean square change of η in the last round, as a share of the longest step."""
+        public = self._public(known)
+        move = public.to_z @ (known["point"] - known["points"][-1])
+        far = self.likelihood.rms_change(public.synthetic.z, move)
+        return far / self.likelihood.step(public.reach)
+
+    def predictor_sd(self, known: Arrays, theta: np.ndarray) -> float:
+        """Standard deviation of the one predictor η = x·θ between records."""
+        _, scale, drawn = self._synthetic(known)
+        return float(np.std(drawn.z @ (theta / scale)))
+
     def _mapped(self, q: Natural) -> Natural:
         found = self.marginals_of(q)
         scale = self._scale(found)

@@ -44,6 +44,7 @@ from tacit.server.combine import Combine, Run
 from tacit.server.messages import Asked, Stage
 
 COUNTS_SHARE, MOMENT_SHARE = 0.08, 0.04
+SCORES_SHARE = 1.0 - COUNTS_SHARE - MOMENT_SHARE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +135,7 @@ class PrivateScoring(SummedMethod):
         if visit < 2:
             return (COUNTS_SHARE, MOMENT_SHARE)[visit]
         weights = np.sqrt(np.arange(1, visits - 1))
-        return float((1.0 - COUNTS_SHARE - MOMENT_SHARE) * weights[visit - 2] / np.sum(weights))
+        return float(SCORES_SHARE * weights[visit - 2] / np.sum(weights))
 
     def party_likelihood(self, model: Model) -> ScoreLikelihood:
         """The score that parties sum, and its bound, which determines the clip."""

@@ -56,11 +56,13 @@ class LinearPredictor(GaussianPriorModel):
         prior_mean: Array | float,
         prior_sd: Array | float | None,
         layout: Layout,
+        unit: float = 1.0,
     ) -> None:
         """Without `prior_sd` the scale is learned (`tacit.models.learnt_scale`) if the method
-        supports it, and 1 otherwise.
+        supports it, and `unit` otherwise.
         """
-        super().__init__(names, prior_mean, 1.0 if prior_sd is None else prior_sd)
+        super().__init__(names, prior_mean, unit if prior_sd is None else prior_sd)
+        self.unit = unit
         self.undeclared = ("prior_sd",) if prior_sd is None else ()
         self.layout = layout
 
@@ -136,9 +138,10 @@ class GeneralisedLinear(LinearPredictor):
         prior_mean: Array | float,
         prior_sd: Array | float | None,
         layout: Layout | None = None,
+        unit: float = 1.0,
     ) -> None:
         names = checked_names(names)
-        super().__init__(names, prior_mean, prior_sd, checked_layout(names, layout))
+        super().__init__(names, prior_mean, prior_sd, checked_layout(names, layout), unit)
 
     @classmethod
     def build(cls, settings: Any, schema: ModelSchema) -> Model:

@@ -21,7 +21,7 @@ from tacit.models.capabilities import (
     quadratic_bounds,
 )
 from tacit.models.glm.base import ExplicitDerivatives
-from tacit.models.glm.normal import NormalRegression, public_unit
+from tacit.models.glm.normal import NormalRegression, outcome_prior, public_unit
 from tacit.models.glm.outcomes import NormalLaw
 from tacit.models.predictive import Prediction, normal_predictive
 from tacit.models.scores import ScoreLikelihood
@@ -47,11 +47,13 @@ class LinearRegression(ExplicitDerivatives, ConjugateGaussian):
         Prior mean of the coefficients: one number, or one per coefficient.
     prior_sd
         Prior standard deviation of the coefficients: one number, or one per coefficient. By default
-        learned if the method supports it (`tacit.models.learnt_scale`), and 1 otherwise.
+        learned if the method supports it (`tacit.models.learnt_scale`), and `unit` otherwise.
     layout
         Description of each column of x by the public schema; by default nothing is declared.
     bounds
         Smallest and largest y, if they are public.
+    unit
+        The `prior_sd` of methods that do not learn an undeclared one.
     """
 
     kind: ClassVar[str] = "linear"
@@ -69,8 +71,9 @@ class LinearRegression(ExplicitDerivatives, ConjugateGaussian):
         prior_sd: Array | float | None = None,
         layout: Layout | None = None,
         bounds: tuple[float, float] | None = None,
+        unit: float = 1.0,
     ) -> None:
-        super().__init__(names, prior_mean, prior_sd, layout)
+        super().__init__(names, prior_mean, prior_sd, layout, unit)
         self.noise_sd = check_sd(noise_sd, "model.noise_sd")
         self.predictor_unit = self.noise_sd
         if bounds is not None and not -math.inf < bounds[0] < bounds[1] < math.inf:
@@ -81,6 +84,7 @@ class LinearRegression(ExplicitDerivatives, ConjugateGaussian):
 
     @classmethod
     def build(cls, settings: LinearSettings, schema: ModelSchema) -> Model:
+        prior = outcome_prior(settings, schema)
         if settings.noise_sd is None:
             center, scale = public_unit(schema)
             declared = settings.prior_sd is not None or settings.prior_mean != 0.0
@@ -88,18 +92,19 @@ class LinearRegression(ExplicitDerivatives, ConjugateGaussian):
                 schema.names,
                 center=center,
                 scale=scale,
-                prior_mean=settings.prior_mean if declared else None,
-                prior_sd=settings.prior_sd,
-                layout=schema.layout,
+                prior_mean=prior.mean if declared else None,
+                prior_sd=prior.sd,
+                layout=prior.layout,
                 bounds=schema.y_bounds,
             )
         return cls(
             schema.names,
-            noise_sd=settings.noise_sd,
-            prior_mean=settings.prior_mean,
-            prior_sd=settings.prior_sd,
-            layout=schema.layout,
+            noise_sd=settings.noise_sd / (schema.y_scale or 1.0),
+            prior_mean=prior.mean,
+            prior_sd=prior.sd,
+            layout=prior.layout,
             bounds=schema.y_bounds,
+            unit=prior.unit,
         )
 
     def pointwise(self, eta: Array, y: Array) -> Array:

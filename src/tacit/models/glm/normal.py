@@ -15,7 +15,7 @@ half-width of its bounds, or its scale. It sets the prior of the noise, log N(u/
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -25,11 +25,18 @@ from tacit.errors import ConfigError
 from tacit.expfam import Family, Natural
 from tacit.expfam.gaussian import LOG_2PI
 from tacit.expfam.quadrature import hermite
-from tacit.models.base import GaussianPriorModel, Output, Records, checked_layout, checked_names
+from tacit.models.base import (
+    GaussianPriorModel,
+    ModelSchema,
+    Output,
+    Records,
+    checked_layout,
+    checked_names,
+)
 from tacit.models.capabilities import WhitenedDerivatives
 from tacit.models.outcomes import OutcomeLaw
 from tacit.models.predictive import Mixture, Prediction, project
-from tacit.models.settings import LinearSettings
+from tacit.models.settings import LinearSettings, RegressionSettings
 from tacit.models.simulate import gaussian_outcomes
 from tacit.support.argument_names import column_key
 
@@ -210,6 +217,41 @@ class NormalRegression(GaussianPriorModel):
         return gaussian_outcomes(records["x"] @ theta[:-1], noise, rng, bounds)
 
 
+class OutcomePrior(NamedTuple):
+    """A prior in the unit of y."""
+
+    mean: np.ndarray
+    sd: float | None
+    """None if it is not declared."""
+    unit: float
+    """Standard deviation of the prior for methods that do not learn an undeclared one."""
+    layout: Layout
+
+
+def outcome_prior(settings: RegressionSettings, schema: ModelSchema) -> OutcomePrior:
+    """The declared prior, which refers to the prepared outcome, in the unit of y.
+
+    The prepared outcome is (y − center)/scale, with the centre and scale that bounds imply, as for
+    columns. If y is prepared already, or has no bounds, the prior is kept as it is.
+
+    Parameters
+    ----------
+    settings
+        The `[model]` table, with `prior_mean` and `prior_sd`.
+    schema
+        The public facts about the records.
+    """
+    origin, unit = 0.0, 1.0
+    if schema.y_scale is None and schema.y_bounds is not None:
+        low, high = schema.y_bounds
+        origin, unit = (low + high) / 2.0, (high - low) / 2.0
+    layout = checked_layout(schema.names, schema.layout)
+    constant = np.array([feature.kind == "intercept" for feature in layout])
+    mean = unit * settings.prior_mean + np.where(constant, origin, 0.0)
+    sd = None if settings.prior_sd is None else unit * settings.prior_sd
+    return OutcomePrior(mean, sd, unit, layout)
+
+
 def public_unit(schema: Any) -> tuple[float, float]:
     """(center, scale) of y in its model's unit, from public facts alone.
 
@@ -221,7 +263,7 @@ def public_unit(schema: Any) -> tuple[float, float]:
     if schema.y_bounds is not None:
         low, high = schema.y_bounds
         return (low + high) / 2.0, (high - low) / 2.0
-    if schema.y_scaled:
+    if schema.y_scale is not None:
         return 0.0, 1.0
     raise ConfigError(
         f'outcome "{schema.outcome}" has no public unit, which a regression with unknown noise '

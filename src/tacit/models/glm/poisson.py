@@ -172,6 +172,11 @@ class PoissonLikelihood(ScoreLikelihood):
 
     largest: float  # pyright: ignore[reportGeneralTypeIssues]
 
+    @property
+    def least_bound(self) -> float:
+        """max(μ, Y − μ)/√μ at μ = Y/2."""
+        return math.sqrt(0.5 * self.largest)
+
     def link(self, mean: float) -> float:
         return math.log(mean)
 

@@ -25,6 +25,7 @@ from tacit.models.base import ModelSchema, Output, Records
 from tacit.models.capabilities import DispersionSums
 from tacit.models.glm.base import TINY_VARIANCE, ExplicitDerivatives
 from tacit.models.glm.counts import squared_reach, unchecked
+from tacit.models.glm.normal import outcome_prior
 from tacit.models.glm.outcomes import StudentLaw
 from tacit.models.settings import StudentSettings
 from tacit.models.simulate import gaussian_outcomes
@@ -53,9 +54,11 @@ class StudentRegression(ExplicitDerivatives):
         Prior mean of the coefficients: one number, or one per coefficient.
     prior_sd
         Prior standard deviation of the coefficients: one number, or one per coefficient. By default
-        learned if the method supports it (`tacit.models.learnt_scale`), and 1 otherwise.
+        learned if the method supports it (`tacit.models.learnt_scale`), and `unit` otherwise.
     layout
         Description of each column of x by the public schema; by default nothing is declared.
+    unit
+        The `prior_sd` of methods that do not learn an undeclared one.
     """
 
     kind: ClassVar[str] = "student"
@@ -75,8 +78,9 @@ class StudentRegression(ExplicitDerivatives):
         prior_mean: Array | float = 0.0,
         prior_sd: Array | float | None = None,
         layout: Layout | None = None,
+        unit: float = 1.0,
     ) -> None:
-        super().__init__(names, prior_mean, prior_sd, layout)
+        super().__init__(names, prior_mean, prior_sd, layout, unit)
         if not LEAST_DF < df < math.inf:
             raise ConfigError(
                 f"model.df = {df}; it must be finite and more than 2, so that the outcome has a "
@@ -87,13 +91,15 @@ class StudentRegression(ExplicitDerivatives):
 
     @classmethod
     def build(cls, settings: StudentSettings, schema: ModelSchema) -> StudentRegression:
+        prior = outcome_prior(settings, schema)
         return cls(
             schema.names,
             df=settings.df,
-            scale=settings.scale,
-            prior_mean=settings.prior_mean,
-            prior_sd=settings.prior_sd,
-            layout=schema.layout,
+            scale=settings.scale / (schema.y_scale or 1.0),
+            prior_mean=prior.mean,
+            prior_sd=prior.sd,
+            layout=prior.layout,
+            unit=prior.unit,
         )
 
     def pointwise(self, eta: Array, y: Array) -> Array:
