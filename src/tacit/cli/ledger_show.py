@@ -22,7 +22,7 @@ from tacit.support.type_info import prepare
 
 MOST_NAMES = 3
 NOT_RECORDED = "not recorded"
-"""Plan of a run of an earlier version."""
+"""Shown as the plan of a run by an earlier version of tacit."""
 USUAL_DELTA = 1e-5
 """δ at which spending is shown if no budget sets one."""
 
@@ -54,8 +54,8 @@ def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
         show_table("Runs", columns, runs)
         if unfinished:
             console.print(
-                '"planned": ε of all that the run was to release. Beside another run, an '
-                "unfinished run counts at least as planned.",
+                '"planned": ε of all planned releases of the run. In a total over several runs, an '
+                "unfinished run counts as at least its planned ε.",
                 highlight=False,
             )
     allowed = _operator_rows(entries, names)
@@ -67,7 +67,7 @@ def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
         if planned:
             console.print(
                 '"as one run": ε if all runs had been planned in advance. A budget over several '
-                "runs counts the larger one, which holds however each run was chosen.",
+                'runs counts the larger "ε spent", which holds however each run was chosen.',
                 highlight=False,
             )
         console.print(
@@ -77,7 +77,7 @@ def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
 
 
 class Unlimited(Spent, frozen=True, kw_only=True):
-    """Spending without a budget, in the terms of the charges and at δ = `USUAL_DELTA`."""
+    """Spending without a budget, in the unit and adjacency of the charges, at δ = `USUAL_DELTA`."""
 
     delta: float
     adjacency: str
@@ -148,8 +148,8 @@ def _named(datasets: Sequence[str], names: dict[str, str]) -> str:
 def _show_spent(
     spent: Sequence[Spent], names: dict[str, str], *, whole: bool, planned: bool
 ) -> None:
-    """Table of data sets. `planned` adds ε as one run; it is omitted with full ids for lack of
-    space.
+    """Print the table of data sets. `planned` adds the column "as one run", which does not fit
+    beside full ids.
     """
     from tacit.cli.show.results import console, show_table
 

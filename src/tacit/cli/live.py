@@ -192,7 +192,7 @@ def approve_command(path: Path, *, yes: bool) -> None:
         raise ConfigError(f"not approved; nothing was written, and tacit join {path} will refuse")
     written = approve(setup)
     if added is not None:
-        say(f"approved: {written}; tacit join tells the server, and the run goes on meanwhile")
+        say(f"approved: {written}; tacit join sends it to the server while the run continues")
         return
     say(f"approved: {written}; take part with: tacit join {path}")
 

@@ -101,7 +101,7 @@ def explain(
     ] = None,
     figure: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.svg", help="Draw who sees what behind which barrier."),
+        typer.Option(metavar="FILE.svg", help="Write a figure of what each attacker sees."),
     ] = None,
     json: Json = False,
 ) -> None:
