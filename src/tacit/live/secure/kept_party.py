@@ -1,7 +1,7 @@
 """A party's secure sums with durable state: everything is stored before it is sent.
 
-The file contains secrets. A party that has lost it creates no new keys for a run in which it has
-answered requests: after another set-up one of its vectors could be part of two sums.
+The file contains secrets. A party that has lost the file creates no new keys for a run in which it
+has answered requests: after another set-up, one of its vectors could be part of two sums.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tacit.support.type_info import prepare
 
 
 class LostKeysError(ConfigError):
-    """The secrets of a run that this party has answered are gone: it can only leave the run."""
+    """The secrets of a run in which this party has replied are lost; it can only leave the run."""
 
 
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,7 +149,7 @@ class KeptParty:
         if self._answered(run):
             raise LostKeysError(
                 f"this party has answered requests of {run}, but {self._path} is missing or of "
-                "another run; take part in a new run (new keys could bring one reply into two sums)"
+                "another run; take part in a new run (with new keys one reply could be in two sums)"
             )
 
     def _dealt(self, roster: Roster) -> m.DealtShares:

@@ -187,7 +187,7 @@ def take_shares(state: ServerState, shares: Shares) -> ServerState:
         raise SecureSumError(f"shares of {shares.party!r} do not match the request", shares.party)
     for kind, found in enumerate((shares.seeds, shares.keys)):
         for dealer, share in found.items():
-            if dealer == shares.party:  # its own, whose hash no one else has
+            if dealer == shares.party:  # its own share, which has no signed hash
                 continue
             hashes = state.parcels[dealer][shares.party].hashes
             if not is_share(hashes, shares.slot, kind, share):
