@@ -88,11 +88,11 @@ def test_a_small_last_step_is_convergence_whatever_ended_the_run():
         ({"state": {"moved_since": {}}}, "1 of 1 parties (a) have not contributed"),
         ({"state": {"moved_since": {"a": 0.1}}}, "(a) have not contributed since q last moved"),
         ({"state": {"moved_since": {}}, "private": True}, "(a) have not contributed"),
-        ({"step_share": None}, "the gradient there was not measured"),
+        ({"step_share": None}, "the gradient was not measured"),
         ({"step_share": None, "gradient_step": 3.0}, "would still move q by 3 nats"),
         ({"step_share": None, "gradient_step": float("inf")}, "would still move q by inf nats"),
         ({"private": True, "last_change": 0.0, "state": {"refused_in_a_row": 1}}, "was refused"),
-        ({"private": True, "last_change": 1.1}, "more than its intervals contain"),
+        ({"private": True, "last_change": 1.1}, "more than the intervals include"),
     ],
 )
 def test_what_is_no_convergence(case, words):
