@@ -1,9 +1,9 @@
-"""Unequal parties: one clip for all of them, or one for each from its declared scale.
+"""Unequal parties: one clip for all parties, or one per party from its declared scale.
 
 Half of the parties have an x that is `SCALE` times larger, and fewer records. Statistics are
-released once, unit a record. A party's own clip is C times a power of the scale of x that it
-declares, which is public; its noise follows its clip, so that everybody has the same ε. In a
-configuration that is `[privacy.parties."name"] clip = …`.
+released once, unit a record. The clip of a party is C times a power of its declared scale of
+x, which is public. Its noise is proportional to its clip, so that all parties have the same ε. In a
+configuration this is `[privacy.parties."name"] clip = …`.
 """
 
 from __future__ import annotations
