@@ -120,8 +120,8 @@ def account_command(
         )
     else:
         console.print(
-            "noise / clip: noise sd over the clip, which bounds one unit's contribution; the same "
-            "definition for both adjacencies."
+            "noise / clip is the noise sd divided by the clip, for both adjacencies. The clip "
+            "bounds one unit's contribution."
         )
     if plot is not None:
         chosen = noise if noise is not None else _calibrated("pld", question, epsilon)

@@ -208,7 +208,7 @@ def _leave_on_signal(received: list[int], *, quiet: bool) -> None:
         received.append(number)
         if not quiet:
             typer.echo(
-                "leaving; a reply in progress is finished and stored (again: leave at once)",
+                "leaving; a reply in progress is finished and stored (repeat to leave at once)",
                 err=True,
             )
         task.cancel()

@@ -79,7 +79,7 @@ def _carry_out(raw: dict[str, Any], out: Path, arguments: str, **options: Any) -
 
 
 def _continue_federation(server: Path, study: Path | None, *, as_json: bool, **given: Any) -> None:
-    """Write the agreed file of a live run that continues the finished one of server.toml."""
+    """Write the agreed file of a live run that continues the finished run of server.toml."""
     import tomlkit
 
     from tacit.cli.options import print_json

@@ -27,7 +27,7 @@ PREFIX = "fit-"
 
 
 class RunningTotalWarning(UserWarning):
-    """Earlier fits have spent privacy on the same records, which have no budget."""
+    """Earlier private fits were charged to the same records, which have no budget."""
 
 
 @dataclass(frozen=True)

@@ -265,7 +265,7 @@ def _prepare(
     if private is not None and not isinstance(private, Privacy):
         raise ConfigError(
             f"privacy = {privacy!r}; give tacit.Privacy(epsilon=…, delta=…), or None to train "
-            "without"
+            "without privacy"
         )
     check_model(model)
     seed = as_seed(seed)

@@ -90,16 +90,16 @@ class Fit:
     def diagnostics(self) -> dict[str, Any]:
         """Numbers behind the verdict.
 
-        `elbo` is the evidence lower bound by round, None if a round does not evaluate it. If the
-        server controlled the steps there are also: the change of q in one further step, in nats
-        (`last_step`), `pareto_k` and `effective_share` of importance weights against the exact
-        posterior, `skewness` of each parameter, whether the weights corrected the moments
-        (`corrected_by_weights`), and the parameter along which the posterior is a mixture of
-        normals (`split_along`). With more than 1,024 parameters there are instead the smallest and
-        median standard deviation of a mean-field posterior relative to the reported sds
-        (`independent_sd`), the relative error of the reported sds (`sd_noise`) and the `residual`
-        of the linear systems from which they are computed. `print(fit)` explains them. Empty with
-        privacy.
+        `print(fit)` explains them. Empty with privacy.
+
+        * `elbo`: the evidence lower bound by round; None if a round does not evaluate it.
+        * If the server controlled the steps: `last_step`, the change of q in one further step, in
+          nats; `pareto_k` and `effective_share` of importance weights against the exact posterior;
+          `skewness` of each parameter; `corrected_by_weights`, whether the weights corrected the
+          moments; `split_along`, the parameter along which the posterior is a mixture of normals.
+        * Instead, with more than 1,024 parameters: `independent_sd`, the smallest and median sd of
+          a mean-field posterior relative to the reported sds; `sd_noise`, the relative error of the
+          reported sds; `residual` of the linear systems from which these are computed.
         """
         return self._result.diagnostics
 

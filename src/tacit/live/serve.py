@@ -241,7 +241,7 @@ def reply_rules(setup: ServerSetup, plan: Plan) -> ReplyRules:
 
 
 def _prior(plan: Plan) -> Callable[[Request], Reply] | None:
-    """Answers for a prior that is not in the family; it has no records."""
+    """Function that answers requests to a prior outside the family; None if there is none."""
     if not plan.has_prior_party:
         return None
     computer = SinglePartyComputer(

@@ -75,7 +75,7 @@ def _copy(state: Path, digest: str) -> Path:
 
 
 def check_successor(old: Federation, new: Federation) -> None:
-    """Refuse a version that does more than add parties to the one that a run follows."""
+    """Refuse a version that does more than add parties to the version that a run follows."""
     number = f"version = {new.version}"
     if new.version <= old.version:
         raise ConfigError(

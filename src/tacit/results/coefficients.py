@@ -191,8 +191,8 @@ def _for_levels(
 def _column_unit(
     config: ColumnConfig, per: Per, columns: Mapping[str, ColumnConfig]
 ) -> tuple[float, str | None]:
-    """Size and text of a column's difference; for an interaction the combination of its numeric
-    columns.
+    """Size and text of the difference that a column's effect refers to; for an interaction,
+    combined from its numeric columns.
     """
     if config.name in per or not config.product:
         return _unit_of(config.unit, per.get(config.name))

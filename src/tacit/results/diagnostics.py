@@ -258,8 +258,8 @@ MOST_OFF_CENTRE = 1.5
 def uncentred_caution(memory: Arrays) -> list[Caution]:
     """A caution if columns of a regression with more than 1,024 parameters are far from centred.
 
-    Independent coefficients of such columns cannot follow the constant, and learned scales are too
-    small. Means were off by up to 0.4 sd, compared with 0.07 sd for centred columns.
+    Independent coefficients of such columns ignore their correlation with the constant, and learned
+    scales are too small. Means were off by up to 0.4 sd, compared with 0.07 sd for centred columns.
     """
     if UNITS not in memory:
         return []

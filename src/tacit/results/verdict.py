@@ -330,7 +330,7 @@ def _judge_private(family: Family, moved: float, number: str) -> Verdict:
 
 
 def _dimension(family: Family) -> int:
-    """The number of coordinates of θ, without other arrays."""
+    """The number of coordinates of θ."""
     return int(np.prod(next(iter(family.shapes.values()))))
 
 

@@ -96,10 +96,10 @@ def check_same_model(earlier: Earlier, plan: Plan) -> None:
     )
     if other:
         raise ConfigError(
-            f"{where} was fitted with another {', '.join(other)} of the model; declare the bounds, "
-            "levels and settings in the study file, so that both runs use the same, e.g. "
-            f"{other[0]}: {_brief(earlier.settings.get(other[0]))} then, "
-            f"{_brief(settings.get(other[0]))} now"
+            f"{where} was fitted with another {', '.join(other)} of the model ({other[0]}: "
+            f"{_brief(earlier.settings.get(other[0]))} then, "
+            f"{_brief(settings.get(other[0]))} now); "
+            "declare bounds, levels and settings in the study file, so that both runs use the same"
         )
 
 
@@ -218,8 +218,8 @@ def read_seen(folder: Path, ledger_key: bytes | None) -> SeenRecords:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise DataError(
-            f"{path} cannot be read ({reason}); it lists the records that the run has used: give "
-            "the directory that tacit run made, with its private part, of a run with method.kind = "
+            f"{path} cannot be read ({reason}); this file lists the records that the run has used: "
+            "give the complete directory of a run, including its private part, with method.kind = "
             f"{', '.join(CONTINUED)}"
         ) from None
     own, check = body[:KEY_BYTES], body[KEY_BYTES : KEY_BYTES + _CHECK_BYTES]

@@ -457,7 +457,7 @@ class LDA:
         if self.privacy != "none" and not isinstance(self.privacy, Privacy):
             raise ConfigError(
                 f"privacy = {self.privacy!r}; give tacit.Privacy(epsilon=…, delta=…), or 'none' to"
-                " learn without"
+                " learn without privacy"
             )
         if isinstance(self.privacy, Privacy) and self.privacy.unit != "record":
             raise ConfigError(

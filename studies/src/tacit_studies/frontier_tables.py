@@ -24,7 +24,7 @@ NO_PUBLISHED = Published(None, None)
 
 @dataclass(frozen=True)
 class Series:
-    """All seeds of one method at one ε on one split, and the runs without privacy beside them."""
+    """All seeds of one method, ε and split, with the corresponding runs without privacy."""
 
     cell: Cell
     rows: tuple[Row, ...]

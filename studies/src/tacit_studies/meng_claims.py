@@ -168,7 +168,7 @@ def clipping_chance(
     parties: int, noise: float, *, records: int = 10, noise_sd: float = 2.0, rate: float = 0.1,
     clip: float = 5.0,
 ) -> tuple[float, float]:  # fmt: skip
-    """MEng 4.31 and 4.32: precision clipping at a party in the first round and at convergence.
+    """Probability of precision clipping in the first round and at convergence (MEng 4.31, 4.32).
 
     >>> [round(p, 4) for p in clipping_chance(20, 5.0)]
     [0.1855, 0.0]

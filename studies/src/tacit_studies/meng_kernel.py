@@ -80,7 +80,7 @@ Step = Callable[[State, Problem, Setting, Noise], State]
 
 
 class Trace(NamedTuple):
-    """q after every round, (settings, seeds, rounds, 2), and `count` until then."""
+    """q after every round, (settings, seeds, rounds, 2), and `count` up to that round."""
 
     q: Array
     count: Array

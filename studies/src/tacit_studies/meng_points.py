@@ -125,7 +125,7 @@ def figure_1(context: Context) -> Made:
             "median": (at, np.median(kl, axis=0)),
             "90th percentile": (at, np.percentile(kl, 90, axis=0)),
         }),
-        ("ε, δ = 1e−5, unit a record", "Round", "ε", {"PLD": (shown, spent)}),
+        ("ε, δ = 1e−5, unit: record", "Round", "ε", {"PLD": (shown, spent)}),
     ])  # fmt: skip
     middle = np.median(kl, axis=0)
     rows = [(int(r), float(middle[r - 1]), float(e)) for r, e in zip(shown, spent, strict=True)]

@@ -159,7 +159,7 @@ def coverage_table(context: Context) -> Table:
     error = math.sqrt(0.95 * 0.05 / seeds)
     note = (
         f"Statistics released once; {seeds:,} seeds, 20 parties of {COVER_RECORDS} records, x "
-        "uniform with variance 1, θ ~ N(0, 5²), σ_e = 0.5; unit a record, add-or-remove-one, δ = "
+        "uniform with variance 1, θ ~ N(0, 5²), σ_e = 0.5; unit: record, add-or-remove-one, δ = "
         "1e−5. "
         f"The standard error of a coverage at 95 % is {error:.4f}."
     )

@@ -84,12 +84,12 @@ def unequal_parties_table(context: Context) -> Table:
             rows.append((words, label, *map(float, values), max(one for _, one in found)))
     note = (
         f"{EACH} parties of {SIZES[0]} records and {EACH} of {SIZES[1]}, x ~ N(0, 1), σ_e = 1; "
-        f"unit a party, add-or-remove-one, ({EPSILON:g}, 1e−5), {ROUNDS} rounds with damping "
+        f"unit: party, add-or-remove-one, ({EPSILON:g}, 1e−5), {ROUNDS} rounds with damping "
         f"{DAMPING:g}, by the library's `dp-updates` (roll-back except in the last row); {seeds} "
         "seeds. Numbers of records are declared, hence public; ε is the largest over the parties."
     )
     columns = ("trusted", "clip", "KL 10 %", "KL median", "KL 90 %", "ε")
     return Table(
-        name="unequal-parties", title="Unequal parties, unit a party", columns=columns, rows=rows,
+        name="unequal-parties", title="Unequal parties, unit: party", columns=columns, rows=rows,
         note=note, digits=dict.fromkeys(columns[2:], 3),
     )  # fmt: skip

@@ -49,7 +49,7 @@ def show_approval(ready: ReadyParty, path: Path) -> None:
     )
     _section("Who sees it", _seen_by(plan))
     say(f"digest: {agreed.digest}")
-    say("  (equal for equal files: compare it with the other parties over another channel)")
+    say("  (the same for the same file: compare it with the other parties over another channel)")
 
 
 def show_version(ready: ReadyParty, added: list[str]) -> None:
@@ -77,7 +77,7 @@ def show_version(ready: ReadyParty, added: list[str]) -> None:
         ]
     _section("What stays", unchanged)
     say(f"digest: {agreed.digest}")
-    say("  (equal for equal files: compare it with the other parties over another channel)")
+    say("  (the same for the same file: compare it with the other parties over another channel)")
 
 
 def _limits(plan: Plan) -> list[str]:

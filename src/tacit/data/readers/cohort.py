@@ -1,8 +1,8 @@
 """Synthetic cohort: hospital stays at unequal sites, with readmission as the outcome.
 
 The outcome is drawn from a logistic model of the *prepared* columns, so that logistic regression is
-the true model and its weights are known. The sites differ in size (1 to 20) and case mix, and thus
-in readmission rates; there is no site effect.
+the true model and its weights are known. The sites differ in size (by a factor of 20) and case
+mix, and thus in readmission rates; there is no site effect.
 """
 
 from __future__ import annotations

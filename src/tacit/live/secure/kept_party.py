@@ -112,7 +112,7 @@ class KeptParty:
                 )
 
     def masked(self, request: Request, released: Arrays, shapes: Shapes) -> m.MaskedUpdate:
-        """The masked release, stored before it is returned. The slot is the visit."""
+        """The masked release, stored before it is returned. Its slot is the visit number."""
         with self._lock:
             state, masked = party.mask_vector(
                 self._state, request.visit, sum_id(request), to_vector(released, shapes)

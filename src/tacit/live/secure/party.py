@@ -259,7 +259,7 @@ def sign_survivors(
     roster, done = _roster(state), _round(state, told.slot, told.request)
     check_survivors(terms, roster, told)
     if state.name not in told.names:
-        raise SecureSumError("a set of survivors without this party, which has answered")
+        raise SecureSumError("a set of survivors without this party, although it has answered")
     if done.survivors is not None:
         if done.survivors != told.names:
             raise SecureSumError(f"a second set of survivors for slot {told.slot}")

@@ -74,7 +74,7 @@ class ServerState:
 def take_offer(state: ServerState, offer: Offer) -> ServerState:
     """Accept a party's keys."""
     if state.roster is not None:
-        raise SecureSumError("keys after the roster was made; wait for the next set-up")
+        raise SecureSumError("keys arrived after the roster was made; wait for the next set-up")
     check_offer(state.terms, offer)
     if state.offers.get(offer.party, offer) != offer:
         raise SecureSumError(f"different keys of {offer.party!r} in one set-up")

@@ -441,7 +441,7 @@ class LiveRun(ServerRun):
         factors = {name: unpack_natural(body) for name, body in returned.items()}
         start = server_state.initial_state(self.rules, self._first_factors | factors)
         if not self.rules.family.is_proper(start.q):
-            raise PeerError("likelihood: with it q would not be a proper distribution")
+            raise PeerError("this likelihood would make q improper")
         self._save(self.roster.having(returned=returned))
         return "accepted"
 
