@@ -42,7 +42,7 @@ def namespace(*arrays: Array) -> ModuleType:
 
 
 def special(*arrays: Array) -> ModuleType:
-    """The matching library of special functions."""
+    """Special functions of the library that `namespace` returns."""
     if any(_is_jax(array) for array in arrays):
         import jax.scipy.special as jsp
 

@@ -95,7 +95,8 @@ def status(
     place: Annotated[
         Path,
         typer.Argument(
-            metavar="SERVER.toml|PARTY.toml|DIR", help="A server's or party's file, or its state."
+            metavar="SERVER.toml|PARTY.toml|DIR",
+            help="A server's or party's file, or a state directory.",
         ),
     ],
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
@@ -132,7 +133,7 @@ def server_stop(
     return_in: Annotated[
         float | None,
         typer.Option(
-            metavar="SECONDS", help="Time until parties reconnect [serve.restart_delay_s]."
+            metavar="SECONDS", help="Time until parties reconnect [serve.restart_delay]."
         ),
     ] = None,
     reason: Annotated[str, typer.Option(help="A reason for the parties.")] = "planned close",

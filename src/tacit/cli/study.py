@@ -107,8 +107,8 @@ def explain(
 ) -> None:
     """Show the privacy guarantee against each kind of attacker.
 
-    For one record (or person) and a whole party, against readers of the model, eavesdroppers,
-    curious and colluding parties and the server. No budget is spent. Examples:
+    Shows ε for one record (or person) and for a whole party, against readers of the model,
+    eavesdroppers, curious and colluding parties and the server. No budget is spent. Examples:
 
       tacit explain examples/adult-private.toml --colluding 3
 

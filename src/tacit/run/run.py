@@ -412,7 +412,7 @@ def fingerprint(federation: Federation, key: bytes) -> str:
     """Keyed digest of the prepared records, to check that a resumed run has the same records.
 
     Without a key, a guess about a record could be tested. If the run has a ledger, the key is
-    derived from the ledger's, which is not in the run directory.
+    derived from the ledger's key, which is not in the run directory.
     """
     digest = hashlib.blake2b(digest_size=16, key=key)
     for name, records in federation.parties.items():

@@ -221,7 +221,7 @@ def fetch_posteriordb(progress: Progress | None = None, *, public: str | None = 
 
 
 def summarise_draws(chains: Any, origin: str) -> dict[str, Any]:
-    """Entry of reference.json for one file of draws: a list of chains {name: [draws]}."""
+    """Entry of reference.json for the draws of one file; each chain is {name: [draws]}."""
     try:
         names = list(chains[0])
         draws = np.asarray(
