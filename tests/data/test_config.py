@@ -30,7 +30,7 @@ FILE = {"source": "file", "path": "a.csv", "outcome": "ill", "positive": "yes", 
         ({"person": "name"}, r'data\.person = "name"; source "synthetic-cohort" has "pat'),
         ({"source": "adult", "person": "age"}, r'data\.person = "age" is not a key of source'),
         ({**FILE, "person": " "}, r"data\.person = "),
-        ({**FILE, "person": "ill"}, r'data\.person = "ill"; it is the outcome too'),
+        ({**FILE, "person": "ill"}, r'data\.person = "ill"; this is the outcome'),
         ({**FILE, "person": "age"}, r'data\.person = "age"; \[columns\] declares it as a feature'),
         (
             {"person": "patient", "keep": ("person",)},
