@@ -132,9 +132,7 @@ def server_stop(
     config: ServerFile,
     return_in: Annotated[
         float | None,
-        typer.Option(
-            metavar="SECONDS", help="Time until parties reconnect [serve.restart_delay]."
-        ),
+        typer.Option(metavar="SECONDS", help="Time until parties reconnect [serve.restart_delay]."),
     ] = None,
     reason: Annotated[str, typer.Option(help="A reason for the parties.")] = "planned close",
     for_good: Annotated[

@@ -228,7 +228,9 @@ def mask_vector(
     if request in state.answered | _requests(state):
         raise SecureSumError(f"request {request!r} was answered in another slot or set-up")
     if not 0 <= slot < len(state.masking):
-        raise SecureSumError(f"slot {slot}; the set-up has {len(state.masking)}")
+        raise SecureSumError(
+            f"slot {slot} does not exist; the set-up has {len(state.masking)} slots"
+        )
     if vector.dtype != np.int64 or vector.ndim != 1:
         raise TypeError("a secure sum is over vectors of int64")
     words = vector.view(np.uint64) + mask(state.seeds[slot], len(vector))

@@ -204,7 +204,7 @@ def unmasked_sum(state: ServerState, number: int) -> np.ndarray:
     slot, told = _closed(state, number)
     roster, need = _roster(state), state.terms.threshold
     if len(slot.shares) < need:
-        raise SecureSumError(f"{len(slot.shares)} of {need} sets of shares")
+        raise SecureSumError(f"only {len(slot.shares)} of {need} sets of shares have arrived")
     total = np.zeros(slot.length, np.uint64)
     for name in told.names:
         total += np.frombuffer(slot.masked[name], "<u8")

@@ -59,7 +59,7 @@ def load_roster(path: Path, digest: str) -> Roster:
     if roster.digest != digest:
         raise DataError(
             f"{path} belongs to another configuration (digest {roster.digest[:12]}…, now "
-            f"{digest[:12]}…); serve that one, or choose another state directory"
+            f"{digest[:12]}…); serve that configuration, or choose another state directory"
         )
     return roster
 

@@ -332,7 +332,7 @@ def _key_usage(*, authority: bool) -> x509.KeyUsage:
 
 
 def _revocation_list(authority: Authority, now: datetime) -> bytes:
-    """List of all revoked serials; its number is their count, so an old list is detected."""
+    """List of all revoked serials; its number is their count, which reveals an older list."""
     revoked = [row for row in authority.index.issued if row.revoked]
     signer = authority.key.public_key()
     builder = (
