@@ -283,7 +283,7 @@ def show_party_end(ready: ReadyParty, end: PartyEnd, spent: Spent | None) -> Non
     if stopped is not None:
         say(
             f"WARNING: this party has not contributed from round {stopped['round']} on; the "
-            f"posterior uses the others and its earlier replies only: {stopped['reason']}"
+            f"posterior has only its earlier replies and those of the others: {stopped['reason']}"
         )
     state = ready.setup.state
     say(f"posterior and result (shareable): {state / 'public'}")

@@ -159,7 +159,7 @@ class KeptParty:
             if len(roster.names) != len(self._agreed.parties):
                 raise SecureSumError(
                     f"a roster of {len(roster.names)} parties; all {len(self._agreed.parties)} "
-                    "that were agreed take part in the set-up"
+                    "agreed parties must take part in the set-up"
                 )
             state, parcels = party.deal_shares(state, self._agreed, roster, self._key)
             self._write(msgspec.structs.replace(self._kept, state=state, parcels=parcels))
