@@ -30,8 +30,8 @@ def _configure_jax() -> None:
     """
     settings = {"jax_enable_x64": True}
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR") and (cache := _compilation_cache()):
-        # JAX stores programs without a lock: one that another process is still writing, or was
-        # killed while writing, cannot be read. It is compiled instead, which needs no warning.
+        # JAX stores programs without a lock. A program that another process is still writing, or
+        # was killed while writing, cannot be read. It is compiled instead, without a warning.
         warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
         settings |= {
             "jax_compilation_cache_dir": cache,

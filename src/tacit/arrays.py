@@ -1,8 +1,8 @@
-"""NumPy for concrete arrays, JAX for traced or device ones.
+"""NumPy for concrete arrays, JAX for traced arrays and arrays on a device.
 
 The server's algebra is a few additions on small float64 arrays: in NumPy it needs no compiler
-and is the same on every machine. Inside a jitted local step the same formulas must trace. Each
-family therefore asks here which library its arguments belong to and writes its formula once.
+and is the same on every machine. Inside a jitted local step JAX must trace the same formulas. Each
+family therefore gets the library of its arguments from here and writes its formula once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Array = Any
 """A NumPy array, a JAX array or a tracer."""
 
 Arrays = dict[str, Array]
-"""Named arrays: what requests publish and replies release."""
+"""Named arrays, which requests publish and replies release."""
 
 Natural = Arrays
 """Natural parameters λ by name, float64; see `tacit.expfam.base`."""
@@ -42,7 +42,7 @@ def namespace(*arrays: Array) -> ModuleType:
 
 
 def special(*arrays: Array) -> ModuleType:
-    """The matching library of special functions."""
+    """Special functions of the library that `namespace` returns."""
     if any(_is_jax(array) for array in arrays):
         import jax.scipy.special as jsp
 
@@ -81,8 +81,8 @@ def cholesky(matrix: Array) -> Array:
 def solve_lower(factor: Array, right: Array) -> Array:
     """Solve L x = b for lower-triangular L.
 
-    In NumPy by forward substitution: SciPy's takes a fifth of a second to load, and a BLAS library
-    that is loaded inside `tacit.support.blas.one_blas_thread` is not limited to one thread.
+    In NumPy this uses forward substitution: SciPy takes a fifth of a second to load, and a BLAS
+    library that is loaded inside `tacit.support.blas.one_blas_thread` is not limited to one thread.
     """
     if namespace(factor, right) is not np:
         from jax.scipy.linalg import solve_triangular
@@ -97,7 +97,7 @@ def solve_lower(factor: Array, right: Array) -> Array:
 
 
 def _forward(factor: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Forward substitution; large systems by halves, so that most of the work is in products."""
+    """Forward substitution. Large systems are halved, so that most of the work is in products."""
     size = len(factor)
     if size > SUBSTITUTED_ROWS:
         half = size // 2
@@ -121,7 +121,7 @@ def whole_blocks(rows: int) -> int:
     """The number of rows, rounded up to whole blocks.
 
     If the length of an array is not a multiple of the processor's vector length, its last rows are
-    computed by other instructions, which round differently. With another length a record there has
+    computed by other instructions, which round differently. With another length, such a record gets
     slightly different numbers, and for an adversarial q completely different ones. If the number of
     records is secret, one additional record would then change the contributions of others. Rows in
     whole blocks are all computed in the same way.
@@ -133,7 +133,7 @@ def whole_blocks(rows: int) -> int:
 
 
 def unit_rows(rows: Array) -> tuple[Array, Array]:
-    """Rows in float64, each divided by its largest entry, and these entries.
+    """Rows in float64, each divided by its largest entry, and the largest entries.
 
     Squares of the scaled rows cannot overflow, and underflow is negligible.
     """

@@ -1,7 +1,7 @@
 """Built-in data sets and files, read into federations.
 
 `load` returns a `tacit.Federation`, `list` describes every data set, and `fetch` downloads the
-files of a public one. `load_posterior_data` and `load_reference` read posteriordb: records of
+files of a public data set. `load_posterior_data` and `load_reference` read posteriordb: records of
 published models and long NUTS runs to compare a posterior with.
 """
 

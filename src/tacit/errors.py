@@ -1,7 +1,7 @@
 """Errors caused by user input, with their exit codes.
 
-A message is one line: what was found, what is allowed, what to do next. A traceback is for
-`--debug` only.
+A message is one line: the value, the allowed values, the next step. Only `--debug` shows a
+traceback.
 """
 
 from __future__ import annotations

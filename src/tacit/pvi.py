@@ -1,4 +1,4 @@
-"""The algebra of partitioned variational inference, all of it.
+"""The algebra of partitioned variational inference.
 
     q(θ) ∝ p(θ) ∏ₘ tₘ(θ)
 

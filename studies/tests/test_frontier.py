@@ -186,7 +186,7 @@ def test_figures_are_chosen_by_name(tmp_path, capsys, monkeypatch):
     study = STUDIES["frontier"]
     with pytest.raises(ConfigError, match="choose one of 1, 2, ablation"):
         study(tmp_path / "no", figure=["1", "3"])
-    with pytest.raises(ConfigError, match="one at a time"):
+    with pytest.raises(ConfigError, match="makes one figure or all"):
         STUDIES["tmlr"](tmp_path / "no", figure=["1", "2"])
     assert not (tmp_path / "no").exists()
     monkeypatch.setattr(sys, "argv", ["tacit", "reproduce", "frontier", "--figure", "9"])

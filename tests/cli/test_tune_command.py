@@ -31,7 +31,7 @@ def test_tune_says_that_nothing_was_spent_and_leaves_a_configuration(tacit, tmp_
     code, out, error = tacit("tune", "ward.toml", "--set", "schedule.rounds=3", "--trials", "2")
     assert (code, error) == (0, "")
     assert "No budget was spent: only synthetic records were used." in out
-    assert "200 training records per federation (as asked)" in out
+    assert "200 training records per federation (as given)" in out
     assert "as configured" in out
     text = (tmp_path / "runs" / "ward-tuned" / "tuned.toml").read_text(encoding="utf-8")
     assert tomllib.loads(text)["schedule"]["rounds"] == 3

@@ -261,7 +261,5 @@ def test_bad_keys_are_refused():
         ConfigError, match=r'data\.outcome = "died" is not a key of source = "mimic3"'
     ):
         DataConfig(source="mimic3", outcome="died")
-    with pytest.raises(
-        ConfigError, match=r'data\.person = "hadm"; that of source "mimic3" is "subject"'
-    ):
+    with pytest.raises(ConfigError, match=r'data\.person = "hadm"; source "mimic3" has "subject"'):
         DataConfig(source="mimic3", person="hadm")

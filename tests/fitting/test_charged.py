@@ -114,7 +114,7 @@ def test_a_ledger_that_cannot_be_charged_is_refused(parties, privacy, ledger, sa
 def test_charges_in_other_terms_have_no_common_bound(parties):
     fitted(parties)
     removing = tacit.Privacy(epsilon=1.0, delta=1e-5, adjacency="add-or-remove-one")
-    with pytest.warns(RunningTotalWarning, match="no bound in these terms"):
+    with pytest.warns(RunningTotalWarning, match="the total ε has no bound"):
         assert fitted(parties, removing).privacy.total_epsilon == math.inf
 
 

@@ -245,7 +245,7 @@ def test_what_cannot_be_renewed(pki):
     revoke(pki, "north")
     with pytest.raises(ConfigError, match=r"was revoked on .* without --renew"):
         issue_party(pki, "north", renew=True)
-    with pytest.raises(ConfigError, match="no key is overwritten; move it or choose --out"):
+    with pytest.raises(ConfigError, match="keys are not overwritten; move it or choose --out"):
         issue_party(pki, "north")
     key.unlink()
     issue_party(pki, "north")

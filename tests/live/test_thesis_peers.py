@@ -803,6 +803,6 @@ def test_a_private_party_never_talks_to_their_server(tmp_path, pki):
     federation = Federation.make(tmp_path, pki, join=join, **PRIVATE)
     server = ThesisServer(pki.server, 1, 1, Style(), script)
     server.start()
-    with pytest.raises(PeerError, match="a private run needs one that does"):
+    with pytest.raises(PeerError, match="a private run needs a server that does"):
         run_async(federation.join("north", server.port))
     server.done()

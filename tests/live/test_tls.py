@@ -381,7 +381,7 @@ def test_an_older_list_cannot_bring_anybody_back(pki):
     revoke(pki, "north")
     revoked = Revoked(path, pki / "ca.pem")
     path.write_bytes(old)
-    with pytest.raises(DataError, match="number 0 is older than 1"):
+    with pytest.raises(DataError, match="its number 0 is below 1"):
         revoked.contains(serial)
 
 

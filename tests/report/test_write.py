@@ -352,7 +352,7 @@ PARTY = {
     "privacy": "Differential privacy: ε = 1, δ = 1e-05 per record (replace-one).",
     "intervals": {"level": 0.95},
     "converged": None,
-    "why": "only the server's result says it",
+    "why": "only the server's result has the verdict",
     "learned": None,
     "cautions": [{"kind": "x", "text": "Little was <learned>."}],
 }
@@ -363,7 +363,7 @@ def test_a_party_of_a_live_federation_has_a_report(make_run, result):
     page = write_report(make_run(party))
     text = read(page).text
     for words in ("north <1>", "Differential privacy: ε = 1", "tacit ledger show",
-                  "only the server's result says it", "Little was <learned>."):  # fmt: skip
+                  "only the server's result has the verdict", "Little was <learned>."):  # fmt: skip
         assert words in text
     assert "−1.642" in text
     assert "ε by attacker" not in text

@@ -152,8 +152,8 @@ def test_a_report_of_a_fit_shows_its_public_part_only(fitted, private, tmp_path)
     assert page == tmp_path / "open" / "report.html"
     text = page.read_text(encoding="utf-8")
     assert "Held-out performance" in text
-    assert "Do it again" not in text, "there is no study file"
-    for figure in ("Calibration on the held-out records", "How far each round moved q"):
+    assert "Repeat this run" not in text, "there is no study file"
+    for figure in ("Calibration on the held-out records", "Change of q in each round"):
         assert figure in text
     named = fitted.report(tmp_path / "other" / "mine.html")
     assert named.name == "mine.html"
@@ -204,7 +204,7 @@ def test_what_a_party_of_a_live_federation_received_is_loaded(private, tmp_path)
         name="study", party="north", run="r1", configuration="abc",
         privacy=facts.privacy.statement, intervals=facts.intervals, posterior=facts.posterior,
         coefficients=facts.coefficients, model=facts.model, data=facts.data,
-        guarantee=facts.privacy, converged=None, why="only the server's result says it",
+        guarantee=facts.privacy, converged=None, why="only the server's result has the verdict",
         learned=facts.learned, cautions=facts.cautions,
     )  # fmt: skip
     write_result(public / "result.json", part)

@@ -86,13 +86,16 @@ def test_a_small_last_step_is_convergence_whatever_ended_the_run():
         ({"finished": "too few parties"}, "ended early: too few parties"),
         ({"state": {"refused_in_a_row": 1}}, "refused"),
         ({"state": {"moved_since": {}}}, "1 of 1 parties (a) have not contributed"),
-        ({"state": {"moved_since": {"a": 0.1}}}, "(a) have not contributed since q last moved"),
+        (
+            {"state": {"moved_since": {"a": 0.1}}},
+            "(a) have not contributed since q changed too much",
+        ),
         ({"state": {"moved_since": {}}, "private": True}, "(a) have not contributed"),
-        ({"step_share": None}, "the gradient there was not measured"),
+        ({"step_share": None}, "the gradient was not measured"),
         ({"step_share": None, "gradient_step": 3.0}, "would still move q by 3 nats"),
         ({"step_share": None, "gradient_step": float("inf")}, "would still move q by inf nats"),
         ({"private": True, "last_change": 0.0, "state": {"refused_in_a_row": 1}}, "was refused"),
-        ({"private": True, "last_change": 1.1}, "more than its intervals contain"),
+        ({"private": True, "last_change": 1.1}, "more than the intervals include"),
     ],
 )
 def test_what_is_no_convergence(case, words):
@@ -180,7 +183,7 @@ def test_without_records_of_its_own_nothing_is_learned():
 def test_a_large_shape_beside_converged_is_explained():
     words = shape_words(0.95, 1.28)
     assert "above 0.7" in words
-    assert "none is used" in words
+    assert "no weight is used" in words
     assert "95% effective draws" in words
     assert "NUTS" in shape_words(0.3, 1.28)
     assert "usable" in shape_words(0.99, 0.2)

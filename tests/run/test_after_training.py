@@ -283,7 +283,7 @@ def test_real_records_have_their_ledger_elsewhere(tmp_path, tacit):
         "data": {"source": "breast-cancer"},
         "partition": {"parties": 2},
     }
-    with pytest.raises(ConfigError, match="has to outlive the run"):
+    with pytest.raises(ConfigError, match="must outlive the run"):
         parse_config(raw)
     Path("study.toml").write_text(
         'privacy = { epsilon = 1.0, ledger = "run-directory" }\n[data]\nsource = "breast-cancer"\n'
@@ -291,7 +291,7 @@ def test_real_records_have_their_ledger_elsewhere(tmp_path, tacit):
     for command in (("run", "study.toml", "--out", "run"), ("check", "study.toml")):
         code, out, err = tacit(*command)
         assert (code, out) == (2, "")
-        assert "has to outlive the run" in err
+        assert "must outlive the run" in err
     assert not (tmp_path / "run").exists()
 
 

@@ -25,7 +25,7 @@ POINTS = 24
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """Arguments: `rounds` releases of a clipped sum with one sampling and adjacency."""
+    """Arguments: `rounds` releases of a clipped sum, all with the same sampling and adjacency."""
 
     rounds: int
     delta: float
@@ -61,13 +61,15 @@ def make_question(
             "give --batch and --of together: the batch size and the number of records"
         )
     if rate is not None and batch is not None:
-        raise ConfigError("--rate is Poisson sampling, --batch is without replacement; give one")
+        raise ConfigError(
+            "--rate is Poisson sampling, --batch is without replacement; give only one"
+        )
     if not 0 <= delta < 1:
         raise ConfigError(f"--delta {delta}; it must be 0 or more and less than 1")
     if delta == 0 and (rate is not None or batch is not None):
         raise ConfigError(
-            "--delta 0 with sampled batches; pure ε is computed for sums over all records: leave "
-            "--rate and --batch out, or give a small --delta"
+            "--delta 0 with sampled batches; pure ε is computed only for sums over all records: "
+            "leave --rate and --batch out, or give a small --delta"
         )
     sampling: Sampling | None = None
     if rate is not None:
@@ -118,8 +120,8 @@ def account_command(
         )
     else:
         console.print(
-            "noise / clip: noise sd over the clip, which bounds one unit's contribution; the same "
-            "definition for both adjacencies."
+            "noise / clip is the noise sd divided by the clip, for both adjacencies. The clip "
+            "bounds one unit's contribution."
         )
     if plot is not None:
         chosen = noise if noise is not None else _calibrated("pld", question, epsilon)

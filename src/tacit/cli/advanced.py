@@ -13,7 +13,8 @@ from tacit.cli.options import ConfigPath, Json, Out, Overrides, Seed
 def audit(
     config: ConfigPath,
     method: Annotated[
-        str | None, typer.Option(help="Another method than the configured one, e.g. dp-sgd.")
+        str | None,
+        typer.Option(help="Audit this method instead of the configured one, e.g. dp-sgd."),
     ] = None,
     minutes: Annotated[
         float,
@@ -32,10 +33,10 @@ def audit(
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
-    """Attack the releases of a private configuration: lower bounds on ε beside the claim.
+    """Attack the releases of a private configuration, and compare ε with the claim.
 
     Synthetic records are drawn from the public schema; no record is read and nothing is charged.
-    For each kind of release the command searches the worst pair of neighbouring data sets and
+    For each kind of release the command searches for the worst pair of neighbouring data sets and
     measures the noise that the party's code draws. A bound above the claim means that the guarantee
     is false: exit code 3. With half the noise the bound should exceed the claim, which shows the
     power of the test. Examples:
@@ -71,7 +72,7 @@ def tune(
     ] = None,
     records: Annotated[
         int | None,
-        typer.Option(help="Total number of training records, if only a file determines it."),
+        typer.Option(help="Total number of training records, if it depends on a data file."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Output directory [default: runs/NAME-tuned].")
@@ -122,7 +123,9 @@ def sweep(
     ] = None,
     ledger: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Charge private runs here [default: your own ledger]."),
+        typer.Option(
+            metavar="FILE", help="Charge private runs to this ledger [default: your own]."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

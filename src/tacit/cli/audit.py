@@ -54,7 +54,7 @@ def audit_command(
     if not found.holds:
         wrong = [f"{one.kind} ({one.what})" for one in found.findings if not one.holds]
         raise PrivacyBudgetError(
-            f"the audit shows more than the claim allows: {', '.join(wrong)}; do not run this "
+            f"a lower bound on ε exceeds the claim: {', '.join(wrong)}; do not run this "
             "configuration on real records, and report it as a bug"
         )
 
@@ -74,9 +74,9 @@ def _show(name: str, found: Audit) -> None:
         highlight=False,
     )  # fmt: skip
     console.print(
-        f"Synthetic records, {found.seconds:.0f} s; nothing was charged. Bounds hold with "
-        "probability 99.99 % each, those of canaries with 95 %. An audit can refute a claim, not "
-        "prove it.",
+        f"Synthetic records, {found.seconds:.0f} s; nothing was charged. Each bound holds "
+        "with probability 99.99 %, a bound from canaries with 95 %. An audit can refute a claim "
+        "but not prove it.",
         highlight=False,
     )
 
@@ -118,6 +118,6 @@ def draw_audit(found: Audit) -> Any:
     plain(axes)
     title_and_subtitle(
         axes, f"Audit of {found.method}",
-        f"per {found.unit}, {found.adjacency}; a lower bound right of its claim refutes it",
+        f"per {found.unit}, {found.adjacency}; a lower bound above its claim refutes the claim",
     )  # fmt: skip
     return figure

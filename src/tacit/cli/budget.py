@@ -1,4 +1,4 @@
-"""Check the budget of a run, with the command that sets a missing one."""
+"""Check the budget of a run; errors contain the command that sets a missing budget."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tacit.run.run import Prepared
 def require_budget(
     prepared: Prepared, path: Path, out: Path, ledger: Path | None
 ) -> BudgetCheck | None:
-    """Raise the budget error that `tacit run` would raise, or return what is left. Charges nothing.
+    """Raise the budget error that `tacit run` would raise, or return what is left.
 
-    None if the run has its own ledger.
+    Charges nothing. Returns None if the run has its own ledger.
     """
     place = ledger_path(prepared.config, out, ledger)
     inside = own_ledger_of_run(prepared.config, place, out)

@@ -1,4 +1,4 @@
-"""`tacit certs`: the private authority of a federation between organisations."""
+"""`tacit certs`: the private certificate authority of a federation between organisations."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ Directory = Annotated[
 Days = Annotated[int, typer.Option(help="Validity in days.")]
 OutDirectory = Annotated[
     Path | None,
-    typer.Option(
-        "--out", metavar="DIR", help="Write certificate and key here [default: the authority's]."
-    ),
+    typer.Option("--out", metavar="DIR", help="Write certificate and key here [default: --dir]."),
 ]
 Organisation = Annotated[
     str, typer.Option(metavar="NAME", help="Organisation that holds the certificate.")
@@ -117,7 +115,9 @@ def certs_party(
 def certs_revoke(
     which: Annotated[
         str,
-        typer.Argument(metavar="NAME|SERIAL", help="A name (all its certificates) or one serial."),
+        typer.Argument(
+            metavar="NAME|SERIAL", help="A name (all its certificates) or one serial number."
+        ),
     ],
     reason: Annotated[str, typer.Option(help="Reason, shown in lists.")] = "",
     directory: Directory = _OWN,

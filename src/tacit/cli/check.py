@@ -80,7 +80,7 @@ def _show_left(left: BudgetCheck) -> None:
     limit = left.budget
     console.print(
         f"Budget: ε = {left.spent:.4g} spent so far, {left.total:.4g} of {limit.epsilon:.4g} with "
-        f"this run (δ = {limit.delta:g}, per {limit.unit}, {limit.adjacency}; the party with the "
-        "least left).",
+        f"this run (δ = {limit.delta:g}, per {limit.unit}, {limit.adjacency}), for the party with "
+        "the least left.",
         highlight=False,
     )

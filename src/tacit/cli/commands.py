@@ -51,7 +51,7 @@ def carry_out_run(
     ledger: Path | None,
     as_json: bool,
 ) -> None:
-    """Carry out a configuration and show its result; `path` is its file, for error messages."""
+    """Run a configuration and show its result. `path` is its file, for error messages."""
     from tacit.run.directory import check_out
 
     check_out(out, resume=resume, overwrite=overwrite)  # before anything heavy is imported

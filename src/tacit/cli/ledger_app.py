@@ -12,7 +12,7 @@ from tacit.cli.options import LedgerFile as LedgerPath
 
 ledger_app = typer.Typer(
     help="A party's privacy ledger: show, budget, verify, export, link, close. Every private "
-    "`tacit run` is charged to one before anything is computed."
+    "`tacit run` is charged to a ledger before anything is computed."
 )
 
 Reason = Annotated[str, typer.Option(help="Reason, recorded in the ledger.")]
@@ -72,8 +72,8 @@ def ledger_budget(
 ) -> None:
     """Set the budget of a data set. Servers and runs cannot do this.
 
-    With a configuration the budget is set for each of its parties' records, with a party's file for
-    that party's, in the ledger that the file names. A missing ledger is created.
+    With a run file, sets the budget of every party's records. With a party file, sets the budget of
+    that party's records. The file names the ledger; a missing ledger is created.
 
     Examples:
 
@@ -135,7 +135,7 @@ def ledger_export(
 @ledger_app.command("link")
 def ledger_link(
     newer: Annotated[str, typer.Argument(metavar="NEW", help="The later data set.")],
-    older: Annotated[str, typer.Argument(metavar="OLD", help="The one it continues.")],
+    older: Annotated[str, typer.Argument(metavar="OLD", help="The earlier data set.")],
     reason: Reason,
     ledger: LedgerPath = None,
     json: Json = False,

@@ -22,7 +22,7 @@ from tacit.support.type_info import prepare
 
 MOST_NAMES = 3
 NOT_RECORDED = "not recorded"
-"""Plan of a run of an earlier version."""
+"""Shown as the plan of a run by an earlier version of tacit."""
 USUAL_DELTA = 1e-5
 """δ at which spending is shown if no budget sets one."""
 
@@ -54,7 +54,7 @@ def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
         show_table("Runs", columns, runs)
         if unfinished:
             console.print(
-                '"planned": ε of all that the run is to release. Until it is finished, or closed '
+                '"planned": ε of all planned releases of the run. Until it is finished or closed '
                 "(tacit ledger close RUN), the rest of its plan is reserved and counts.",
                 highlight=False,
             )
@@ -67,7 +67,7 @@ def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
         if adaptive:
             console.print(
                 '"as one run": ε if all runs had been planned in advance. A budget over several '
-                "runs counts the larger one, which holds however each run was chosen.",
+                'runs counts the larger "ε spent", which holds however each run was chosen.',
                 highlight=False,
             )
         console.print(
@@ -77,7 +77,7 @@ def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
 
 
 class Unlimited(Spent, frozen=True, kw_only=True):
-    """Spending without a budget, in the terms of the charges and at δ = `USUAL_DELTA`."""
+    """Spending without a budget, in the unit and adjacency of the charges, at δ = `USUAL_DELTA`."""
 
     delta: float
     adjacency: str

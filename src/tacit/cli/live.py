@@ -192,7 +192,7 @@ def approve_command(path: Path, *, yes: bool) -> None:
         raise ConfigError(f"not approved; nothing was written, and tacit join {path} will refuse")
     written = approve(setup)
     if added is not None:
-        say(f"approved: {written}; tacit join tells the server, and the run goes on meanwhile")
+        say(f"approved: {written}; tacit join sends it to the server while the run continues")
         return
     say(f"approved: {written}; take part with: tacit join {path}")
 
@@ -208,7 +208,7 @@ def _leave_on_signal(received: list[int], *, quiet: bool) -> None:
         received.append(number)
         if not quiet:
             typer.echo(
-                "leaving; a reply in progress is finished and stored (again: leave at once)",
+                "leaving; a reply in progress is finished and stored (repeat to leave at once)",
                 err=True,
             )
         task.cancel()

@@ -92,8 +92,8 @@ def _check_server(setup: ServerSetup) -> None:
         raise trouble
     else:
         say(
-            "in order: tacit serve would "
-            + ("go on with that run" if roster.exists() else "begin a run")
+            "valid: tacit serve would "
+            + ("continue that run" if roster.exists() else "begin a run")
             + ". Nothing was written or sent."
         )
 
@@ -120,16 +120,16 @@ def _check_party(setup: PartySetup, path: Path) -> None:
     client_context(setup.own.join.credentials(setup.base))
     ready = prepare_party(followed_version(setup))
     troubles: list[TacitError] = []
-    approval = f"{setup.agreed.digest[:12]}…, what the file says now"
+    approval = f"{setup.agreed.digest[:12]}…, the current file"
     try:
         require_approval(setup)
     except ConfigError as error:
         approval = "MISSING"
         troubles.append(error)
-    budget = "none is needed: nothing is private"
+    budget = "not needed: the run is not private"
     if ready.plan.settled:
         asked = ready.plan.settled[ready.name].guarantee
-        budget = f"this run asks for ε = {asked.epsilon:.4g} at δ = {asked.delta:g}"
+        budget = f"this run needs ε = {asked.epsilon:.4g} at δ = {asked.delta:g}"
         try:
             spent = check_budget(ready)
             if spent is None:
@@ -140,11 +140,11 @@ def _check_party(setup: PartySetup, path: Path) -> None:
                     f"in {ready.ledger_path}"
                 )
         except TacitError as error:
-            budget += "; NO ROOM"
+            budget += "; NOT ENOUGH BUDGET"
             troubles.append(error)
     show_party_check(ready, approval, budget)
     for trouble in troubles[1:]:
         say(f"also: {trouble}")
     if troubles:
         raise troubles[0]
-    say(f"in order: tacit join {path} would take part. Nothing was sent or spent.")
+    say(f"valid: tacit join {path} would take part. Nothing was sent or spent.")

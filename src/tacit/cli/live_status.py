@@ -69,7 +69,7 @@ def propose_command(path: Path) -> None:
     if not (setup.state / CONTROL).is_dir() or following.digest == setup.agreed.digest:
         raise ConfigError(
             f"{setup.agreed.path} is version {setup.agreed.federation.version}, which the run "
-            "follows or would begin with; there is nothing to propose"
+            "already uses; there is nothing to propose"
         )
     proposal = read_proposal(setup, following)
     told = _give(setup, "propose")
@@ -78,8 +78,8 @@ def propose_command(path: Path) -> None:
     typer.echo(
         f"propose version {proposal.version}, which adds {', '.join(added)}: {told}\n"
         f"digest: {proposal.agreed.digest}\n"
-        "it counts once every party has approved it (tacit approve) and the new ones have asked to "
-        "join: tacit status says who is waited for"
+        "it takes effect once every party has approved it (tacit approve) and the new parties have "
+        "asked to join; tacit status shows which parties are missing"
     )
 
 
@@ -107,7 +107,7 @@ def _give(setup: ServerSetup, name: str, body: dict[str, Any] | None = None) -> 
     from tacit.live.state_dir import in_use
 
     give_command(setup.state, name, body or {})
-    return "sent" if in_use(setup.state) else "kept for when the server runs"
+    return "sent" if in_use(setup.state) else "stored until the server runs"
 
 
 def _place(path: Path) -> tuple[Path, Path | None, Literal["server", "party"]]:
@@ -142,7 +142,9 @@ def _server_status(state: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise DataError(f"{path} does not exist; no server has run here: tacit serve") from None
+        raise DataError(
+            f"{path} does not exist; no server has run here; start one: tacit serve"
+        ) from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read ({error}); start the server again") from None
 

@@ -1,4 +1,4 @@
-"""`tacit`: the command tree, and how errors become one line and an exit code."""
+"""The program `tacit`: command tree, one-line error messages and exit codes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tacit.support.storage import UNUSABLE
 HELP = (
     "Private federated Bayesian inference: one posterior, while records stay at the parties.\n\n"
     "Start with `tacit run examples/hospitals.toml --report` in any directory: the examples come "
-    "with the package. Those on public data need its files first: `tacit data fetch adult`. "
+    "with the package. Examples on public data need the files first: `tacit data fetch adult`. "
     "Between organisations start with certs, approve, serve and join (docs/live.md). Advanced: "
     "audit, tune, sweep, account, reproduce. Any command takes --quiet to print nothing but "
     "warnings and errors (and --json's output), and --debug to show a traceback. Exit codes: 2 bad "
@@ -143,17 +143,17 @@ def _output(*, shown: bool) -> Iterator[None]:
 def entry() -> None:
     """The `tacit` program: `main` with a faster start and end.
 
-    The cycle collector runs 70 times less often, and the interpreter exits without cleaning up its
-    modules. This saves a third of the time of a short command.
+    The garbage collector runs 70 times less often, and the interpreter exits without cleaning up
+    its modules. This saves a third of the time of a short command.
     """
     gc.set_threshold(50_000, 20, 20)
     try:
         main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
-        if threading.active_count() > 1 or "ray" in sys.modules:  # they clean up at the end
+        if threading.active_count() > 1 or "ray" in sys.modules:  # these need the clean-up
             raise
-        with contextlib.suppress(OSError):  # a reader of the output may be gone
+        with contextlib.suppress(OSError):  # the output pipe may be closed
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)

@@ -17,7 +17,7 @@ server_app = typer.Typer(
 ServerFile = Annotated[Path, typer.Argument(metavar="SERVER.toml", help="The server's file.")]
 PartyFile = Annotated[Path, typer.Argument(metavar="PARTY.toml", help="The party's file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON lines instead of text.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
 def serve(
@@ -53,7 +53,9 @@ def join(
     leave: Annotated[
         bool, typer.Option("--leave", help="Leave the run permanently instead of taking part.")
     ] = False,
-    reason: Annotated[str | None, typer.Option(help="With --leave: why, for the server.")] = None,
+    reason: Annotated[
+        str | None, typer.Option(help="With --leave: the reason, sent to the server.")
+    ] = None,
     yes: Yes = False,
     overrides: Overrides = None,
 ) -> None:
@@ -93,7 +95,8 @@ def status(
     place: Annotated[
         Path,
         typer.Argument(
-            metavar="SERVER.toml|PARTY.toml|DIR", help="A server's or party's file, or its state."
+            metavar="SERVER.toml|PARTY.toml|DIR",
+            help="A server's or party's file, or a state directory.",
         ),
     ],
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
@@ -129,7 +132,7 @@ def server_stop(
     config: ServerFile,
     return_in: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="When parties reconnect [serve.restart_delay]."),
+        typer.Option(metavar="SECONDS", help="Time until parties reconnect [serve.restart_delay]."),
     ] = None,
     reason: Annotated[str, typer.Option(help="A reason for the parties.")] = "planned close",
     for_good: Annotated[

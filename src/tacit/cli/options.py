@@ -30,7 +30,7 @@ Report = Annotated[bool, typer.Option("--report", help="Also write the HTML repo
 ChargedLedger = Annotated[
     Path | None,
     typer.Option(
-        "--ledger", metavar="FILE", help="Charge a private run here [default: your own ledger]."
+        "--ledger", metavar="FILE", help="Charge a private run to this ledger [default: your own]."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]

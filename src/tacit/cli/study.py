@@ -101,14 +101,14 @@ def explain(
     ] = None,
     figure: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.svg", help="Draw who sees what behind which barrier."),
+        typer.Option(metavar="FILE.svg", help="Write a figure of what each attacker sees."),
     ] = None,
     json: Json = False,
 ) -> None:
     """Show the privacy guarantee against each kind of attacker.
 
-    For one record (or person) and a whole party, against readers of the model, eavesdroppers,
-    curious and colluding parties and the server. No budget is spent. Examples:
+    Shows ε for one record (or person) and for a whole party, against readers of the model,
+    eavesdroppers, curious and colluding parties and the server. No budget is spent. Examples:
 
       tacit explain examples/adult-private.toml --colluding 3
 

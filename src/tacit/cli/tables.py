@@ -32,7 +32,7 @@ def init(
     not_private: Annotated[
         bool, typer.Option("--not-private", help="A study without differential privacy.")
     ] = False,
-    ask: Annotated[bool, typer.Option("--ask", help="Ask for the bounds of every number.")] = False,
+    ask: Annotated[bool, typer.Option("--ask", help="Ask for bounds of numeric columns.")] = False,
     json: Json = False,
 ) -> None:
     """Write a commented study file for a table of records.
@@ -68,7 +68,7 @@ def init(
         )
     for name, why in draft.left_out.items():
         console.print(f"left out: {name} ({why})", highlight=False)
-    console.print(f"next: edit it, then tacit check {out}", highlight=False)
+    console.print(f"next: edit this file, then tacit check {out}", highlight=False)
 
 
 def _asked(name: str, low: float, high: float) -> tuple[float, float]:

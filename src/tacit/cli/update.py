@@ -79,7 +79,7 @@ def _carry_out(raw: dict[str, Any], out: Path, arguments: str, **options: Any) -
 
 
 def _continue_federation(server: Path, study: Path | None, *, as_json: bool, **given: Any) -> None:
-    """Write the agreed file of a live run that continues the finished one of server.toml."""
+    """Write the agreed file of a live run that continues the finished run of server.toml."""
     import tomlkit
 
     from tacit.cli.options import print_json
@@ -90,8 +90,8 @@ def _continue_federation(server: Path, study: Path | None, *, as_json: bool, **g
     unused = next((name for name, value in given.items() if value), None)
     if study is None or unused is not None:
         raise ConfigError(
-            f"{server} is a live federation's file, whose parties have the new records; write the "
-            f"agreed file of the update, and nothing else: tacit update {server} --study FILE.toml"
+            f"{server} is of a live federation, whose parties hold the new records; only write the "
+            f"agreed file of the update: tacit update {server} --study FILE.toml"
         )
     if study.exists():
         raise ConfigError(f"--study {study} exists; choose another name")
@@ -101,8 +101,9 @@ def _continue_federation(server: Path, study: Path | None, *, as_json: bool, **g
         print_json({"study": str(study), "configuration": digest})
     else:
         typer.echo(
-            f"agreed file: {study} (digest {digest[:12]}…); next: every end names its old state "
-            "directory as earlier and a new one as state, and every party approves the file"
+            f"agreed file: {study} (digest {digest[:12]}…); next: the server and every party set "
+            "earlier to the old state directory and state to a new one, and every party approves "
+            "the file"
         )
 
 

@@ -1,7 +1,7 @@
 """Convert between documents as records and sparse counts.
 
-Records are {"words": (n, width), "counts": (n, width)}, integers padded with count 0, which can be
-stacked over parties. If all documents are in one place, sparse counts {"documents": matrix} are
+Records are {"words": (n, width), "counts": (n, width)}, integers padded with count 0, so that
+parties can be stacked. If all documents are in one place, sparse counts {"documents": matrix} are
 records too.
 """
 
@@ -128,7 +128,7 @@ def _check_cells(party: str, index: Array, counts: Array, words: int) -> None:
 
 
 def document_texts(documents: Documents) -> Rows:
-    """Text per document, from which a ledger identifies the data set."""
+    """Text per document, by which a ledger identifies the data set."""
     words, counts = documents.indices.astype("<u4"), documents.data.astype("<u4")
     texts = [
         words[a:b].tobytes().hex() + "." + counts[a:b].tobytes().hex()

@@ -22,10 +22,11 @@ class MissingCodeWarning(UserWarning):
 
 
 def missing_code(values: Collection[float]) -> float | None:
-    """The value that looks like a code for missing among distinct values; None if there is none.
+    """Return the distinct value that looks like a code for missing data, or None.
 
-    This is a negative integer (-1, -9, -99, …) among non-negative values, or a largest value of
-    repeated digits 7, 8 or 9 that is farther from the others than these are from each other.
+    A code is a negative integer (-1, -9, -99, …) among non-negative values, or a largest value
+    that repeats the digit 7, 8 or 9 and is farther from the other values than they are from each
+    other.
 
     >>> missing_code([18, 40, 97, 999]), missing_code([0, 1, 2, -1]), missing_code([0, 1, 9])
     (999.0, -1.0, 9.0)

@@ -66,8 +66,8 @@ class DataConfig(Table, frozen=True, kw_only=True):
     source: str = "synthetic-cohort"
     """A data set of `tacit data list`; not needed for a file, which only needs `path`."""
     path: str | tuple[str, ...] | None = None
-    """The file with the records; a list of files or a pattern such as "data/*.csv" is one party per
-    file, unless `party` names a column."""
+    """The file with the records. In a list of files or a pattern such as "data/*.csv", each file is
+    one party, unless `party` names a column."""
     database: str | None = None
     """A DuckDB file; if left out, the query names files, e.g. from 'visits.parquet'."""
     query: str | dict[str, str] | None = None
@@ -102,7 +102,7 @@ class DataConfig(Table, frozen=True, kw_only=True):
     party: str | None = None
     """Column whose values are the parties; by default [partition] distributes the records."""
     site: str | None = None
-    """For one party: its site among the source's; by default it holds all records."""
+    """For one party: the site whose records it holds; by default it holds all records."""
     vocabulary: str | None = None
     """A text file with one word per line; by default vocabulary.txt in data.path."""
     different_words: Count | None = None
@@ -145,11 +145,11 @@ class DataConfig(Table, frozen=True, kw_only=True):
             return
         expected = PERSONS.get(self.source)
         if expected is not None and self.person != expected:
-            yield f'data.person = "{self.person}"; that of source "{self.source}" is "{expected}"'
+            yield f'data.person = "{self.person}"; source "{self.source}" has "{expected}"'
         if not self.person.strip():
             yield 'data.person = ""; give the name of a column of the file'
         elif self.person == self.outcome:
-            yield f'data.person = "{self.person}"; it is the outcome too: name another column'
+            yield f'data.person = "{self.person}"; this is the outcome: name another column'
         if any(column.name == self.person and column.feature for column in self.columns):
             yield (
                 f'data.person = "{self.person}"; [columns] declares it as a feature: set'

@@ -1,9 +1,10 @@
 """Columns computed from others: transformations and interactions of a formula.
 
-A derived column is a numeric column of the public schema. Its bounds are computed from those of its
-sources, which are clipped first. In an interaction, numbers are centred at their public centre. Its
-coefficient is that of the plain product, and main effects are those at the centres; for bounded
-columns the centred product is nearly uncorrelated with them.
+A derived column is a numeric column of the public schema. Its bounds are computed from the bounds
+of its sources, whose values are clipped first. In an interaction, numbers are centred at their
+public centre. The coefficient of the interaction is the same as for the plain product; main effects
+are effects at the centres. For bounded columns the centred product is nearly uncorrelated with the
+main effects.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ def raw_names(configs: Iterable[ColumnConfig], wanted: Iterable[str]) -> list[st
 def with_derived(
     frame: pl.DataFrame, configs: Sequence[ColumnConfig], wanted: Iterable[str]
 ) -> pl.DataFrame:
-    """A table with the derived columns among `wanted`; a derived value is missing if a source
-    is.
+    """A table with the derived columns of `wanted`. A derived value is missing if one of its
+    sources is missing.
     """
     known = {config.name: config for config in configs}
     for name in wanted:
@@ -112,8 +113,8 @@ def columns_of(
     plain: Callable[[Term], ColumnConfig],
     scaled: Callable[[ColumnConfig], ColumnConfig],
 ) -> list[ColumnConfig]:
-    """The columns of a formula's terms: those of x in order, then others that they are computed
-    from.
+    """The columns of a formula's terms: first the columns of x in order, then columns from which
+    these are computed.
 
     Parameters
     ----------
@@ -178,8 +179,9 @@ def _bounds(config: ColumnConfig) -> Range:
 
 
 def _missing(name: str, sources: Sequence[ColumnConfig]) -> Missing:
-    """Handling of missing values in a derived column: dropped if a source is; indicators are
-    refused.
+    """The setting `missing` of a derived column: "drop" if a source has "drop", otherwise "refuse".
+
+    Sources with "indicator" or "level" are refused.
     """
     for one in sources:
         if one.missing in ("indicator", "level"):
@@ -201,7 +203,7 @@ def _products(factors: Sequence[ColumnConfig]) -> list[ColumnConfig]:
         for one in factors
     ]
     numbers = [one for one in factors if not one.levels]
-    unit = numbers[0].unit if len(numbers) == 1 else None  # of the number that levels change
+    unit = numbers[0].unit if len(numbers) == 1 else None  # of the only number
     found = []
     for chosen in itertools.product(*choices):
         scale, limits = 1.0, (1.0, 1.0)

@@ -20,7 +20,7 @@ positive float32 counts.
 def check_documents(counts: Any, *, words: int | None = None) -> Documents:
     """Convert counts to the form that the E-step needs, or raise a DataError.
 
-    `words` is the required size of the vocabulary; None: any.
+    `words` is the required size of the vocabulary; None allows any size.
 
     >>> check_documents([[2, 0, 1]]).nnz
     2

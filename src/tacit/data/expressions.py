@@ -97,7 +97,7 @@ class Expression:
     def bounds(self, ranges: Mapping[str, Range]) -> Range:
         """Smallest and largest value for columns within these ranges.
 
-        Never too narrow; wider than necessary where a column occurs twice.
+        The bounds are never too narrow; they are wider than necessary if a column occurs twice.
         """
         try:
             found = _range(self.tree, {key: ranges[name] for key, name in self.names.items()})
@@ -177,8 +177,8 @@ def _check_call(
     name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
     if name in STATEFUL:
         raise ConfigError(
-            f"{name}(…) depends on the records of all parties, which a formula must not: use "
-            f"public constants, e.g. {STATEFUL[name]}"
+            f"{name}(…) depends on the records of all parties, but a formula must not: use public "
+            f"constants, e.g. {STATEFUL[name]}"
         )
     if name not in FUNCTIONS:
         raise ConfigError(

@@ -41,7 +41,7 @@ class Federation:
     """Prepared records by party.
 
     `parties` maps a name to {"x": (n, d), "y": (n,), and the kept columns}; its order is the
-    parties' order. With data.person there is "person" too: (n,) person codes, which are local to
+    parties' order. With data.person there is also "person": (n,) person codes, which are local to
     each party. `test` has no persons. `notes` describe preparation beyond the declared schema: rows
     dropped, values clipped, pooled statistics. They contain counts of records, so they are as
     private as the records.
@@ -70,14 +70,14 @@ class Federation:
     outcome: str
     output: Literal["bernoulli", "gaussian", "categorical", "other"]
     scaling: str
-    notes: tuple[str, ...] = field(repr=False)  # they have numbers of records
+    notes: tuple[str, ...] = field(repr=False)  # notes contain numbers of records
     raw: dict[str, Records] = field(default_factory=dict, repr=False)
-    """The training records before scaling and encoding, which identify a data set in version
-    0.1.
+    """The training records before scaling and encoding. Version 0.1 identified a data set by
+    these.
     """
     source: Mapping[str, Records] | None = field(default=None, repr=False)
     """All rows and columns of the source, by party, including those that this split or selection
-    of columns does not use. A ledger identifies the records by these; by `raw` if None.
+    of columns does not use. A ledger identifies the records by `source`, or by `raw` if it is None.
     """
     person: str | None = None
     """Column of `source` that identifies the person of a record."""

@@ -291,7 +291,7 @@ class _Parser:
         return Term(re.sub(r"\s+", "", text), expression=text)
 
     def reference(self) -> str:
-        """'level', reference='level' or Treatment('level')."""
+        """Parse a reference: 'level', reference='level' or Treatment('level')."""
         treatment = False
         if self.now.kind == "name":
             word = self.now.text

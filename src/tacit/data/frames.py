@@ -39,7 +39,7 @@ class RawFrame:
     rows: int
     read: Callable[[str], pl.Series]
     of_file: bool = False
-    """Whether times are refused later, with the row."""
+    """True for files, whose dates and times are refused later, with the row."""
 
     def select(self, names: Iterable[str]) -> pl.DataFrame:
         """Read these columns; an unknown name is refused."""
@@ -61,7 +61,7 @@ class RawFrame:
         used, found = set(names), []
         for name in self.names:
             if name not in used:
-                with contextlib.suppress(DataError):  # one that no study could use
+                with contextlib.suppress(DataError):  # a column that no study could use
                     found.append(self.read(name).alias(name))
         return pl.DataFrame(found)
 
@@ -250,7 +250,7 @@ def _plain(series: pl.Series, name: str, where: str) -> pl.Series:
 
 
 def _of_categories(values: list[Any], categories: list[Any], name: str, where: str) -> pl.Series:
-    """Category with its order if its values are text; otherwise the values."""
+    """Ordered category if the values are text; otherwise the values."""
     if categories and all(isinstance(one, str) for one in categories):
         return pl.Series(name, values, dtype=pl.Enum(categories))
     return _of_values(values, name, where)
@@ -280,7 +280,7 @@ def _of_values(values: Any, name: str, where: str) -> pl.Series:
 
 
 def _of_times(cells: list[Any], name: str, where: str) -> pl.Series:
-    """Dates or times; a study refuses them, but a ledger knows records by them too."""
+    """Dates or times. A study refuses them, but a ledger also identifies records by them."""
     if all(isinstance(one, datetime.date | None) for one in cells):
         text = [None if one is None else one.isoformat() for one in cells]
         with contextlib.suppress(pl.exceptions.PolarsError):

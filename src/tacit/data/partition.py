@@ -46,7 +46,7 @@ def balanced(records: int, parties: int, rng: np.random.Generator) -> Rows:
 
 
 def by_label(labels: np.ndarray, order: Sequence[str], column: str | None = None) -> Rows:
-    """One party per name in `order`, which must cover `labels`; none may be empty."""
+    """One party per name in `order`, which must contain all labels. No party may be empty."""
     index = {name: position for position, name in enumerate(order)}
     codes = np.array([index[label] for label in labels.tolist()], dtype=np.int64)
     sorted_rows = np.argsort(codes, kind="stable")
@@ -123,8 +123,8 @@ def _skewed_labels(
         if not 0 <= each * small <= there:
             raise ConfigError(
                 f"partition.label_skew = {label_skew}; {small} small parties would each need"
-                f" {each} {name} records but there are {there}: move it towards 0, or raise"
-                " size_skew"
+                f" {each} {name} records but there are {there}: move label_skew towards 0, or"
+                " raise size_skew"
             )
     return np.hstack(
         [
@@ -143,8 +143,8 @@ def held_out_rows(
     """Mark the rows to hold out; at least one row, or one per group, is left.
 
     With natural parties, each holds out ⌊fraction · size⌋ rows or one more, so that no site is
-    emptied by chance. The parties that hold out one more are random, up to the overall fraction, so
-    that many tiny sites still give a test set.
+    emptied by chance. The parties that hold out one more are chosen at random up to the overall
+    fraction, so that many tiny sites still give a test set.
     """
     held = np.zeros(records, dtype=bool)
     wanted = round(records * fraction)

@@ -36,7 +36,7 @@ def read_persons(series: pl.Series, there: np.ndarray, gaps: Sequence[str] = ())
 def refuse_shared(
     rows: Rows, persons: np.ndarray, setting: str, *, own_tables: str | None = None
 ) -> None:
-    """Refuse parties that share a person, because each would protect only its own records.
+    """Refuse parties that share a person: each would protect only its own records of that person.
 
     `own_tables` is the person column if every party has its own table; its codes may then be local
     to a table.
@@ -62,7 +62,7 @@ def refuse_shared(
 
 
 def balanced_persons(persons: np.ndarray, parties: int, rng: np.random.Generator) -> Rows:
-    """Distribute persons at random, those with most records first, each to the smallest party.
+    """Distribute persons at random: those with most records first, each to the smallest party.
 
     Party sizes then differ by no more than one person's records.
     """

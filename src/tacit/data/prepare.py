@@ -150,7 +150,7 @@ def _read_numeric(series: pl.Series, config: ColumnConfig) -> Column:
 
 
 def _numbers(texts: Sequence[str]) -> list[float]:
-    """The texts that are numbers, so that "0" also matches 0.0 in a typed file."""
+    """Convert the texts that are numbers, so that "0" also matches 0.0 in a typed file."""
     parsed = pl.Series(list(texts), dtype=pl.String).cast(pl.Float64, strict=False)
     return parsed.drop_nulls().to_list()
 
@@ -186,7 +186,7 @@ def count_outside(columns: Iterable[Column]) -> dict[str, int]:
 def warn_outside(
     clipped: Mapping[str, int], columns: Iterable[ColumnConfig], where: str, *, stacklevel: int
 ) -> None:
-    """Warn about clipped values; the exact numbers are for people who may see the records."""
+    """Warn about clipped values, with exact counts: only for people who may see the records."""
     if not clipped:
         return
     known = {config.name: config for config in columns}
@@ -254,7 +254,7 @@ def encode(columns: Sequence[Column], rows: int) -> tuple[np.ndarray, tuple[str,
         else:
             codes = np.where(column.missing, len(config.levels), column.values)
             place = np.arange(len(config.levels) + 1)
-            # A missing value has a column only as a level; other rows with one are left out later.
+            # Only missing = "level" has a column for missing values; other such rows are dropped.
             shown = ~column.missing if config.missing != "level" else np.ones(rows, dtype=bool)
             if config.reference is not None:
                 left_out = config.levels.index(config.reference)

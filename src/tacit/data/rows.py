@@ -127,7 +127,7 @@ def _remaining(
     for column in (outcome, *columns.values()):
         if column.config.missing == "drop" and column.missing.any():
             gone |= column.missing
-            if column.config.derived:  # its sources say so
+            if column.config.derived:  # noted for its sources
                 continue
             notes.append(
                 f'column "{column.config.name}": rows dropped because of missing values:'
@@ -224,7 +224,7 @@ def _groups(
     if absent.any():
         raise DataError(
             f'column "{label}", data row {int(np.argmax(absent)) + 1}: the value is missing, so the'
-            f" record has no party; fill it in, or leave such records out by {column_key(label)}"
+            f" record has no party; fill it in, or drop such records with {column_key(label)}"
             '.missing = "drop" in the schema'
         )
     if len(read) > MIN_RECORDS and len(set(read.tolist())) == len(read):

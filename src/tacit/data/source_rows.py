@@ -1,7 +1,8 @@
-"""All rows and columns of a source by party, by which a ledger identifies the records.
+"""All rows and columns of a source by party; a ledger identifies the records by these.
 
 Rows that a run holds out, drops or does not use are included, so that another split, seed or
-selection of columns is not another data set. Nothing is converted before a ledger needs it.
+selection of columns does not count as another data set. Nothing is converted before a ledger needs
+it.
 """
 
 from __future__ import annotations

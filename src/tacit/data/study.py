@@ -48,13 +48,13 @@ class FrameConfig(DataConfig, frozen=True, kw_only=True):
 
 
 def open_parties(data: Any, party: str | None) -> dict[str, RawFrame]:
-    """The tables of one or several parties, opened.
+    """Open the tables of one or several parties.
 
     Parameters
     ----------
     data
-        A table (with `party`, of several parties), a dictionary of tables by party, a pattern such
-        as "data/*.csv", or a list of files, one per party.
+        A table (of several parties if `party` is given), a dictionary of tables by party, a pattern
+        such as "data/*.csv", or a list of files, one per party.
     party
         The column that names the party of each record.
     """
@@ -144,7 +144,7 @@ def federation_from(
         columns, positive = _columns(read, formula, terms, numeric=numeric, counts=counts)
     except DataError as error:
         raise located(error, whole) if len(frames) > 1 else error from None
-    if party is not None and party in declared:  # its names, and what an empty one becomes
+    if party is not None and party in declared:  # its levels and `missing`
         columns = (*columns, msgspec.structs.replace(declared[party], feature=False))
     config = FrameConfig(
         columns=columns, outcome=formula.outcome, positive=positive, party=party,
@@ -167,14 +167,14 @@ def _columns(
 def _table_of(
     frames: Mapping[str, RawFrame], wanted: Sequence[str], outcome: str, *, private: bool
 ) -> Table:
-    """Table of all parties with the columns `wanted`; in a private fit with all other columns
-    too.
+    """Table of all parties with the columns `wanted`. In a private fit it also has all other
+    columns.
     """
     selected = {name: frame.select(wanted) for name, frame in frames.items()}
     for name, frame in selected.items():
         if frame.is_empty():
             raise DataError(f"{frames[name].where} has no records; leave it out, or add records")
-    if private:  # all columns: another formula is no other data set for a ledger
+    if private:  # all columns, so that another formula gives the same data set in a ledger
         selected = {
             name: part.hstack(frames[name].others(wanted)) for name, part in selected.items()
         }
@@ -197,7 +197,7 @@ def _federation(config: FrameConfig, whole: Table, read: _Reader, *, seed: int) 
             MissingCodeWarning,
             stacklevel=WHERE_CALLED,
         )
-    # Levels that were read from records are no more public than bounds that were.
+    # Levels that were read from records are not public, and neither are such bounds.
     unbounded = tuple(dict.fromkeys((*found.unbounded, *read.inferred)))
     return replace(found, scaling="pooled" if read.inferred else "public", unbounded=unbounded)
 
@@ -241,7 +241,7 @@ class _Reader:
         self.notes: list[str] = []
         self.known: dict[str, ColumnConfig] = {}
         self.inferred: list[str] = []
-        """Columns of which something was read from records."""
+        """Columns with bounds, levels or other facts that were read from records."""
         self.suspects: dict[str, float] = {}
         """Values that look like codes for missing, by column."""
 
@@ -373,7 +373,7 @@ class _Reader:
             if len(numbers) > 2:
                 return config
             found = self.yes_no(config, series, positive)
-            self.note(config.name, "that it is yes/no comes")
+            self.note(config.name, "its type (yes/no) comes")
             return found
         _refuse_mixed(series, config, "declare its levels in the schema if it is a category")
         levels = _levels(series, config)
@@ -504,7 +504,7 @@ def _dates(name: str) -> DataError:
 
 
 def _refuse_mixed(series: pl.Series, config: ColumnConfig, category: str) -> None:
-    """Refuse text in which most cells are numbers; the error names the first that is not."""
+    """Refuse text in which most cells are numbers; the error names the first cell that is not."""
     if series.dtype != pl.String:
         return
     text = as_text(series)

@@ -44,9 +44,9 @@ def synthetic_federation(
 ) -> Federation:
     """Synthetic federation with `records` training and `test` held-out records.
 
-    Categories are uniform over their declared levels (a missing value counts as one where the
-    schema makes it a level). A number is normal around its declared centre with its scale, or
-    around the middle of its bounds with a quarter of their width, and truncated to the bounds.
+    Categories are uniform over their declared levels, including a level for missing values if the
+    schema has one. A number is normal and truncated to its bounds. Its mean and sd are its declared
+    centre and scale, or the midpoint of its bounds and a quarter of their width.
     Columns are independent; persons have two records each. `outcome` generates y, which is
     truncated to the outcome's bounds. Parties are named as in the partition; if a column names
     them, they have equal sizes.

@@ -51,7 +51,7 @@ class PartyBatches:
     def add(
         self, parties: Mapping[str, Records], *, batch_parties: bool, all_at_once: bool
     ) -> None:
-        """Arrange parties in batches; `all_at_once` if all get requests at the same time."""
+        """Arrange parties in batches; `all_at_once`: all get requests at the same time."""
         method = self.agreement.method
         arranged = {}
         for name, records in parties.items():
@@ -123,8 +123,8 @@ class PartyBatches:
             waiting = {r.party: r for r in requests if r.stage == stage}
             for batch in dict.fromkeys(self._batch_of[name] for name in waiting):
                 asked = [waiting[name] for name in batch.names if name in waiting]
-                # Parties without a request repeat another's, so that the compiled shape stays the
-                # same.
+                # Parties without a request repeat another party's request, so that the compiled
+                # shape stays the same.
                 yield batch, stage, [waiting.get(name, asked[0]) for name in batch.names]
 
     def _add(

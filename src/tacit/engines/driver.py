@@ -4,8 +4,8 @@ An engine prepares the parties and computes their updates. Requests, charges, ap
 storage are the same for all engines. Charges and method memories stay in this process, so a party
 can move to another process during a run.
 
-Asynchronous runs happen on a simulated clock: each party has a seeded speed and each of its
-replies a seeded delay, so that a run is repeatable and can be resumed.
+Asynchronous runs happen on a simulated clock: each party has a seeded speed and each reply
+has a seeded delay, so that a run is repeatable and can be resumed.
 """
 
 from __future__ import annotations

@@ -79,9 +79,9 @@ def carry_out(
 ) -> Outcome:
     """Run a plan on an engine, from the checkpoint if it contains a state.
 
-    `start` is the initial state without a checkpoint; by default that of `first_factors`. Without
-    `charging`, the guarantee of a private run covers only this run: earlier runs on the same
-    records are not added up.
+    `start` is the initial state if there is no checkpoint; by default that of `first_factors`.
+    Without `charging`, the guarantee of a private run covers only this run: earlier runs on the
+    same records are not added up.
     """
     with one_blas_thread():
         return _carried_out(plan, checkpoint, observe, charging, engine, start)
@@ -131,7 +131,7 @@ def _carried_out(
 def _measured_step(plan: Plan, state: ServerState) -> float | None:
     """Size of a full step at the final q, for methods that do not make such steps.
 
-    Uses exact gradients of all records, so never in a private run.
+    It needs exact gradients of all records, so it is not computed in a private run.
     """
     if plan.privacy is not None or plan.method.step_share is not None:
         return None
@@ -145,7 +145,7 @@ def _measured_step(plan: Plan, state: ServerState) -> float | None:
 
 
 def _measured_dispersion(plan: Plan, state: ServerState) -> Dispersion | None:
-    """Squared residuals at the final q; they depend on exact records, so never in a private run."""
+    """Squared residuals at the final q; None in a private run, because they need exact records."""
     if plan.privacy is not None or DISPERSION in (state.memory or {}):
         return None
     posterior = posterior_of(plan, state.result, state.public)
@@ -160,7 +160,7 @@ def _measured_dispersion(plan: Plan, state: ServerState) -> Dispersion | None:
 def _measured_clipping(plan: Plan, state: ServerState, driver: Driver) -> Clipped | None:
     """Share of clipped contributions at the end of a simulation.
 
-    Depends on exact records, so never measured with secret noise.
+    It depends on exact records, so it is never measured with secret noise.
     """
     if plan.privacy is None or plan.privacy.insecure_noise_seed is None or not plan.report_steps:
         return None

@@ -1,4 +1,4 @@
-"""The ledger of `tacit.fit`: running total of the spending of notebook fits on the same records."""
+"""The ledger of `tacit.fit`, which adds up the spending of all fits on the same records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PREFIX = "fit-"
 
 
 class RunningTotalWarning(UserWarning):
-    """Earlier fits have spent privacy on the same records, which have no budget."""
+    """Earlier private fits were charged to the same records, which have no budget."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _totals(charging: Charging, path: Path) -> LedgerFacts:
     """ε on the same records before and after the fit, for the party with the largest total."""
     try:
         before, total = charging.prices(before=True), charging.prices()
-    except PrivacyBudgetError:  # earlier charges in terms that do not cover this fit's
+    except PrivacyBudgetError:  # earlier charges have another unit or adjacency
         before = total = dict.fromkeys(charging.datasets.values(), math.inf)
     most = max(charging.datasets, key=lambda party: total[charging.datasets[party]])
     dataset = charging.datasets[most]
@@ -117,7 +117,7 @@ def _totals(charging: Charging, path: Path) -> LedgerFacts:
 
 
 def known_total(run: str | None, delta: float) -> LedgerFacts | None:
-    """Total in the user's ledger for the records of a fit that was charged to it.
+    """Total ε in the user's ledger for the records of a fit, if the fit was charged to that ledger.
 
     A saved fit has no total, because the total depends on other fits in the ledger.
     """
@@ -141,7 +141,7 @@ def _warn(facts: LedgerFacts) -> None:
         f"ε = {facts.before:.4g} so far and {facts.epsilon_spent:.4g} with this fit, at δ = "
         f"{facts.delta:g}"
         if math.isfinite(facts.before)
-        else "for another unit or adjacency, so that ε of all together has no bound in these terms"
+        else "for another unit or adjacency, so that the total ε has no bound"
     )
     warnings.warn(
         f"these records were charged before: {said}; they have no budget: to "

@@ -118,15 +118,16 @@ def fit(
     test
         Held-out records, or the share of a data frame to hold out; by default the federation's.
     posterior, method, schedule
-        "mean-field", "full" (covariance) or "auto"; a method of `tacit.methods`, its name or
-        "auto"; a schedule of `tacit.schedules` or its name, e.g. "sequential".
+        `posterior`: "mean-field", "full" (covariance) or "auto". `method`: a method of
+        `tacit.methods`, its name or "auto". `schedule`: a schedule of `tacit.schedules` or its
+        name, e.g. "sequential".
     seed
         Seed of everything random except privacy noise.
     ledger
         Ledger file to charge; by default `privacy.ledger`, else the user's. "none": no ledger.
     callback, progress
-        A function of (state, log) that is called after every update of the posterior; whether to
-        show a progress bar, by default only in notebooks.
+        `callback`: a function of (state, log) that is called after every update of the posterior.
+        `progress`: whether to show a progress bar; by default only in notebooks.
     """
     check_callback(callback)
     prepared = _prepared(
@@ -264,7 +265,7 @@ def _prepare(
     if private is not None and not isinstance(private, Privacy):
         raise ConfigError(
             f"privacy = {privacy!r}; give tacit.Privacy(epsilon=…, delta=…), or None to train "
-            "without"
+            "without privacy"
         )
     check_model(model)
     seed = as_seed(seed)

@@ -90,15 +90,16 @@ class Fit:
     def diagnostics(self) -> dict[str, Any]:
         """Numbers behind the verdict.
 
-        `elbo` is the evidence lower bound by round, None if a round does not evaluate it. If the
-        server controlled the steps there are also: the nats by which one more step would move q
-        (`last_step`), `pareto_k` and `effective_share` of importance weights against the exact
-        posterior, `skewness` of each parameter, whether the weights corrected the moments
-        (`corrected_by_weights`), and the parameter along which the posterior is a mixture of
-        normals (`split_along`). With more than 1,024 parameters there are instead the smallest and
-        median standard deviation of a mean-field posterior relative to the reported ones
-        (`independent_sd`), the relative error of the reported ones (`sd_noise`) and the `residual`
-        of the linear systems that give them. `print(fit)` explains them. Empty with privacy.
+        `print(fit)` explains them. Empty with privacy.
+
+        * `elbo`: the evidence lower bound by round; None if a round does not evaluate it.
+        * If the server controlled the steps: `last_step`, the change of q in one further step, in
+          nats; `pareto_k` and `effective_share` of importance weights against the exact posterior;
+          `skewness` of each parameter; `corrected_by_weights`, whether the weights corrected the
+          moments; `split_along`, the parameter along which the posterior is a mixture of normals.
+        * Instead, with more than 1,024 parameters: `independent_sd`, the smallest and median sd of
+          a mean-field posterior relative to the reported sds; `sd_noise`, the relative error of the
+          reported sds; `residual` of the linear systems from which these are computed.
         """
         return self._result.diagnostics
 
@@ -126,9 +127,9 @@ class Fit:
     def clipped(self) -> float | None:
         """The share of units whose contribution was clipped at the end of a simulation.
 
-        Measured only with `Privacy.insecure_noise_seed`: with secret noise this exact share would
-        be a further release. Then it is a noisy count if `count_clipped` or `adaptive` of
-        `PrivateStatistics` released one, otherwise None, as without privacy.
+        The exact share is measured only with `Privacy.insecure_noise_seed`: with secret noise it
+        would be a further release. With secret noise this is a noisy count if `count_clipped` or
+        `adaptive` of `PrivateStatistics` released one. Otherwise, and without privacy, it is None.
         """
         return None if self._result.clipped is None else self._result.clipped.share
 
@@ -139,8 +140,8 @@ class Fit:
 
     @property
     def party_metrics(self) -> dict[str, dict[str, float | None]]:
-        """Metrics by party: of held-out records or, without privacy and if there are none, of all
-        records.
+        """Metrics by party on held-out records. If there are none, metrics on all records; with
+        privacy these are left out.
         """
         return self._result.party_metrics
 
@@ -183,8 +184,8 @@ class Fit:
         kind
             "mean": a number per record, a probability for a yes/no outcome, or one row of
             probabilities per record for an outcome with levels. "interval": a frame with the mean
-            and a central interval, of the probability for a yes/no outcome and for levels, and of a
-            new outcome otherwise. "draws": the mean under each draw of the parameters, shape
+            and a central interval: for a probability if the outcome is yes/no or has levels,
+            otherwise for a new outcome. "draws": the mean under each draw of the parameters, shape
             (draws, records). "outcomes": a new outcome under each draw.
         level
             Probability of the intervals.
@@ -227,11 +228,11 @@ class Fit:
             Probability of the intervals.
         exponentiate
             True: odds ratios or rate ratios instead of coefficients, without the intercept. The
-            column named after them is the posterior median.
+            column `odds_ratio` or `rate_ratio` is the posterior median.
         scale
             "original": per unit of each column; "scaled": per unit of x, as fitted.
         per
-            Difference of the column that effects refer to, by column: `{"age": 10}`, or `{"age":
+            Difference in a column that its effect refers to, by column: `{"age": 10}`, or `{"age":
             "10
             years"}`. By default the unit of the schema, or 1.
 
@@ -268,7 +269,7 @@ class Fit:
 
     @property
     def _short_prior(self) -> str | None:
-        """Short description of the prior; None for models that describe their own."""
+        """Short description of the prior; None for models that describe their prior themselves."""
         prior = self._result.model.prior
         return None if prior is None else prior.split(":")[0]
 
@@ -412,9 +413,9 @@ class Fit:
     def to_arviz(self, data: Any = None, *, draws: int = 1000, seed: int = 0) -> Any:
         """Draws of the posterior in ArviZ's format; needs `pip install tacit[arviz]`.
 
-        Coefficients of a regression are the variable `beta`, in the units of `summary()` and with
-        its terms (and `noise_sd`, if it is inferred); `fit.posterior.to_arviz()` has the parameters
-        of the scaled columns.
+        Coefficients of a regression are the variable `beta`, with the units and terms of
+        `summary()`. An inferred `noise_sd` is included. `fit.posterior.to_arviz()` has the
+        parameters of the scaled columns.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""What a party's operator has approved: digests of the agreed file, in its state directory."""
+"""Approvals of a party's operator: digests of the agreed file, in the party's state directory."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def require_approval(setup: PartySetup) -> None:
 def followed_version(setup: PartySetup) -> PartySetup:
     """The files with the version that the run in the state directory follows.
 
-    That is the agreed file itself, unless a newer version of it was approved that does not count
-    yet.
+    This is the agreed file itself, unless the file is an approved newer version that is not in
+    force yet.
     """
     digest = PartyStore.digest_in(setup.state / "party")
     if digest in (None, setup.agreed.digest) or digest not in approved_versions(setup.state):

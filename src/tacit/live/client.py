@@ -54,7 +54,7 @@ class Session:
         self._runner.run(self._session.send_update(turn, posterior, loss))
 
     def leave(self, reason: str | None = None, expected_absence_s: float | None = None) -> None:
-        """Leave before the end; permanently without `expected_absence_s`.
+        """Leave before the end. Without `expected_absence_s`, leave permanently.
 
         Parameters
         ----------
@@ -96,7 +96,7 @@ def connect(
 ) -> Session:
     """Join a live federation with your own training loop.
 
-    The caller computes what is sent: no ledger is kept and no noise is added.
+    The caller computes the updates. tacit keeps no ledger and adds no noise.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def connect(
         Number of records to report to the server; 0 reports none.
     encoding
         "msgpack", "cbor" or "json"; "bincode" and "bincode-fixint" for a server that implements
-        only the thesis.
+        only the protocol of the thesis (docs/protocol.md).
     family
         Posterior family; natural parameters with other names or shapes are refused.
     configuration
@@ -213,9 +213,9 @@ def serve(
 
 
 def _blocking(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Run to the end; in a thread where an event loop runs already, as in a notebook.
+    """Run to the end; in a separate thread if an event loop already runs, as in a notebook.
 
-    An interrupt there cancels the work, and is raised once it has ended.
+    In that case an interrupt cancels the work, and is raised once the work has ended.
     """
     try:
         asyncio.get_running_loop()
@@ -225,7 +225,7 @@ def _blocking(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     task = loop.create_task(work())
 
     def to_the_end() -> None:
-        with contextlib.suppress(BaseException):  # `task` keeps it
+        with contextlib.suppress(BaseException):  # `task` stores it
             loop.run_until_complete(task)
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()

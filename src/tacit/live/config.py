@@ -148,14 +148,14 @@ class Federation(Table, frozen=True, kw_only=True):
         if self.private is None or self.private.aggregation != "secure":
             if self.keys:
                 yield (
-                    "keys are given, but privacy.aggregation is not 'secure', which alone reads "
-                    "them: leave them out"
+                    "keys are given, but only privacy.aggregation = 'secure' uses them: leave them "
+                    "out"
                 )
             return
         if self.quorum is not None:
             yield (
                 f"quorum = {self.quorum} with privacy.aggregation = 'secure'; the smallest sum is "
-                "privacy.secure.quorum: set that one and leave quorum out"
+                "privacy.secure.quorum: set that key and leave quorum out"
             )
         try:
             self.private.thresholds(len(self.parties))
@@ -165,8 +165,8 @@ class Federation(Table, frozen=True, kw_only=True):
             if not re.fullmatch(r"[0-9a-f]{64}", self.keys.get(name, "")):
                 yield (
                     f"keys has no SHA-256 fingerprint of {name!r}, which secure sums need so that "
-                    "no server can pretend to be a party: ask it for tacit certs fingerprint "
-                    "CERTIFICATE.pem"
+                    "no server can pretend to be a party: ask it for the output of tacit certs "
+                    "fingerprint CERTIFICATE.pem"
                 )
                 break
         for name in sorted(self.keys.keys() - set(self.parties)):
@@ -264,10 +264,10 @@ class Agreed(msgspec.Struct, frozen=True, kw_only=True):
     federation: Federation
     digest: str
     earlier: Path | None = None
-    """State directory of the earlier run at this end, if the federation continues one."""
+    """Local state directory of the earlier run, if the federation continues one."""
 
     def terms(self, plan: Any) -> Callable[[str], Any]:
-        """Terms of the secure sums of a run, by its id; `plan` is the agreed one."""
+        """Function from a run's id to the terms of its secure sums; `plan` is the agreed plan."""
         from tacit.live.secure.agreed import terms_of
 
         return functools.partial(
@@ -389,7 +389,7 @@ def read_party(path: Path, overrides: tuple[str, ...] = ()) -> PartySetup:
     if parties < own.join.minimum_parties:
         raise ConfigError(
             f"the federation has {parties} parties, join.minimum_parties = "
-            f"{own.join.minimum_parties}; join a larger federation, or lower it"
+            f"{own.join.minimum_parties}; join a larger federation, or lower the key"
         )
     return setup
 
@@ -463,6 +463,6 @@ def _own_table(path: Path, overrides: tuple[str, ...], table: str, command: str)
     raw = read_toml(path, overrides)
     if table not in raw:
         raise ConfigError(
-            f"{path} has no [{table}] table; {command} needs the file with it: see docs/live.md"
+            f"{path} has no [{table}] table; {command} needs a file with one: see docs/live.md"
         )
     return raw

@@ -86,7 +86,7 @@ class ReadyParty:
 
     @property
     def signing_key(self) -> Any:
-        """The certificate's key, if it is the agreed one; for secure sums."""
+        """The certificate's key for secure sums; refused if its fingerprint was not agreed."""
         keys = self.setup.agreed.federation.keys
         return signing_key(read_key(self.credentials.key), keys[self.name], self.name)
 
@@ -183,7 +183,7 @@ def check_budget(ready: ReadyParty) -> Any:
 
 
 def _short_of_budget(ready: ReadyParty) -> str | None:
-    """Refuse a run that exceeds the budget before it starts; later, return the reason.
+    """Refuse a run that exceeds the budget and has not started; once started, return the reason.
 
     A party that has started answers as long as its budget allows, and then waits for the result.
     """
@@ -273,7 +273,7 @@ def approve(setup: PartySetup) -> Path:
 
 
 def added_parties(setup: PartySetup) -> list[str] | None:
-    """Parties that the agreed file adds to the run going on here; None: it is for a new run."""
+    """Parties that the agreed file adds to the current run; None if the file is for a new run."""
     old = unfinished_version(setup)
     if old is None or old.agreed.federation.version == setup.agreed.federation.version:
         return None
@@ -356,7 +356,7 @@ async def _take_part(ready: ReadyParty, journal: Journal) -> PartyEnd:
 
 
 def _adopted(ready: ReadyParty, digest: str) -> ReadyParty:
-    """The party under an approved version of the agreed file that counts from now on."""
+    """The party with an approved version of the agreed file that is in force from now on."""
     setup = version_of(ready.setup, digest)
     following = prepare_party(setup)
     check_same_terms(ready.plan, following.plan)
@@ -487,7 +487,7 @@ def answers_charged(ledger: Ledger, run: str) -> int:
 
 
 def _cost(ready: ReadyParty, party: LiveParty, ledger: Ledger | None) -> PrivacyFacts:
-    """The guarantee, with what this party's ledger says after the run."""
+    """The guarantee, with the spending in this party's ledger after the run."""
     found = privacy_facts(ready.plan)
     spent = None if ledger is None else ledger.spent(_dataset(ready, ledger))
     if spent is None or spent.budget is None or spent.epsilon is None:

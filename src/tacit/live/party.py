@@ -47,11 +47,11 @@ from tacit.support.tracing import span
 FIRST_WAIT_S, MAX_WAIT_S = 0.2, 30.0
 BACK_SOON_S = 600.0
 APPROVAL_S, VERSION_WAIT_S = 1.0, 2.0
-"""How often approvals are looked for, and how often a server is asked whether a version counts."""
+"""Seconds between searches for new approvals, and between attempts to use a new version."""
 MAX_ABSENCE_S = 86_400.0
 """A party tries again after a day, even if the server announced a longer absence."""
 BUDGET_REACHED = "this party's privacy budget allows no further reply; it waits for the result"
-LOST_KEYS = "this party has lost its keys of this run, which goes on without it or ends"
+LOST_KEYS = "this party has lost its keys of this run; the run continues without it or ends"
 CANNOT_ANSWER = "this party cannot reply at present; the reason is in its log"
 
 
@@ -183,7 +183,7 @@ class LiveParty:
                         words = str(error).removeprefix(REFUSED)
                         self.journal.write("approval sent", reason=words)
                 except PeerError:
-                    pass  # the connection of the run says what is wrong
+                    pass  # the connection of the run reports the error
             await asyncio.sleep(wait_s)
 
     def _later_versions(self) -> list[str]:
@@ -201,7 +201,7 @@ class LiveParty:
         if rejected and stopped is not None:
             raise PrivacyBudgetError(
                 f"{stopped.reason}; this party has not contributed from round {stopped.round} on, "
-                f"and {error}: ask its operator for the posterior"
+                f"and {error}: ask the server's operator for the posterior"
             )
         if closed or rejected or isinstance(error, _UnfitError):
             raise error
@@ -214,7 +214,7 @@ class LiveParty:
                 raise _UnfitError(
                     f"{server} does not announce which configuration it follows; "
                     + (
-                        "a private run needs one that does"
+                        "a private run needs a server that does"
                         if self.charging is not None
                         else "if this is intended, set join.unannounced = true"
                     )
@@ -380,7 +380,7 @@ class LiveParty:
         if not agreement.family.is_proper(request.q):
             raise PeerError("q of the request is not a proper distribution; nothing was charged")
         if not is_plausible(agreement.family, request.q):
-            raise PeerError("q of the request is impossible for any data; nothing was charged")
+            raise PeerError("no data could lead to q of the request; nothing was charged")
 
     async def _leave(
         self,

@@ -77,9 +77,10 @@ def _plan(agreed: Agreed, config: Config, schema: Records_, parties: dict) -> Pl
 
 
 def read_continued(agreed: Agreed) -> Earlier | None:
-    """The run that a federation continues, from this end's state directory of it.
+    """Read the run that a federation continues from its local state directory.
 
-    None if it continues none, or where only the agreed file is known, as in `tacit check`.
+    None if the federation continues no run, or if only the agreed file is known, as in
+    `tacit check`.
     """
     continues = agreed.federation.continues
     if continues is None or agreed.earlier is None:

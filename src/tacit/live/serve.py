@@ -73,7 +73,7 @@ async def serve(
     with contextlib.ExitStack() as hold:
         await _take_over(hold, setup, watch, standby=standby)
         file = read_agreed(setup.agreed.path)
-        if file.digest != setup.agreed.digest:  # a stand-by may have waited past a new version
+        if file.digest != setup.agreed.digest:  # a new version may be in force since
             file = msgspec.structs.replace(file, earlier=setup.agreed.earlier)
             setup, plan = msgspec.structs.replace(setup, agreed=file), server_plan(file)
         complete_adoption(setup.state)
@@ -88,14 +88,14 @@ async def serve(
 
 
 def version_in_force(setup: ServerSetup) -> Agreed:
-    """The version that the run in the state directory follows; the file may be a newer one."""
+    """The version that the run in the state directory follows; the agreed file may be newer."""
     roster, file = setup.state / ROSTER, setup.agreed
     digest = roster_digest(roster)
     followed = configuration_of(setup.state / CHECKPOINT) or digest
     if digest is None or followed is None or followed == file.digest:
         return file
     if not has_copy(setup.state, followed):
-        load_roster(roster, file.digest)  # says that it is another configuration's
+        load_roster(roster, file.digest)  # raises the error
     found = copied(setup.state, followed, file)
     if found.federation.version == file.federation.version:
         load_roster(roster, file.digest)
@@ -104,7 +104,7 @@ def version_in_force(setup: ServerSetup) -> Agreed:
 
 
 def complete_adoption(state: Path) -> None:
-    """Write the roster of a server that was killed while a version began to count."""
+    """Write the roster of a server that was killed while a new version came into force."""
     path, followed = state / ROSTER, configuration_of(state / CHECKPOINT)
     digest = roster_digest(path)
     if None in (followed, digest) or followed == digest or not has_copy(state, str(followed)):
@@ -114,7 +114,7 @@ def complete_adoption(state: Path) -> None:
 
 
 def read_proposal(setup: ServerSetup, following: Agreed) -> Proposal:
-    """The version that the agreed file has now, checked against the one that the run follows."""
+    """The current version of the agreed file, checked against the version that the run follows."""
     agreed = read_agreed(setup.agreed.path)
     agreed = msgspec.structs.replace(agreed, earlier=setup.agreed.earlier)
     check_successor(following.federation, agreed.federation)
@@ -204,7 +204,7 @@ async def _serve(
 
 
 def _versions(setup: ServerSetup, following: Callable[[], Agreed]) -> Versions:
-    """How new versions of the agreed file are read; `following` is the one that counts now."""
+    """Functions to read new versions of the agreed file; `following` is the version in force."""
     return Versions(
         read=lambda: read_proposal(setup, following()),
         bounds=lambda proposal: reply_rules(
@@ -241,7 +241,7 @@ def reply_rules(setup: ServerSetup, plan: Plan) -> ReplyRules:
 
 
 def _prior(plan: Plan) -> Callable[[Request], Reply] | None:
-    """Answers for a prior that is not in the family; it has no records."""
+    """Function that answers requests to a prior outside the family; None if there is none."""
     if not plan.has_prior_party:
         return None
     computer = SinglePartyComputer(

@@ -302,7 +302,7 @@ class AsyncSession:
         *,
         listening: bool = False,
     ) -> None:
-        """Leave before the end; permanently without `expected_absence_s`.
+        """Leave before the end. Without `expected_absence_s`, leave permanently.
 
         With `listening` no further request is answered, and the result is fetched on another
         connection; a server of version 0.1 treats this as leaving permanently.
@@ -498,9 +498,9 @@ async def send_approval(
     introduction: Introduction,
     context: ssl.SSLContext | None = None,
 ) -> None:
-    """Ask once to join under another version of the agreed file than the run follows.
+    """Ask once to join under a version of the agreed file that is not the one in force.
 
-    Raises RejectedError; its code "version" means that the server keeps the approval.
+    Raises RejectedError; its code "version" means that the server has stored the approval.
     """
     reader, writer, check = await dial(server, credentials, context)
     session = AsyncSession(reader, writer, encoding="msgpack", introduction=introduction)

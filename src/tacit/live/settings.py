@@ -33,9 +33,9 @@ class Start(Table, frozen=True, kw_only=True):
     parties: Count | None = None
     """Start once this many parties have joined."""
     at: datetime | None = None
-    """Start not before this time; without `parties`, with those that have joined by then."""
+    """Do not start before this time; without `parties`, start with those that have joined."""
     command: bool = False
-    """Start not before `tacit server start`."""
+    """True: do not start before `tacit server start`."""
 
     def faults(self) -> Iterator[str | TacitError]:
         if self.at is not None and self.at.tzinfo is None:
@@ -56,7 +56,7 @@ class _Own(Table, frozen=True, kw_only=True):
     revoked: str | None = None
     """PEM file with revoked certificates."""
     earlier: str | None = None
-    """State directory of the earlier run that the federation continues, if it does."""
+    """State directory of the earlier run, if the federation continues one."""
 
     def credentials(self, base: Path) -> Credentials:
         """The files, resolved relative to the configuration file."""
@@ -88,7 +88,7 @@ class Serve(_Own, frozen=True, kw_only=True):
     """True: a server without state accepts the factors that parties return."""
     most_records: Count = 10**9
     """Largest number of records of one party. A party that announces more is refused. Updates are
-    bounded by it, or by the announced number.
+    bounded by this number, or by the announced number.
     """
     most_connections: Count = 1024
     """Largest number of simultaneous connections."""
@@ -139,7 +139,7 @@ class Join(_Own, frozen=True, kw_only=True):
     """True: send the loss with an update; private runs never send it."""
     unannounced: bool = False
     """Accept a server that does not announce its configuration, such as one that implements only
-    the thesis. The approved configuration determines what is computed and charged.
+    the protocol of the thesis. The approved configuration determines what is computed and charged.
     """
     retry_for: Duration = "1h"
     """Time to keep trying when no server responds, e.g. "60s", "10min" or "1h"."""
@@ -208,7 +208,7 @@ def reported_count(count: int, how: RecordCount) -> int:
     """Number of records to report: exact, rounded to two digits, or 0 if withheld.
 
     With rounding, every number below 100 is reported as 99, meaning "fewer than 100": rounding to
-    two digits would not change it.
+    two digits would not change the number.
 
     >>> [reported_count(1234, how) for how in ("rounded", "exact", "withheld")]
     [1200, 1234, 0]

@@ -1,4 +1,4 @@
-"""Records that arrive later: an earlier run updated from Python, as `tacit update` does."""
+"""Update an earlier run with later records from Python, as `tacit update` does."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def update(
     data
         File or files with the new records.
     out
-        Directory of the new run; by default that of the earlier one with "-update" added.
+        Directory of the new run; by default that of the earlier run with "-update" added.
     settings
-        Keys of the study file with other values, e.g. {"data.query": "SELECT …"}.
+        Keys of the study file to change, with their new values, e.g. {"data.query": "SELECT …"}.
     ledger
         Ledger to which a private update is charged; by default the user's own.
     resume
@@ -85,7 +85,7 @@ def updated_study(
     data: str | Path | Sequence[str | Path] | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The study file of an update as a dictionary: that of the earlier run with other records."""
+    """The study file of an update as a dictionary: the earlier run's file with other records."""
     path = public_of(run) / CONFIG
     if not path.is_file():
         raise DataError(

@@ -1,8 +1,8 @@
 """Versions of the agreed file: a party is added to a running federation.
 
-A new version counts once every party of the run has approved it and the new parties are there.
-Until then the run follows the old one. Server and parties keep a copy of every version that they
-have followed or approved, because the file itself may already be a newer one.
+A new version takes effect once every party of the run has approved it and the new parties ask to
+join. Until then the run follows the old version. Server and parties keep a copy of every version
+that they have followed or approved, because the file itself may already be newer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NEW_RUN = "start a new run instead"
 
 @dataclass(frozen=True)
 class Proposal:
-    """A version of the agreed file that does not count yet, and the server's plan of it."""
+    """A version of the agreed file that is not in force yet, and the server's plan for it."""
 
     agreed: Agreed
     plan: Plan
@@ -75,7 +75,7 @@ def _copy(state: Path, digest: str) -> Path:
 
 
 def check_successor(old: Federation, new: Federation) -> None:
-    """Refuse a version that does more than add parties to the one that a run follows."""
+    """Refuse a version that does more than add parties to the version that a run follows."""
     number = f"version = {new.version}"
     if new.version <= old.version:
         raise ConfigError(
@@ -86,7 +86,7 @@ def check_successor(old: Federation, new: Federation) -> None:
     if gone:
         raise ConfigError(
             f"{number} leaves out {', '.join(map(repr, gone))}; a version adds parties and removes "
-            "none: keep it in parties (tacit join --leave ends its part)"
+            "none: keep it in parties (it can leave with tacit join --leave)"
         )
     if new.parties[: len(old.parties)] != old.parties:
         raise ConfigError(
@@ -117,7 +117,7 @@ def check_successor(old: Federation, new: Federation) -> None:
 
 
 def _compared(one: Federation, key: str, old: Federation) -> Any:
-    """A value of the agreed file, without what it says about parties that `old` does not have."""
+    """A value of the agreed file, without entries for parties that `old` does not have."""
     value = getattr(one, key)
     if key == "privacy" and one.private is not None:
         own = {name: each for name, each in one.private.parties.items() if name in old.parties}
@@ -126,7 +126,7 @@ def _compared(one: Federation, key: str, old: Federation) -> Any:
 
 
 def check_same_terms(before: Plan, after: Plan) -> None:
-    """Refuse a version under which a run could not go on, or would charge its parties otherwise."""
+    """Refuse a version with which a run could not continue or would charge differently."""
     if after.method.kind != before.method.kind:
         raise ConfigError(
             f"with the new parties the method would be {after.method.kind!r} instead of "
@@ -142,8 +142,8 @@ def check_same_terms(before: Plan, after: Plan) -> None:
         changed = _changed(old, after.settled[name])
         if changed:
             raise ConfigError(
-                f"with the new parties {changed} would change for {name!r}, and with it what is "
-                f"released or charged; the terms of a run stay as approved: {NEW_RUN}"
+                f"with the new parties {changed} would change for {name!r}, and with it the "
+                f"releases or charges; the terms of a run stay as approved: {NEW_RUN}"
             )
     if method.memory(after.model, after.family) is not None:
         raise ConfigError(
@@ -159,8 +159,8 @@ def check_same_terms(before: Plan, after: Plan) -> None:
     shared = after.settled and not rules.own_factors
     if shared and (rules.order != "synchronous" or rules.quorum is not None):
         raise ConfigError(
-            f"{kind} divides the noisy sum equally among the parties, which holds for a new one "
-            f"only if all answer in every round: schedule.kind = {rules.order!r}, quorum = "
+            f"{kind} divides the noisy sum equally among the parties, which is valid for a new "
+            f"party only if all answer in every round: schedule.kind = {rules.order!r}, quorum = "
             f"{rules.quorum}; {NEW_RUN}"
         )
 

@@ -95,8 +95,8 @@ def _true_value(result: Result | PartyResult, row: Coefficient) -> float | None:
 def _bars(result: Result | PartyResult, rows: Sequence[Coefficient]) -> list[Bar | None]:
     """The interval of each row on one axis.
 
-    Coefficients in the units of their columns cannot share an axis. If the posterior lists the same
-    coefficient for the scaled column, that one is drawn; the intercept then has no bar.
+    Coefficients in the units of their columns cannot share an axis. If the posterior lists
+    coefficients of the scaled columns, these are drawn; the intercept then has no bar.
     """
     table = result.posterior
     scaled = dict(zip(table.names, zip(table.mean, table.sd, strict=True), strict=True))

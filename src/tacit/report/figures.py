@@ -34,7 +34,7 @@ def as_svg(figure: Figure, name: str, caption: str) -> Markup:
     figure
         A figure of `tacit.results.figures`.
     name
-        Prefix of the ids in it, which differ between the figures of a page.
+        Prefix of the ids in the SVG, different for every figure of a page.
     caption
         Text for screen readers.
     """

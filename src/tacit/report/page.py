@@ -49,7 +49,7 @@ METRICS = {
     "log_predictive_density": ("a log predictive density of", "per record; higher is better"),
     "brier": (
         "a Brier score of",
-        "mean of (p − y)², with several levels half its sum over them; lower is better",
+        "mean of (p − y)²; for several levels, half the sum over levels; lower is better",
     ),
     "calibration_error": ("an expected calibration error of", "15 bins; lower is better"),
     "auroc": ("an area under the ROC curve of", "0.5 is chance, 1 perfect order"),
@@ -67,7 +67,7 @@ PATHS = {"data.path", "data.vocabulary", "model.function", "privacy.ledger"}
 """Keys that name a file."""
 PERCENT = {"accuracy", "coverage_90"}
 MOST_REFUSALS = 50
-FOOTER = "Made only from what may be shared of this run."
+FOOTER = "Made only from the shareable part of this run."
 
 
 def page_of(run: Run) -> Page:
@@ -77,13 +77,13 @@ def page_of(run: Run) -> Page:
         ("privacy", "Privacy", privacy_parts(result)),
         ("coefficients", "Coefficients", coefficient_parts(result)),
         ("topics", "Topics", topic_parts(result)),
-        ("tables", "What was found", model_table_parts(result)),
+        ("tables", "Results", model_table_parts(result)),
         ("performance", "Held-out performance", performance_parts(result)),
         ("parties", "Parties", party_parts(result)),
         ("convergence", "Convergence", convergence_parts(run)),
         ("data", "The data", data_parts(result)),
         ("run", "The run", [facts_table(result)]),
-        ("again", "Do it again", reproduction_parts(run)),
+        ("again", "Repeat this run", reproduction_parts(run)),
     ]
     return Page(
         title=result.name,
@@ -97,7 +97,7 @@ def page_of(run: Run) -> Page:
 
 
 def _balance(result: PartyResult) -> str:
-    """What of the party's budget was spent, this run and earlier ones together."""
+    """Sentence about the party's budget: ε spent by all its runs, and ε left."""
     book = None if result.guarantee is None else result.guarantee.ledger
     if book is None or book.budget is None:
         return ""
@@ -330,15 +330,15 @@ def party_parts(result: Result) -> list[Any]:
 
 
 def convergence_parts(run: Run) -> list[Any]:
-    """Reason of the verdict, change of q in each round, and refused updates."""
+    """Reason for the verdict, change of q in each round, and refused updates."""
     result, parts = run.result, []
     if result.why:
         parts.append(Paragraph(f"{result.why[0].upper()}{result.why[1:]}."))
     if any((row.last_change or 0.0) > 0 for row in run.rounds):
-        caption = "How far each round moved q: KL divergence on a log scale."
+        caption = "Change of q in each round: KL divergence on a log scale."
         parts.append(Drawing(as_svg(plot_convergence(run.rounds), "change", caption), caption))
     if any(row.negative_elbo is not None for row in run.rounds):
-        caption = "Negative evidence lower bound of the q that each round started from."
+        caption = "Negative evidence lower bound (ELBO) at the start of each round."
         parts.append(Drawing(as_svg(plot_negative_elbo(run.rounds), "elbo", caption), caption))
     numbers = [
         TableRow(one.name, (one.value, one.meaning))
@@ -419,8 +419,8 @@ def reproduction_parts(run: Run) -> list[Any]:
     file = Code(run.config, label="config.toml")
     if run.result.engine == "live":
         text = (
-            "The parties of this federation hold their own records: the run is repeated by "
-            "approving the same agreed file again and by tacit serve and tacit join."
+            "The parties of this federation hold their own records. To repeat the run, approve the "
+            "same agreed file again, then use tacit serve and tacit join."
         )
         return [Paragraph(text), file]
     place = run.directory

@@ -24,8 +24,8 @@ from tacit.results.barriers import draw_barriers
 from tacit.results.summary import PrivacyFacts, Result
 
 ADJACENCY = {
-    "replace-one": "replace-one: one {unit} is replaced by another; their number is public",
-    "add-or-remove-one": "add or remove one {unit}: their number is protected too",
+    "replace-one": "replace-one: one {unit} is replaced by another; the number of units is public",
+    "add-or-remove-one": "add or remove one {unit}: the number of units is protected too",
 }
 EXCEPT = "This run was private, except for what this page lists as not covered"
 
@@ -66,7 +66,7 @@ def privacy_parts(result: Result) -> list[Any]:
 
 
 def guarantee_parts(privacy: PrivacyFacts | None) -> list[Any]:
-    """As `privacy_parts`; nothing without a guarantee."""
+    """As `privacy_parts`; empty without a guarantee."""
     if privacy is None or privacy.guarantee is None:
         return []
     if not privacy.private:
@@ -140,7 +140,7 @@ def _attackers(privacy: PrivacyFacts) -> list[Any]:
     if privacy.parties:  # a party of a live federation knows only its own
         parts.append(_drawing(privacy))
     if guarantee.unit != "party":
-        parts.append(Paragraph("What a whole party has in common is not protected."))
+        parts.append(Paragraph("Facts shared by all records of a party are not protected."))
     return parts
 
 

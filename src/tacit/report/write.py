@@ -1,4 +1,4 @@
-"""Write a report into the public part of the run it describes: one HTML file."""
+"""Write the report of a run, one HTML file, into the public part of the run."""
 
 from __future__ import annotations
 

@@ -105,8 +105,8 @@ def describe(
         )
         if plan.model.user_program:
             notes.append(
-                "the model was not evaluated on the records, which no guarantee would cover: a "
-                "value outside its support is only found by the run"
+                "the model was not evaluated on the records, because no guarantee would cover "
+                "this: only the run detects a value outside the model's support"
             )
     why = cannot_evaluate(plan, test)
     if why is not None:

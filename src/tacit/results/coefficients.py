@@ -40,7 +40,7 @@ INTERCEPT = "intercept"
 NOISE = "noise sd"
 """Row of the standard deviation of the outcome around its mean, if it is inferred."""
 Per = Mapping[str, float | str]
-"""Difference of a column that effects refer to, by column: 10, or "10 years"."""
+"""Difference in a column that its effect refers to, by column: 10, or "10 years"."""
 
 
 class Term(NamedTuple):
@@ -191,8 +191,8 @@ def _for_levels(
 def _column_unit(
     config: ColumnConfig, per: Per, columns: Mapping[str, ColumnConfig]
 ) -> tuple[float, str | None]:
-    """Size and text of a column's difference; for an interaction the combination of its numeric
-    columns.
+    """Size and text of the difference that a column's effect refers to; for an interaction,
+    combined from its numeric columns.
     """
     if config.name in per or not config.product:
         return _unit_of(config.unit, per.get(config.name))
@@ -323,8 +323,8 @@ def _noise(
 def _learned(
     coordinate_sd: np.ndarray, sd: np.ndarray, matrix: np.ndarray, learned: Sequence[float]
 ) -> np.ndarray:
-    """1 − (sd / prior sd)² of mapped coefficients; prior variances are computed from the
-    coordinates'.
+    """1 − (sd / prior sd)² of mapped coefficients; prior variances are computed from
+    those of the coordinates.
     """
     left = np.maximum(1.0 - np.asarray(learned), np.finfo(float).tiny)
     prior = np.square(matrix) @ (np.square(coordinate_sd) / left)
@@ -340,7 +340,7 @@ def as_ratios(rows: Iterable[Coefficient]) -> list[Coefficient]:
     """exp of every coefficient except the intercept; `mean` is then the posterior median.
 
     For a normal coefficient exp(mean) is the median of the ratio, and the ends of the interval are
-    its quantiles. `sd` is that of the ratio.
+    its quantiles. `sd` is the sd of the ratio.
     """
     ratios = []
     for row in rows:

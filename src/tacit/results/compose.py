@@ -258,7 +258,7 @@ def verdict_facts(
     learned = learned_share(plan, posterior, memory)
     return {
         "converged": None if verdict is None else verdict.converged,
-        "why": "only the server's result says it" if verdict is None else verdict.why,
+        "why": "only the server's result has the verdict" if verdict is None else verdict.why,
         "learned": None if learned is None else learned.tolist(),
         "cautions": [CautionNote(kind=one.kind, text=one.text) for one in cautions],
         "clipped": None
@@ -273,7 +273,7 @@ def _visits_of_the_prior(state: ServerState) -> int:
 
 
 def party_row(plan: Plan, name: str) -> PartyRow:
-    """Size and share of positive outcomes of one party; the latter only without privacy."""
+    """Size and share of positive outcomes of one party; the share only without privacy."""
     records = plan.parties[name]
     # An exact fraction would be a release that was not charged.
     told = plan.model.output == "bernoulli" and plan.privacy is None and "y" in records

@@ -27,7 +27,7 @@ MOST_PARTIES = 20
 def dependence_cautions(
     family: Family, q: Natural, factors: Mapping[str, Natural], names: Sequence[str]
 ) -> list[Caution]:
-    """One caution per party on which a mean depends; `names` are those of θ."""
+    """One caution per party on which a mean depends; `names` are the coordinates of θ."""
     if not isinstance(family, Gaussian) or not 2 <= len(factors) < MOST_PARTIES:
         return []
     # Expected maximum of that many standard normals.
@@ -48,7 +48,7 @@ def dependence_cautions(
         text = (
             f"The result depends on party {party!r}: without it {name!r} moves from "
             f"{mean[worst]:.4g} to {other[worst]:.4g}, by {shift[worst]:.2g} sd of the posterior "
-            "of the others; compare its records with theirs."
+            "of the others; compare its records with those of the other parties."
         )
         found.append(Caution("one-party", text))
     return found

@@ -99,7 +99,7 @@ def _convergence(
 
 def _misfit(plan: Plan, state: ServerState) -> str | None:
     """Evidence of the released rank histogram against the model, if any."""
-    if "failed" in (state.memory or {}):  # the ranks are those at a θ without estimate
+    if "failed" in (state.memory or {}):  # the ranks are not at an estimate of θ
         return None
     fit = fit_of(state.memory or {}) if isinstance(plan.method, PrivateScores) else None
     if fit is None or fit.p_value >= SIGNIFICANT:
@@ -183,8 +183,8 @@ def learned_share(
 ) -> np.ndarray | None:
     """1 − (posterior sd / prior sd)² of each coordinate; None if the prior has no sd.
 
-    If scales are learned, the prior sd is the one that a coefficient without any information would
-    have, as a normal or as weighted draws. Not below 0.
+    If scales are learned, the prior sd is the sd of a coefficient about which the records contain
+    no information, as a normal or as weighted draws. The result is at least 0.
     """
     model = plan.model
     if plan.method.learns_scale(model):
@@ -239,7 +239,7 @@ def cautions_of(
 
 
 LOOSE = 1.0 / 3.0
-"""Largest relative error of a column's variance for which the first order is taken to suffice."""
+"""Largest relative error of a column's variance for which a first-order term suffices."""
 
 
 def spread_caution(plan: Plan, memory: Arrays) -> list[Caution]:
@@ -301,7 +301,7 @@ def modes_caution(model: Model) -> list[Caution]:
         Caution(
             "several-modes",
             "The model is a mixture, whose posterior may have several modes or long ridges: this "
-            "fit describes the one that it found, and its diagnostics do not see others; compare "
+            "fit describes one of them, and its diagnostics cannot detect others; compare "
             "with NUTS, or with fits from other starting points (tacit.from_numpyro(…, seed=1)).",
         )
     ]
@@ -317,7 +317,7 @@ def known_limits(plan: Plan) -> list[Caution]:
 
 
 def known_before(plan: Plan) -> list[Caution]:
-    """What to say before a run is charged: `known_limits`, and why it may not converge."""
+    """Cautions before a run is charged: `known_limits`, and reasons why it may not converge."""
     if plan.privacy is None or not isinstance(plan.method, PrivateMethod):
         return []
     text = plan.method.settling_risk(plan.model, plan.settled)
@@ -366,7 +366,7 @@ def _unweighed_caution(plan: Plan) -> list[Caution]:
 def counted_clipping(plan: Plan, memory: Arrays | None) -> Clipped | None:
     """The share of clipped units by the last released count; None if none was released.
 
-    Noise may take the share out of [0, 1].
+    With noise the share may be outside [0, 1].
     """
     if memory is None or SHARE not in memory or not isinstance(plan.method, PrivateMethod):
         return None

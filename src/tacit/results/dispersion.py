@@ -1,10 +1,10 @@
-"""Compare the variance of outcomes with that implied by a model without a free variance.
+"""Compare the variance of outcomes with the variance implied by a model that has no free variance.
 
 Posterior intervals of such a model (`tacit.models.capabilities.ImpliedVariance`) have the width
 that its variance implies, whatever the actual variance. `DispersionSums` of all parties give the
 ratio of observed to implied variance and a p-value, by a gamma distribution with the first three
-moments of the sum under the model. A misfit is reported only if both are clear: with many records,
-a difference that does not matter for intervals would be significant too.
+moments of the sum under the model. A misfit is reported only if ratio and p-value are both clear:
+with many records, even a difference that does not matter for intervals is significant.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from tacit.results.summary import Metrics
 
 T = TypeVar("T")
 MOST_LOG_UNIT = 700.0
-"""Above this, the unit of a density of hundreds of columns overflows, and the density is per
-unit of x.
+"""Largest log of a density's unit. For hundreds of columns the unit could overflow; above this
+limit the density is per unit of x.
 """
 MOST_PARTIES = 100
 """Number of parties above which metrics per party are not computed."""
@@ -112,7 +112,7 @@ def measure_parties(
 def outcome_unit(federation: Federation | None) -> float:
     """The scale of a numeric outcome that was rescaled; otherwise 1.
 
-    Without an outcome, the product of the scales of the columns: a density is per unit of each.
+    Without an outcome, the product of the columns' scales, because a density is per unit of each.
     """
     if federation is None or federation.schema is None:
         return 1.0

@@ -51,7 +51,9 @@ def explained(
         ]
     if "dispersion" in diagnostics:
         ratio = diagnostics["dispersion"]["ratio"]
-        meaning = "variance of the outcomes relative to the one that the model implies; 1 if right"
+        meaning = (
+            "variance of the outcomes relative to the variance that the model implies; ideally 1"
+        )
         rows.append(Explained("dispersion", f"{ratio:.3g}", meaning))
     if diagnostics.get("split_along") is not None:
         meaning = "the posterior is a mixture of normals along this parameter"
@@ -80,30 +82,30 @@ def _response(diagnostics: Mapping[str, Any]) -> list[Explained]:
             "independent sds",
             f"{least:.2f}, median {median:.2f}",
             "smallest and median standard deviation with all other parameters fixed, relative to "
-            "those reported, which contain the correlations",
+            "the reported ones, which account for correlations",
         ),
         Explained(
             "noise of sds",
             f"{diagnostics['sd_noise']:.1%}",
-            "common error of the reported standard deviations, which are found with random "
-            "vectors; single ones differ by a few per cent more",
+            "common error of the reported standard deviations, which are estimated with random "
+            "vectors; single ones are off by a few per cent more",
         ),
         Explained(
             "residual",
             f"{diagnostics['residual']:.2g}",
-            "of the linear systems for standard deviations; above 0.2 they are too narrow: use "
+            "of the linear systems for standard deviations; above 0.2 the sds are too small: use "
             "narrower priors, or leave out columns that are nearly multiples of others",
         ),
     ]
 
 
 def _weights(share: float, shape: float) -> list[Explained]:
-    of_draws = "of draws from the fitted posterior, as draws of the exact one"
+    of_draws = "share of draws from the fitted posterior that count as draws from the exact one"
     if share >= CLOSE_SHARE:
-        of_draws += ": the two are close, unless there is another mode, which no draw would see"
+        of_draws += "; the two are close, unless there is another mode that no draw reaches"
     elif share >= BELIEVED_SHARE:
         of_draws += (
-            f"; at least {BELIEVED_SHARE:.0%} to be believed. Another mode would not be seen: "
+            f"; at least {BELIEVED_SHARE:.0%} is required. It does not detect another mode: "
             "compare mixture models with NUTS"
         )
     else:
@@ -124,8 +126,8 @@ def shape_words(share: float, shape: float) -> str:
     unusable = f"above {MAX_PARETO_K} averages with the largest importance weights are not usable"
     if share >= CLOSE_SHARE:
         return (
-            f"{unusable}, and none is used: with {share:.0%} effective draws the fitted posterior "
-            "itself is close to the exact one; look at draws if you need its far tails"
+            f"{unusable}, and no weight is used: with {share:.0%} effective draws the fitted "
+            "posterior itself is close to the exact one; look at draws if you need its far tails"
         )
     return f"{unusable}: use another parametrisation, or compare with NUTS"
 
@@ -140,7 +142,7 @@ def _bound(elbo: list[float | None]) -> Explained:
 def _last_step(step: float | None) -> list[Explained]:
     if step is None:
         return []
-    meaning = "by which one more step would move the normal posterior; small when it has settled"
+    meaning = "change of the normal posterior in one further step; small after convergence"
     return [Explained("last step", f"{step:.1g} nats", meaning)]
 
 

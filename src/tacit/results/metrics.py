@@ -43,10 +43,10 @@ def score(model: Model, prediction: Prediction, records: Records) -> Metrics:
 
     * all outputs: `log_predictive_density`, the mean of log p(y | x) in nats per record
     * Bernoulli: `accuracy` at threshold ½, `brier` = mean (p − y)², `calibration_error`, and
-      `auroc`, the probability that a record with y = 1 has the larger p of two
+      `auroc`, the probability that a record with y = 1 has a larger p than one with y = 0
     * categorical: `accuracy` of the likeliest level, `brier` = mean ½ Σₖ (pₖ − 1{y = k})², which
-      with two levels is that of a Bernoulli output, and `calibration_error` of the most probable
-      level
+      equals the Bernoulli score if there are two levels, and `calibration_error` of the most
+      probable level
     * Gaussian: `rmse`, and `coverage_90`, the share of y inside the central 90 % interval
     * Gaussian and counts: `c_index`, the share of pairs whose means are in the order of their y
     """

@@ -146,8 +146,8 @@ def predicted(
         The records.
     kind
         "mean": E[y | x], a probability for a yes/no outcome, one column per level for an outcome
-        with levels. "interval": a frame with the mean and a central interval: of a new outcome
-        where that is a number or a count, of the probability otherwise. "draws": the mean under
+        with levels. "interval": a frame with the mean and a central interval: for a new outcome
+        if it is a number or a count, otherwise for the probability. "draws": the mean under
         each draw of the parameters. "outcomes": a new outcome under each draw.
     level
         Probability of the intervals.

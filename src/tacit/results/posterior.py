@@ -116,7 +116,7 @@ class Posterior:
             An array of shape (count, …) for each quantity; empty for a model whose parameters
             are its coefficients.
         """
-        if type(self.model).constrain is Model.constrain:  # no draws of nothing
+        if type(self.model).constrain is Model.constrain:  # θ itself
             return {}
         values = self.model.constrain(self.sample(count, seed=seed))
         return {name: np.asarray(value) for name, value in values.items()}
@@ -139,7 +139,7 @@ class Posterior:
         Returns
         -------
         arviz.InferenceData or xarray.DataTree
-            The former up to ArviZ 0.2x, the latter from ArviZ 1.0 on, with a group `posterior`.
+            InferenceData up to ArviZ 0.2x, DataTree from ArviZ 1.0 on, with a group `posterior`.
         """
         from tacit.results.arviz_groups import arviz_of
 

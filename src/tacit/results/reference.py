@@ -39,8 +39,8 @@ def mean_field_optimum(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean and sd of the independent normals q nearest to the exact posterior in KL(q ‖ p).
 
-    The exact mean, and the diagonal of the exact *precision* (Bishop 2006, eqs 10.12 to 10.15):
-    its sd is never larger than the exact marginal one.
+    It has the exact mean and the diagonal of the exact *precision* (Bishop 2006, eqs 10.12 to
+    10.15), so its sd is never larger than the exact marginal sd.
     """
     precision, linear = _exact_natural(model, parties_records)
     return np.linalg.solve(precision, linear), 1.0 / np.sqrt(np.diagonal(precision))
@@ -94,7 +94,7 @@ def nuts_reference(
     One chain with a dense mass matrix (Hoffman and Gelman 2014; NumPyro). It needs all records in
     one place, so it is for simulations. Check `numpyro.diagnostics.split_gelman_rubin(draws[None])`
     before trusting it on a posterior with several modes. An undeclared prior has learned scales;
-    without `learnt_scales` it is the N(0, 1) of methods that do not learn them.
+    without `learnt_scales` it is N(0, 1), as in methods that do not learn scales.
     """
     check_nuts(model)
     import jax

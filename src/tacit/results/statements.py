@@ -44,12 +44,12 @@ def not_declared(columns: Sequence[str], *, user_program: bool) -> str:
     return (
         f"Records were given as plain arrays without declared bounds ({named}): the guarantee "
         "holds for these arrays and does not cover scaling, encoding or selection based on the "
-        f"data. If these used public facts only, or none, declare them: {advice}."
+        f"data. If these steps used public facts only, or none, declare the columns: {advice}."
     )
 
 
 EARLIER_RECORDS = (
-    "This guarantee covers the records of this run; those of the earlier run have its guarantee."
+    "This guarantee covers the records of this run; the earlier run's records have its guarantee."
 )
 
 
@@ -77,7 +77,7 @@ def _about_intervals(plan: Plan, method: PrivateMethod) -> str:
 
 
 def prior_statement(plan: Plan) -> str | None:
-    """Description of the prior of a regression; None for models that describe their own."""
+    """Description of the prior of a regression; None for models that describe it themselves."""
     model, method = plan.model, plan.method
     if plan.earlier is not None:
         return "the posterior of an earlier run on other records"
@@ -132,10 +132,10 @@ def clipping_statement(clipped: Clipped) -> str:
 
 
 WITHOUT_CORRELATIONS = (
-    "Parameters are independent in this posterior: intervals of single parameters account for "
-    "correlations, those of sums and differences of parameters and of predictions do not. With "
-    "about ten records per parameter or fewer, means may be wrong by part of an sd, and sds, with "
-    "the default prior of regressions, by up to a fifth."
+    "Parameters are independent in this posterior. Intervals of single parameters account for "
+    "correlations; intervals of sums, differences and predictions do not. With about ten records "
+    "per parameter or fewer, means may be wrong by part of an sd, and with the default prior of "
+    "regressions sds by up to a fifth."
 )
 
 

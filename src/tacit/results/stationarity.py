@@ -7,7 +7,7 @@ N(m, S) to precision −H (its diagonal for a mean-field q) and mean m + (−H)�
 
 which does not depend on units, and is 0 at an optimum for any learning rate of the optimiser. g and
 H are averages over pairs of opposite draws. With many coordinates, q's own variances replace (−H)⁻¹
-and the second part is omitted.
+and the KL of the variances is omitted.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ class LedgerFacts(Part, frozen=True, kw_only=True):
     before: float = 0.0
     """ε that earlier fits on the same records had spent."""
     delta: float | None = None
-    """δ at which both are computed; None for that of the budgets."""
+    """δ of both totals; None: the δ of the budgets."""
     budget: float | None = None
     """Total ε that may be spent, at a party of a live federation."""
 
@@ -270,13 +270,13 @@ class Result(
     exchanges: int
     refused: int
     last_change: float | None = None
-    """How far the last round moved q, in nats (KL)."""
+    """Change of q in the last round, in nats (KL)."""
     left_out: dict[str, Any] = {}
     """Parties excluded by a live server, with the bound that their update broke."""
     posterior: PosteriorTable
     intervals: Intervals
     coefficients: list[Coefficient] = []
-    """Coefficients of a regression in the units of its columns; `posterior` has those of x."""
+    """Coefficients of a regression in the units of its columns; those of x are in `posterior`."""
     sites: dict[str, Site] = {}
     topics: list[Topic] = []
     tables: list[ModelTable] = []
@@ -285,8 +285,8 @@ class Result(
     metrics: dict[str, Metrics | None]
     """By "training" and "held_out"."""
     party_metrics: dict[str, Metrics] = {}
-    """By party: metrics of its held-out records; without privacy and held-out records, of all
-    its records.
+    """Metrics on each party's held-out records. If there are none, metrics on all its records;
+    with privacy these are left out.
     """
     calibration: dict[str, list[CalibrationBin]] = {}
     not_evaluated: dict[str, str] = {}

@@ -3,18 +3,18 @@
 `judge` decides from the information at the server, which is public in a private run. A run without
 privacy has converged when a full, undamped step from the last q would move it by at most
 `SETTLED_KL` nats. For methods whose answers are natural-gradient steps this is the size of the last
-round's step divided by the square of its damping (KL is quadratic in a short step). Other methods
-can stop moving without being at an optimum, so `tacit.results.gradient_step` measures it if the
-records are available; if not, as in a live federation, `judge` says so.
+round's step divided by the square of its damping (KL is quadratic in a short step). With
+other methods q can stop changing away from an optimum, so `tacit.results.gradient_step` measures
+the full step if the records are available. If not, as in a live federation, `why` says so.
 
-A round contains only the steps of the parties that were asked in it. Every party that has not left
-must have contributed, and the rounds since its last contribution must not have moved q by more
-than that in total.
+A round contains only the steps of the parties that got a request in it. Every party that has not
+left must have contributed, and the rounds since its last contribution must not have moved q by more
+than the same limit in total.
 
 In a private run every q contains the noise of its round, and the number of rounds is fixed before
 it starts. It counts as converged if all rounds were run and the last one moved q by at most
-`NOISY_KL` nats per coordinate, one posterior standard deviation. A larger move is more than the
-noise that its intervals include.
+`NOISY_KL` nats per coordinate, one posterior standard deviation. A larger change exceeds the
+noise that the intervals include.
 """
 
 from __future__ import annotations
@@ -166,8 +166,8 @@ def judge(
     elif gradient_step is None:
         return Verdict(
             False,
-            f"the last of {number} moved q by {moved:.2g} nats, but this method can stand still "
-            "away from the optimum, and the gradient there was not measured",
+            f"the last of {number} moved q by {moved:.2g} nats, but with this method q can stop "
+            "changing away from the optimum, and the gradient was not measured",
         )
     else:
         step, most = gradient_step, SAMPLED_KL * max(1.0, size / 10)
@@ -179,7 +179,7 @@ def judge(
             "when converged); use more schedule.rounds, or bring the columns to a similar scale",
         )
     if stale:
-        since = "contributed since q last moved by more than it may; use more schedule.rounds"
+        since = "contributed since q changed too much; use more schedule.rounds"
         return Verdict(False, _silent(stale, state, since))
     return Verdict(True, f"after {number} a whole step would move q by {step:.2g} nats")
 
@@ -222,7 +222,7 @@ def judge_solved(
         return Verdict(False, f"the run ended early: {(notes or [state.finished])[-1]}")
     if "pareto_k" not in memory:
         return Verdict(
-            False, f"the limit of {number} was reached on the way; use more schedule.rounds"
+            False, f"the limit of {number} was reached before convergence; use more schedule.rounds"
         )
     silent = [name for name in _expected(state) if name not in state.moved_since]
     if silent:
@@ -232,7 +232,7 @@ def judge_solved(
     weights = f"importance weights: {share:.0%} effective draws, Pareto k̂ = {shape:.2f}"
     if shape > MAX_PARETO_K and is_believed(shape, share):
         weights += (
-            f" (above {MAX_PARETO_K} their averages are not usable and none is used; q is believed "
+            f" (above {MAX_PARETO_K} their averages are not usable and none is used; q is trusted "
             f"because at least {CLOSE_SHARE:.0%} of its draws are effective)"
         )
     if not bool(memory["settled"]):
@@ -246,13 +246,13 @@ def judge_solved(
         corrected = (
             ""
             if not state.public["weighted"]
-            else ("mean and standard deviations are corrected by the weights as far as these go; ")
+            else ("mean and standard deviations are corrected by the weights as far as possible; ")
         )
         return Verdict(
             False,
             "q is the best normal approximation, but the posterior is far from normal "
-            f"({weights}; at least {BELIEVED_SHARE:.0%} and at most {MAX_PARETO_K} when "
-            f"believable); {corrected}use another parametrisation, or compare with NUTS",
+            f"({weights}; required: at least {BELIEVED_SHARE:.0%} and at most "
+            f"{MAX_PARETO_K}); {corrected}use another parametrisation, or compare with NUTS",
         )
     why = f"after {number} a whole step would move q by {step:.1g} nats; {weights}"
     if "split.axis" in memory:
@@ -264,7 +264,7 @@ def judge_solved(
 def judge_wide(state: ServerState, log: Sequence[dict[str, Any]]) -> Verdict:
     """The verdict on a run of `tacit.methods.natural.wide`.
 
-    Importance weights are not informative for so many parameters. q is trusted as the best one with
+    Importance weights are not informative for so many parameters. q is trusted as the best q with
     independent parameters; `unresolved_caution` states if its standard deviations ignore
     correlations.
     """
@@ -275,7 +275,7 @@ def judge_wide(state: ServerState, log: Sequence[dict[str, Any]]) -> Verdict:
         return Verdict(False, f"the run ended early: {(notes or [state.finished])[-1]}")
     if "residual" not in memory:
         return Verdict(
-            False, f"the limit of {number} was reached on the way; use more schedule.rounds"
+            False, f"the limit of {number} was reached before convergence; use more schedule.rounds"
         )
     silent = [name for name in _expected(state) if name not in state.moved_since]
     if silent:
@@ -300,7 +300,7 @@ def _expected(state: ServerState) -> list[str]:
 
 
 def _stale(state: ServerState, moved: float, most: float) -> list[str]:
-    """Parties since whose last contribution q has moved by more than `most` nats.
+    """Parties after whose last contribution q has moved by more than `most` nats in total.
 
     Lengths of short steps, √KL, add up. The move of the last round is judged separately.
     """
@@ -323,14 +323,14 @@ def _judge_private(family: Family, moved: float, number: str) -> Verdict:
     if moved > NOISY_KL * size:
         return Verdict(
             False,
-            f"the last of the planned {number} moved q by {spread}: more than its intervals "
-            "contain; use a larger epsilon or another number of rounds",
+            f"the last of the planned {number} moved q by {spread}: more than the intervals "
+            "include; use a larger epsilon or another number of rounds",
         )
     return Verdict(True, f"ran the planned {number}; the last one moved q by {spread}")
 
 
 def _dimension(family: Family) -> int:
-    """The number of coordinates of θ, without other arrays."""
+    """The number of coordinates of θ."""
     return int(np.prod(next(iter(family.shapes.values()))))
 
 
@@ -344,7 +344,7 @@ def _risen(rounds: Sequence[dict[str, Any]]) -> float | None:
 
 
 def rounding_trouble(family: Family, q: Natural) -> str | None:
-    """Why the variances of q are dominated by rounding errors, if they are.
+    """Reason why the variances of q are dominated by rounding errors, or None.
 
     If the smallest eigenvalue of the precision matrix, scaled to a unit diagonal, is not above
     rounding error, the variance in its direction is unknown.
@@ -440,8 +440,8 @@ def clipping_caution(clipped: Clipped | None) -> list[Caution]:
     return [
         Caution(
             "clipping",
-            f"The clip shortened the contributions of {clipped.share:.0%} of the units: the "
-            "posterior is biased by it, by an amount that no interval contains; raise "
+            f"The clip shortened the contributions of {clipped.share:.0%} of the units. This "
+            "biases the posterior by an amount that no interval includes; raise "
             f"{clipped.setting} until fewer than half are shortened, and compare the posteriors "
             "of two clips.",
         )
@@ -455,10 +455,9 @@ def unknown_clipping_caution(clip: float) -> list[Caution]:
     return [
         Caution(
             "clipping",
-            f"Contributions were clipped to a norm of {clip:g}, the default, which does not know "
-            "the scale of this model's gradients: the bias is unknown and no interval contains "
-            "it; choose method.clip on synthetic records, with privacy.insecure_noise_seed "
-            "set, so that "
+            f"Contributions were clipped to a norm of {clip:g}, the default, whatever the scale "
+            "of this model's gradients: the bias is unknown and no interval includes it; choose "
+            "method.clip on synthetic records, with privacy.insecure_noise_seed set, so that "
             "the share of shortened contributions is shown.",
         )
     ]

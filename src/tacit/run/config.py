@@ -146,8 +146,8 @@ def ledger_faults(private: Privacy | None, data: DataConfig) -> Iterator[str]:
     own = private is not None and private.ledger == RUN_DIRECTORY
     if own and data.source not in GENERATED:
         yield (
-            f'privacy.ledger = "{RUN_DIRECTORY}" with data.source = "{data.source}"; what is spent'
-            " on real records has to outlive the run: name a file elsewhere or leave the key out"
+            f'privacy.ledger = "{RUN_DIRECTORY}" with data.source = "{data.source}"; the ledger of'
+            " real records must outlive the run: name a file elsewhere or leave the key out"
             f" (generated records: {', '.join(GENERATED)})"
         )
 

@@ -1,9 +1,9 @@
 """Records that arrive later: a run whose prior is the posterior of an earlier run.
 
-If the records of two batches are independent given θ, the posterior of both is that of the second
-batch with the posterior of the first as prior (MEng §5.1, TMLR §2). Only the new records are read,
-released and charged. With conjugate factors the result is the posterior of all records; released
-statistics of each batch have their own noise.
+If the records of two batches are independent given θ, the posterior given both is that given the
+second batch, with the posterior of the first batch as prior (MEng §5.1, TMLR §2). Only the new
+records are read, released and charged. With conjugate factors the result is the posterior of all
+records; the released statistics of each batch have separate noise.
 
 A record in both batches would count twice. So a run stores keyed hashes of its records in its
 private part, and a run that continues it refuses records with the same hashes.
@@ -80,8 +80,8 @@ def check_same_model(earlier: Earlier, plan: Plan) -> None:
     where = f"continues.run = {str(earlier.folder)!r}"
     if (earlier.kind, earlier.family) != (plan.model.kind, plan.family.kind):
         raise ConfigError(
-            f"{where} has a {earlier.family} posterior of model {earlier.kind!r}, this run a "
-            f"{plan.family.kind} one of {plan.model.kind!r}; use the same model and posterior"
+            f"{where} has a {earlier.family} posterior of model {earlier.kind!r}, but this run "
+            f"has a {plan.family.kind} posterior of {plan.model.kind!r}; use the same in both"
         )
     settings = model_settings(plan.model)
     if settings is None or earlier.settings is None:
@@ -96,10 +96,10 @@ def check_same_model(earlier: Earlier, plan: Plan) -> None:
     )
     if other:
         raise ConfigError(
-            f"{where} was fitted with another {', '.join(other)} of the model; declare the bounds, "
-            "levels and settings in the study file, so that both runs use the same, e.g. "
-            f"{other[0]}: {_brief(earlier.settings.get(other[0]))} then, "
-            f"{_brief(settings.get(other[0]))} now"
+            f"{where} was fitted with another {', '.join(other)} of the model ({other[0]}: "
+            f"{_brief(earlier.settings.get(other[0]))} then, "
+            f"{_brief(settings.get(other[0]))} now); "
+            "declare bounds, levels and settings in the study file, so that both runs use the same"
         )
 
 
@@ -168,7 +168,7 @@ class SeenRecords:
 
     @classmethod
     def of(cls, plan: Plan, federation: Federation, key: bytes, *, own_key: bool) -> SeenRecords:
-        """The records of a run: all rows of its source, of the parties whose records are here."""
+        """The records of a run: all rows of its source, for the parties whose records are local."""
         here = [name for name, records in plan.parties.items() if records]
         source = source_records(federation, here)
         hashed = hash_records([], source, key).values()
@@ -187,8 +187,8 @@ class SeenRecords:
     def write(self, out: Path) -> None:
         """Write the hashes into the private part of a run directory.
 
-        The key is written with them unless it is a ledger's. Without the key, guesses about a
-        record cannot be tested.
+        The key is written with them unless it is the key of a ledger. Without the key, guesses
+        about a record cannot be tested.
         """
         key = self.key if self.own_key else bytes(KEY_BYTES)
         body = key + _key_check(self.key) + self.hashes.astype("<u8").tobytes()
@@ -218,8 +218,8 @@ def read_seen(folder: Path, ledger_key: bytes | None) -> SeenRecords:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise DataError(
-            f"{path} cannot be read ({reason}); it lists the records that the run has used: give "
-            "the directory that tacit run made, with its private part, of a run with method.kind = "
+            f"{path} cannot be read ({reason}); this file lists the records that the run has used: "
+            "give the complete directory of a run, including its private part, with method.kind = "
             f"{', '.join(CONTINUED)}"
         ) from None
     own, check = body[:KEY_BYTES], body[KEY_BYTES : KEY_BYTES + _CHECK_BYTES]
@@ -228,7 +228,7 @@ def read_seen(folder: Path, ledger_key: bytes | None) -> SeenRecords:
     if key is None or _key_check(key) != check:
         raise ConfigError(
             f"{folder} was charged to a ledger that this run does not use, so that records in both "
-            "could not be found; use the same ledger: --ledger FILE"
+            "runs could not be detected; use the same ledger: --ledger FILE"
         )
     hashes = np.frombuffer(body[KEY_BYTES + _CHECK_BYTES :], "<u8")
     return SeenRecords(key, hashes, own_key=stored)
@@ -241,7 +241,7 @@ def _key_check(key: bytes) -> bytes:
 def records_used(
     plan: Plan, federation: Federation, continues: Continues | None, ledger: Path | None
 ) -> SeenRecords | None:
-    """Hashes of the records of a run and of those that it continues.
+    """Hashes of the records of a run and of the runs that it continues.
 
     None if the run cannot be continued. Records that the earlier runs have used are refused,
     because they would count twice.

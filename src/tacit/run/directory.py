@@ -22,14 +22,14 @@ if TYPE_CHECKING:  # a directory is checked before anything heavy is imported
 
 CONFIG, EVALUATION = "config.toml", "evaluation.json"
 COVERED = """\
-public/   may be shared. What is in it was made from the releases that were charged to the ledger,
-          and from what is public anyway: the configuration, the schema, the seed.
+public/   may be shared. It was made from the releases that were charged to the ledger and from
+          public inputs: the configuration, the schema, the seed.
 private/  must stay with those who may see the records: metrics on held-out records, counts,
           timings, the checkpoint. No privacy guarantee covers it.
 """
 NOT_COVERED = """\
 This run has no privacy guarantee: nothing in this directory is covered by one. public/ has the
-result, private/ what is needed to resume the run (the checkpoint) and all that was measured.
+result; private/ has the checkpoint, which is needed to resume the run, and all measurements.
 """
 
 

@@ -162,7 +162,7 @@ def _column(name: str, series: pl.Series, ask: Ask | None) -> _Row | str:
         return _Row(name, {"levels": levels, **missing}, _with_gaps(remark, gaps))
     whole = bool((numbers == numbers.round()).all())
     if whole and different == len(numbers) > MOST_LEVELS:
-        return "another whole number in every record, as an identifier has"
+        return "a different whole number in every record, like an identifier"
     if set(numbers.unique().to_list()) <= {0.0, 1.0} or different == 2:
         levels = ["0", "1"] if different < 2 else sorted(values.unique().to_list(), key=float)
         remark = f"{MARK}: every value is {levels[0]} or {levels[1]}"
@@ -176,7 +176,7 @@ def _are_dates(values: pl.Series) -> bool:
 
 
 def _codes(values: pl.Series) -> list[str]:
-    """Values that look like codes for missing: words, texts among numbers, and numbers as 999."""
+    """Values that look like codes for missing: words, texts among numbers, numbers such as 999."""
     words = [one for one in values.unique().to_list() if one.lower() in UNKNOWN]
     rest = values.filter(~values.is_in(words))
     numbers = rest.cast(pl.Float64, strict=False)

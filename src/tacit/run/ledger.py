@@ -48,8 +48,8 @@ def operators_ledger(config: Config) -> Path:
     named = None if config.private is None else config.private.ledger
     if named == RUN_DIRECTORY:
         raise ConfigError(
-            f'privacy.ledger = "{RUN_DIRECTORY}"; such ledgers need no budget: '
-            "nothing to set, or name a file with --ledger"
+            f'privacy.ledger = "{RUN_DIRECTORY}"; such a ledger needs no budget: '
+            "to set a budget in another ledger, name its file with --ledger"
         )
     return own_ledger() if named is None else Path(named).expanduser()
 
@@ -129,7 +129,7 @@ def _before_and_with(charging: Charging) -> tuple[float, float]:
     """Largest ε of the parties' earlier charges, and of these together with the run."""
     try:
         return max(charging.prices(before=True).values()), max(charging.prices().values())
-    except PrivacyBudgetError:  # earlier charges in terms that do not cover this run's
+    except PrivacyBudgetError:  # earlier charges have another unit or adjacency
         own = max(one.guarantee.epsilon for one in charging.settled.values())
         return 0.0, own
 

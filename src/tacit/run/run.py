@@ -295,7 +295,7 @@ def simulate(config: Config, method: LocalMethod | None = None) -> Result:
     if config.private is not None and config.private.insecure_noise_seed is None:
         raise ConfigError(
             "a simulation of a private run without privacy.insecure_noise_seed; its noise "
-            "would be secret and no ledger charged: set it, or use tacit run"
+            "would be secret and no ledger charged: set the key, or use tacit run"
         )
     cpu, started = time.process_time(), time.perf_counter()
     prepared = prepare(config, method)
@@ -417,10 +417,10 @@ def own_key(out: Path) -> bytes:
 
 
 def fingerprint(federation: Federation, key: bytes) -> str:
-    """Keyed digest of the prepared records, to check that a resumed run has the same.
+    """Keyed digest of the prepared records, to check that a resumed run has the same records.
 
     Without a key, a guess about a record could be tested. If the run has a ledger, the key is
-    derived from the ledger's, which is not in the run directory.
+    derived from the ledger's key, which is not in the run directory.
     """
     digest = hashlib.blake2b(digest_size=16, key=key)
     for name, records in federation.parties.items():

@@ -35,7 +35,7 @@ NO_SOURCE = (
 
 
 def lowered(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Move these keys of a file's dictionary into its data table; also returns errors.
+    """Move data keys from the top of a file's dictionary into its data table; also returns errors.
 
     >>> file = {"outcome": "ill", "columns": {"ill": {}}, "data": {"path": "a.csv"}}
     >>> lowered(file)[0]["data"]["source"], lowered(file)[0]["data"]["columns"]

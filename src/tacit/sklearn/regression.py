@@ -79,7 +79,7 @@ class _Regression(BaseEstimator):
         return isinstance(self.privacy, Privacy)
 
     def _fit(self, X: Any, y: np.ndarray, groups: Any, outcome: ColumnConfig) -> None:
-        """Fit prepared y (in the model's unit) and set the fitted attributes."""
+        """Fit to prepared y, in the model's unit, and set the fitted attributes."""
         names = [str(name) for name in getattr(self, "feature_names_in_", ())]
         names = names or [f"x{index}" for index in range(X.shape[1])]
         while outcome.name in names:  # a column of X has that name
@@ -144,7 +144,7 @@ class _Regression(BaseEstimator):
         raise NotImplementedError
 
     def _columns(self, X: np.ndarray, names: list[str]) -> list[ColumnConfig]:
-        """Public columns: declared bounds, or without privacy mean and sd of the records."""
+        """Public columns: declared bounds or, without privacy, mean and sd of the records."""
         pairs = _bounds_of(self.bounds, names)
         missing = [name for name in names if name not in pairs]
         if self._private and missing:

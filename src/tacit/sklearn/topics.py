@@ -5,8 +5,8 @@ k; step t = 0, 1, … takes a batch of S of the D documents and moves
 
     λ ← (1 − ρ_t) λ + ρ_t (η + (D/S) Σ_d n_dw φ_dwk),      ρ_t = (τ₀ + t)^−κ.
 
-A fit is a plan with one party whose rounds are the steps, so that sampling, computation, accounting
-and charging are those of `tacit.plan.plan`.
+A fit is a plan with one party whose rounds are the steps, so that `tacit.plan.plan` does sampling,
+computation, accounting and charging.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class LDA:
 
     The arguments are named as in scikit-learn's `LatentDirichletAllocation`. `privacy` is required:
     "none", or `tacit.Privacy(…)`, whose unit is a document. `fit` makes `max_iter` passes in
-    batches of `batch_size`; a private batch is sampled in every step (`sampling`: "poisson",
-    with that size on average, or "without-replacement"), each of its documents is resampled to
+    batches of `batch_size`. With privacy, every step samples a batch (`sampling`: "poisson", with
+    that size on average, or "without-replacement"). Each document of the batch is resampled to
     `document_words` words, and its statistics are clipped to `clip_share`·`document_words` in norm.
     `denoise` is the post-processing of the noisy sums: see `tacit.models.lda.denoise`.
 
@@ -83,11 +83,11 @@ class LDA:
     document_words
         Largest number of words of a document; longer ones are resampled.
     clip_share
-        Norm that a document's statistics are clipped to, as a share of the largest possible one.
+        Norm to which a document's statistics are clipped, as a share of the largest possible norm.
     denoise
         Post-processing of the noisy sums.
     count_clipped
-        Release the share of clipped documents with every noisy sum, charged with it: `clipped_`.
+        Release the share of clipped documents (`clipped_`) and charge it with every noisy sum.
     n_jobs
         Number of threads.
     random_state
@@ -400,9 +400,9 @@ class LDA:
         return -math.log(self.perplexity(X))
 
     def epsilons(self) -> dict[str, float | None]:
-        """ε of all releases, by each accountant at the guarantee's δ; None if it has no bound.
+        """ε of all releases by each accountant, at the guarantee's δ; None if one has no bound.
 
-        The guarantee is that of `privacy.accountant`. Choosing the smallest afterwards is valid,
+        `privacy.accountant` gives the guarantee. Choosing the smallest ε afterwards is valid,
         because each is a bound.
         """
         self._fitted()
@@ -457,7 +457,7 @@ class LDA:
         if self.privacy != "none" and not isinstance(self.privacy, Privacy):
             raise ConfigError(
                 f"privacy = {self.privacy!r}; give tacit.Privacy(epsilon=…, delta=…), or 'none' to"
-                " learn without"
+                " learn without privacy"
             )
         if isinstance(self.privacy, Privacy) and self.privacy.unit != "record":
             raise ConfigError(
@@ -489,11 +489,11 @@ class LDA:
 
 @dataclass(frozen=True, kw_only=True)
 class _Steps(PowerDamping):
-    """ρ of the steps after `before` others; the first may replace the start."""
+    """Step sizes ρ after `before` earlier steps; the first step may replace the starting point."""
 
     before: int
     replaces: bool
-    """True: the first step replaces the start, which is not a release."""
+    """True: the first step replaces the starting point, which is not a release."""
 
     def at(self, round_number: int) -> float:
         first = self.replaces and round_number == 1

@@ -1,7 +1,7 @@
 """Error messages for Python callers: arguments instead of keys of a study file.
 
-The checks of configurations, records and plans are shared by the command line and Python, and name
-the keys of a study file. `python_names` rewrites those in errors that a Python function raises.
+The command line and Python share the checks of configurations, records and plans. Their messages
+name keys of a study file, and `python_names` replaces these in errors of Python functions.
 """
 
 from __future__ import annotations

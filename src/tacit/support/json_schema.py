@@ -23,7 +23,7 @@ Schema = dict[str, Any]
 
 
 def json_schema(root: type[Table]) -> Schema:
-    """The schema of a file whose tables are those of `root`."""
+    """The schema of a file with the tables of `root`."""
     tables = list(dict.fromkeys(_tables_below(root)))
     _, raw = msgspec.json.schema_components(tables, ref_template="#/$defs/{name}")
     definitions: dict[str, Schema] = {}

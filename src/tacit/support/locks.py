@@ -11,7 +11,7 @@ from pathlib import Path
 def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
     """Context with an exclusive lock on a file, which is created and stays.
 
-    Raises BlockingIOError if another process holds it, unless `wait`.
+    If another process holds the lock, waits if `wait`, otherwise raises BlockingIOError.
     """
     from filelock import FileLock, Timeout
 

@@ -1,3 +1,3 @@
-"""Names of the files in the public part of a run directory, which are those of a saved fit."""
+"""Names of the files in the public part of a run directory and in a saved fit."""
 
 RESULT, EVENTS, POSTERIOR = "result.json", "events.jsonl", "posterior.npz"

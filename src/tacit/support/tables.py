@@ -48,7 +48,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     unwritten: ClassVar[tuple[str, ...]] = ()
     """Fields that are not keys of the table in a file."""
     shown_as: ClassVar[Mapping[str, str]] = {}
-    """Keys that are written in another place of a file than where they are stored."""
+    """Keys that a file has in another place than this table."""
 
     def faults(self) -> Iterator[str | TacitError]:
         """Errors that involve several values, one line each."""

@@ -8,8 +8,7 @@ from typing import Any
 
 
 def tree_map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """`jax.tree.map` if JAX is loaded, which supports other containers too; otherwise tuples and
-    dictionaries only.
+    """`jax.tree.map` if JAX is loaded; otherwise the same for tuples and dictionaries only.
 
     >>> tree_map(lambda a, b: a + b, {"x": (1, None)}, {"x": (2, None)})
     {'x': (3, None)}

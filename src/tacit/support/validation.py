@@ -20,7 +20,7 @@ from msgspec import Meta
 from tacit.errors import ConfigError
 
 SMALLEST_SD = 1e-100
-"""The square of a standard deviation, and the inverse of that, must be finite numbers > 0."""
+"""Smallest standard deviation: its square and the inverse of its square are finite and > 0."""
 INFINITE = {"infinite": True}
 """`Meta(extra=INFINITE)` allows a number that is not finite."""
 
@@ -39,8 +39,8 @@ StandardDeviation = Annotated[float, Meta(ge=SMALLEST_SD, le=1 / SMALLEST_SD)]
 def check_fields(settings: Any, key: str) -> None:
     """Raise a ConfigError for the first field that does not match its annotation.
 
-    Checks literals, numbers and their bounds, booleans, text, None and unions of these; for other
-    types the class.
+    Checks literals, numbers and their bounds, booleans, text, None and unions of these. Values of
+    other types must be instances of the class.
     """
     for fault in field_faults(settings, key):
         raise ConfigError(fault)

@@ -1,6 +1,6 @@
-"""Studies that do a source's experiments again, each with one call.
+"""Studies that repeat the experiments of a publication, each with one call.
 
-The registry is all that is imported here: a study loads its arrays and compilers when it is called.
+Only the registry is imported here: a study loads array libraries and compilers when it is called.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Any
 from tacit.errors import ConfigError
 
 Progress = Callable[[int, int, str], None]
-"""Called with the steps done, the steps in all and what comes next."""
+"""Called with the number of steps done, the total number and a description of the next step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """One study: what it does again, and the module whose `reproduce` does it."""
+    """One study: its description, and the module whose function `reproduce` runs it."""
 
     name: str
     description: str
     module: str
     figures: tuple[int | str, ...] = ()
-    """Figures that can be done alone; none: the study is done as a whole."""
+    """Figures that can be made alone; if empty, the study is run as a whole."""
     several: bool = False
-    """Whether some of them can be done together."""
+    """True if several figures can be made together."""
     chapter: str = ""
-    """What the source writes before their numbers, which may be left out."""
+    """Prefix of the figures' numbers in the publication, which may be left out."""
 
     def __call__(
         self,
@@ -40,13 +40,13 @@ class Study:
         figure: str | int | Sequence[str | int] | None = None,
         progress: Progress | None = None,
     ) -> dict[str, Any]:
-        """Write tables, figures and a page to `out`; the tables as data."""
+        """Write tables, figures and a page to `out`; returns the tables as data."""
         asked = [figure] if isinstance(figure, str | int) else list(figure or ())
         chosen = list(dict.fromkeys(self._known(one) for one in asked))
         if len(chosen) > 1 and not self.several:
             raise ConfigError(
-                f"--figure {' --figure '.join(map(str, asked))}; study {self.name} does one at a "
-                "time or all: name one, or none"
+                f"--figure {' --figure '.join(map(str, asked))}; study {self.name} makes one "
+                "figure or all: name one, or none"
             )
         only = {"figure": chosen if self.several else chosen[0]} if chosen else {}
         run = import_module(self.module).reproduce
@@ -61,7 +61,7 @@ class Study:
 
     def _choice(self) -> str:
         if not self.figures:
-            return f"study {self.name} is done as a whole: leave it out"
+            return f"study {self.name} is run as a whole: leave it out"
         return f"choose one of {', '.join(f'{self.chapter}{one}' for one in self.figures)}"
 
 
@@ -76,8 +76,8 @@ STUDIES: dict[str, Study] = {
         ),
         Study(
             name="frontier",
-            description="what privacy costs on Adult: every private method over ε, by whom one "
-            "trusts, and private scoring without one of its parts",
+            description="cost of privacy on Adult: every private method over ε, by trust "
+            "assumption, and private scoring without one of its parts",
             module="tacit_studies.frontier",
             figures=(1, 2, "ablation"),
             several=True,
@@ -107,7 +107,7 @@ STUDIES: dict[str, Study] = {
         Study(
             name="vips",
             description="variational Bayes in private settings: topics of Wikipedia, logistic "
-            "regression and belief networks against ε, and what the correct sensitivity costs",
+            "regression and belief networks against ε, and the cost of the correct sensitivity",
             module="tacit_studies.vips",
             figures=("topics", "regression", "belief"),
         ),

@@ -1,8 +1,8 @@
-"""The experiments of the federated VI thesis (chapter 4), done again.
+"""The experiments of the federated VI thesis (chapter 4), repeated.
 
 Ten thousand draws of N(5, 1) at ten parties, and the rugged terrain data at three, each in the
-sequential, synchronous and asynchronous mode. Both models are conjugate, so that the answer is
-known: it stands in a column of its own, and our errors are errors against it.
+sequential, synchronous and asynchronous mode. Both models are conjugate, so that the exact
+posterior is known: it has a separate column, and our errors are relative to it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tacit_studies.fedvi_tables import (
 from tacit_studies.page import Picture
 from tacit_studies.write import make_folder, write_study
 
-TITLE = "The federated VI thesis, done again"
+TITLE = "The federated VI thesis, repeated"
 
 
 def reproduce(
@@ -50,8 +50,8 @@ def reproduce(
 ) -> dict[str, Any]:
     """Run both experiments and write tables.md, tables.json, index.html and the figures.
 
-    The answer has `tables`: a list of name, title, note, columns, rows (numbers) and shown (the
-    same as text). `quick` gives GradientVI a tenth of the steps and fewer rounds.
+    Returns a dictionary with `tables`: a list of name, title, note, columns, rows (numbers) and
+    shown (the same as text). `quick` gives GradientVI a tenth of the steps and fewer rounds.
     """
     out = Path(out)
     if not 0 <= seed <= MAX_SEED:
@@ -116,11 +116,11 @@ _VISITS = (
 )
 _LOSS = (
     "Loss (negative ELBO) above its minimum against exchanges, {}. A line ends where it first "
-    "meets 1e−8 nats; a synchronous one has a point a round."
+    "reaches 1e−8 nats; a synchronous line has one point per round."
 )
 _BANDS = (
     "Central 90 % band of the regression line for African and other countries with GradientVI in "
-    "each mode: shaded q, dashed the exact posterior, dotted the line of the thesis's Table 4.2."
+    "each mode. Shaded: q; dashed: exact posterior; dotted: the line of the thesis's Table 4.2."
 )
 
 
@@ -129,9 +129,9 @@ def _summary(quick: bool) -> str:
     return (
         "The two experiments of the federated VI thesis (chapter 4) in its three modes, with the "
         "published numbers beside ours and the exact posterior beside both. Local methods: Exact "
-        f"(closed form) and GradientVI (Adam, {method.steps:,} steps a visit; {method.draws} draws "
-        "a step for the Gaussian mean, expectations in closed form for the regression). Nothing "
-        "here is private."
+        f"(closed form) and GradientVI (Adam, {method.steps:,} steps per visit; {method.draws} "
+        "draws per step for the Gaussian mean, expectations in closed form for the regression). "
+        "Nothing here is private."
     )
 
 

@@ -85,7 +85,7 @@ def _normal(at: np.ndarray, mean: float, sd: float) -> np.ndarray:
 
 
 def plot_loss(found: Sequence[Trace]) -> Figure:
-    """Loss above its minimum against exchanges: a panel a setting, a line a mode."""
+    """Loss above its minimum against exchanges: one panel per setting, one line per mode."""
     labels = list(dict.fromkeys(trace.setting.label for trace in found))
     figure = canvas(3.9 * len(labels), 3.9)
     panels = figure.subplots(1, len(labels), sharey=True, squeeze=False)[0]
@@ -95,7 +95,7 @@ def plot_loss(found: Sequence[Trace]) -> Figure:
         for trace in chosen:
             colour, style, marker = LOOKS[trace.mode]
             few = _shown_until(chosen) <= 60
-            # Drawn on, a line would only run along the floor and hide the others.
+            # Beyond this point a line would only run along the floor and hide the others.
             drawn = trace.exchanges <= (trace.reached(FLOOR) or trace.exchanges[-1])
             axes.plot(
                 trace.exchanges[drawn],
@@ -120,7 +120,7 @@ def plot_loss(found: Sequence[Trace]) -> Figure:
 
 
 def plot_bands(experiment: Experiment, found: Sequence[Trace]) -> Figure:
-    """log GDP against ruggedness, and the central 90 % band of the line: a panel a mode."""
+    """log GDP against ruggedness with the central 90 % band of the line: one panel per mode."""
     mean, covariance = exact_posterior(experiment.model, [experiment.records])
     x, y = experiment.records["x"], experiment.records["y"]
     rugged = np.linspace(0.0, 1.03 * x[:, 2].max(), 120)
@@ -155,7 +155,7 @@ def plot_bands(experiment: Experiment, found: Sequence[Trace]) -> Figure:
 
 
 def _shown_until(chosen: Sequence[Trace]) -> int:
-    """Where the slowest line has reached the floor, or its end."""
+    """Number of exchanges at which the slowest line reaches the floor, or ends."""
     return max(trace.reached(FLOOR) or int(trace.exchanges[-1]) for trace in chosen)
 
 

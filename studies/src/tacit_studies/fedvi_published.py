@@ -1,4 +1,4 @@
-"""What the thesis published (Tables 4.1 and 4.2): facts, to compare with."""
+"""Published numbers of the thesis (Tables 4.1 and 4.2), for comparison."""
 
 from __future__ import annotations
 

@@ -35,19 +35,19 @@ COEFFICIENTS = ("α", "β₁", "β₂", "β₃")
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """How an experiment is run: everything but the mode."""
+    """All settings of an experiment except the mode."""
 
     label: str
     family: str
     method: LocalMethod
     rounds: int
     damping: float | None = None
-    """None: tacit's own choice for the mode and family."""
+    """None: tacit's default for the mode and family."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A model, its parties and the ways in which it is run."""
+    """A model, its parties and its settings."""
 
     name: str
     title: str
@@ -58,16 +58,16 @@ class Experiment:
 
     @property
     def records(self) -> Records:
-        """Everybody's records, for the exact answer."""
+        """The records of all parties, for the exact posterior."""
         return pooled(self.parties)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """One run: where it ended, and how far it was from the best q after each exchange.
+    """One run: its final q, and its distance from the best q after each exchange.
 
     `excess` is the loss (negative ELBO, nats) above its minimum over the family, in closed form;
-    the first entry is the prior's, before any exchange.
+    the first entry is that of the prior, before any exchange.
     """
 
     experiment: str
@@ -99,7 +99,7 @@ class Trace:
 
 
 def gradient_method(*, quick: bool, steps: int | None = None, draws: int = 10) -> GradientVI:
-    """Adam as the thesis did: 1000 steps and 10 draws a visit; 100 steps when quick."""
+    """Adam as in the thesis: 1000 steps and 10 draws per visit; 100 steps if `quick`."""
     steps = steps or (100 if quick else 1000)
     return GradientVI(steps=steps, draws=draws, learning_rate=0.05, dtype="float64")
 
@@ -188,7 +188,7 @@ def visit_experiment(mean: Experiment, *, quick: bool) -> Experiment:
 
 
 def follow(experiment: Experiment, setting: Setting, mode: str, *, seed: int) -> Trace:
-    """Run one setting in one mode and watch q after every exchange.
+    """Run one setting in one mode, and record q after every exchange.
 
     The number of rounds is fixed, so that the modes are compared at equal exchanges.
     """
@@ -230,12 +230,12 @@ def follow(experiment: Experiment, setting: Setting, mode: str, *, seed: int) ->
 
 
 def excess_loss(family: Family, q: Natural, mean: np.ndarray, precision: np.ndarray) -> float:
-    """Negative ELBO of q above the least in its family, when the posterior is N(mean, Λ⁻¹).
+    """Negative ELBO of q above the minimum in its family, if the posterior is N(mean, Λ⁻¹).
 
         ½ (m − μ)ᵀΛ(m − μ) + ½ Σⱼ (rⱼ − 1 − log rⱼ)
 
-    with r the eigenvalues of ΛS, for a mean-field q the products Λⱼⱼ sⱼ²: KL(q ‖ p) less that of
-    the best q, without the cancellation of a difference.
+    with r the eigenvalues of ΛS (for a mean-field q, the products Λⱼⱼ sⱼ²). This is KL(q ‖ p) minus
+    the KL of the best q, without the cancellation of a difference.
     """
     assert isinstance(family, Gaussian)
     gap = family.usual(q)["mean"] - mean
@@ -250,7 +250,7 @@ def excess_loss(family: Family, q: Natural, mean: np.ndarray, precision: np.ndar
 
 
 def least_loss(experiment: Experiment, kind: str) -> float:
-    """The negative ELBO of the best q of a family: −log p(records) for the full one."""
+    """The negative ELBO of the best q of a family: −log p(records) for the full family."""
     model, records = experiment.model, experiment.records
     family = choose_family(kind, model)
     if isinstance(family, MeanFieldGaussian):

@@ -14,13 +14,13 @@ from tacit_studies.fedvi_runs import COEFFICIENTS, MODES, NOISE_SD, Experiment, 
 from tacit_studies.tables import Cell, Table
 
 NEAR = (1.0, 0.01)
-"""Nats above the least loss at which exchanges are counted."""
+"""Nats above the minimum loss at which exchanges are counted."""
 NOISES = (0.01, 0.1, 0.3, 1.0)
 THESIS, ERRORS = {"thesis": 4}, {"error, GradientVI": 2, "error, Exact": 2}
 
 
 def labelled(found: Iterable[Trace], label: str) -> list[Trace]:
-    """One trace a mode, in the order of the modes."""
+    """One trace per mode, in the order of the modes."""
     return [trace for trace in found if trace.setting.label == label]
 
 
@@ -41,7 +41,7 @@ def table_4_1(experiment: Experiment, found: Sequence[Trace]) -> Table:
         rows=rows,
         note=f"{len(experiment.parties)} parties, prior N(0, 1), unit noise. The exact posterior "
         "of one coordinate is also the best mean-field q. Errors are relative to it. The thesis "
-        "drew other records: its mean may differ by about 0.01, its variance may not.",
+        "drew other records: its mean may differ by about 0.01, but its variance may not.",
         digits=THESIS | ERRORS,
     )
 
@@ -78,7 +78,7 @@ def table_4_2(experiment: Experiment, found: Sequence[Trace]) -> Table:
         ),
         rows=rows,
         note=f"170 countries at 3 parties, prior N(0, 1), noise sd {NOISE_SD:g} (ours: the thesis "
-        "does not say). α is the bias, β₁ Africa, β₂ ruggedness, β₃ their product. A scale is an "
+        "gives none). α is the bias, β₁ Africa, β₂ ruggedness, β₃ their product. A scale is an "
         "sd. The best mean-field q has the exact mean and is narrower than the exact posterior. "
         "Errors are relative to the best mean-field q.",
         digits=THESIS | ERRORS,
@@ -110,7 +110,7 @@ def full_table(experiment: Experiment, found: Sequence[Trace]) -> Table:
 
 
 def exchange_table(studied: Iterable[Experiment], found: Sequence[Trace]) -> Table:
-    """What each run took."""
+    """Number of exchanges and final errors of each run."""
     titles = {experiment.name: experiment.title for experiment in studied}
     rows: list[list[Cell]] = [
         [
@@ -134,14 +134,14 @@ def exchange_table(studied: Iterable[Experiment], found: Sequence[Trace]) -> Tab
         columns=("", "mode", "damping", *within, "in all", *errors, "refused"),
         rows=rows,
         note="One exchange is a request and its answer (the thesis's SVI step). “To” counts the "
-        "exchanges until the loss is first that near to its minimum; errors are the largest "
-        "relative ones at the end. A refused update would have made q improper.",
+        "exchanges until the loss first is that close to its minimum. Errors are the largest "
+        "relative errors at the end. A refused update would have made q improper.",
         digits={"damping": 2} | dict.fromkeys(errors, 2),
     )
 
 
 def damping_table(found: Sequence[Trace]) -> Table:
-    """The modes under equal damping: which part of their difference is the mode's own."""
+    """The modes under equal damping, which shows how much of the difference is due to the mode."""
     labels = list(dict.fromkeys(trace.setting.label for trace in found))
     rows: list[list[Cell]] = [
         [f"to {nats:g} nat", mode, *(labelled(found, label)[k].reached(nats) for label in labels)]
@@ -154,7 +154,7 @@ def damping_table(found: Sequence[Trace]) -> Table:
         columns=("", "mode", *labels),
         rows=rows,
         note="The mean-field regression with local method Exact again, now with the same damping "
-        "ρ in all three modes: exchanges until the loss is first that near to its minimum.",
+        "ρ in all three modes: exchanges until the loss first is that close to its minimum.",
     )
 
 
@@ -187,7 +187,7 @@ def visit_table(found: Sequence[Trace]) -> Table:
 
 
 def published_means(experiment: Experiment) -> Table:
-    """How far the thesis's Table 4.1 is from any exact posterior, whatever its records were."""
+    """Distance of the thesis's Table 4.1 from an exact posterior, whatever its records were."""
     sd = float(mean_field_optimum(experiment.model, [experiment.records])[1][0])
     rows: list[list[Cell]] = [
         [mode, row.mean, (row.mean - 5.0) / sd, row.variance, row.variance / sd**2]
@@ -196,7 +196,7 @@ def published_means(experiment: Experiment) -> Table:
     rows.append(["exact", None, None, sd**2, 1.0])
     return Table(
         name="published-4-1",
-        title="The thesis's Table 4.1 against what is known",
+        title="The thesis's Table 4.1 against the exact posterior",
         columns=("", "mean", "(mean − 5) / sd", "variance", "variance / exact"),
         rows=rows,
         note="The exact variance, 1/10,001, does not depend on the draws, and the exact mean is "
@@ -230,15 +230,15 @@ def published_scales(experiment: Experiment) -> Table:
         title="The thesis's Table 4.2 against the data",
         columns=("", "rms residual", *(f"noise sd for {name}" for name in COEFFICIENTS)),
         rows=rows,
-        note="The rms residual of a line on the 170 countries is about what the noise sd has to "
-        "be. Beside it the noise sd at which a mean-field posterior would have the published "
-        "scale: one row of a right table has four equal numbers.",
+        note="The rms residual of a line on the 170 countries approximates the noise sd. The other "
+        "columns are the noise sds at which a mean-field posterior would have the published "
+        "scales: in a correct table a row has four equal numbers.",
         digits=dict.fromkeys((f"noise sd for {name}" for name in COEFFICIENTS), 3),
     )
 
 
 def noise_table(experiment: Experiment) -> Table:
-    """The exact posterior under other noise sds, since the thesis gives none."""
+    """The exact posterior for several noise sds, because the thesis gives none."""
     rows: list[list[Cell]] = []
     for noise in NOISES:
         model = LinearRegression(experiment.model.names, noise_sd=noise, prior_sd=1.0)
@@ -248,7 +248,7 @@ def noise_table(experiment: Experiment) -> Table:
         rows.append([f"{noise:g}", *mean.tolist(), float(scales[0]), float(narrow[0])])
     return Table(
         name="noise",
-        title="What the unknown noise does",
+        title="Effect of the unknown noise sd",
         columns=(
             "noise sd",
             *(f"{name} mean" for name in COEFFICIENTS),
@@ -256,8 +256,8 @@ def noise_table(experiment: Experiment) -> Table:
             "α scale, mean-field",
         ),
         rows=rows,
-        note="The exact posterior of the regression for other noise sds, prior N(0, 1): a small "
-        "one silences the prior and the mean becomes that of least squares.",
+        note="The exact posterior of the regression for other noise sds, prior N(0, 1): with a "
+        "small noise sd the prior has no effect, and the mean is that of least squares.",
         digits={"α scale": 3, "α scale, mean-field": 3},
     )
 

@@ -1,8 +1,8 @@
-"""The frontier: how close private posteriors come to the non-private one, by method and ε.
+"""The frontier: distance of private posteriors from the non-private one, by method and ε.
 
-Every run is a job of a sweep in OUT/sweep: spread over worker processes, kept when it is done, and
-taken up again by the same command. Runs are simulations with known noise seeds, so that they can be
-repeated; with secret noise the same runs have the guarantees told.
+Every run is a job of a sweep in OUT/sweep. Worker processes run the jobs, finished runs are stored,
+and the same command continues an interrupted study. Runs are simulations with known noise seeds, so
+that they can be repeated. With secret noise the same runs would have the stated guarantees.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from tacit_studies.page import Picture
 from tacit_studies.tables import Table
 from tacit_studies.write import make_folder, write_study
 
-TITLE = "What privacy costs: logistic regression on Adult, method by method"
+TITLE = "The cost of privacy: logistic regression on Adult, method by method"
 FIGURES = (1, 2, ABLATION)
-MADE_BY = "# The runs of `tacit reproduce frontier`, which this directory was made by.\n"
+MADE_BY = "# This directory has the runs of `tacit reproduce frontier`.\n"
 
 
 def reproduce(
@@ -59,15 +59,17 @@ def reproduce(
 ) -> dict[str, Any]:
     """Run the study, or some figures of it; write tables.md, frontier.csv, index.html, figures.
 
-    `seed` is the first of the seeds, each of which draws the held-out half, the split and the
-    noise. The answer is what `tables.json` holds.
+    `seed` is the first seed; each seed draws the held-out half, the split and the noise. Returns
+    the content of `tables.json`.
     """
     out, settings = Path(out), settings or read_settings()
     most = max(one.seeds for one in (settings.ablation, *settings.figures.values()))
     if not 0 <= seed <= MAX_SEED - most:
         raise ConfigError(f"--seed {seed}; it must be a whole number from 0 to {MAX_SEED}")
     make_folder(out)
-    load_federation(DataConfig(**settings.base["data"]), PartitionConfig(), seed)  # is it there?
+    load_federation(
+        DataConfig(**settings.base["data"]), PartitionConfig(), seed
+    )  # fails if the data are missing
     absent = refused(settings)
     cells: list[Cell] = []
     for one in figure:
@@ -97,7 +99,7 @@ def reproduce(
 def _run_all(
     cells: list[Cell], out: Path, workers: int | None, progress: Progress | None
 ) -> dict[str, dict[str, Any]]:
-    """The row of every run, done now or kept from before."""
+    """The row of every run, run now or stored before."""
     swept = sweep_jobs(
         unique_jobs(cells), out,
         text=MADE_BY, resume=(out / "sweep.toml").exists(), workers=workers, progress=progress,
@@ -105,7 +107,7 @@ def _run_all(
     if swept.failed:
         raise ConfigError(
             f"{len(swept.failed)} of {len(swept.jobs)} runs failed, the first: "
-            f"{swept.failed[0]['error']}; the same command tries those again"
+            f"{swept.failed[0]['error']}; the same command repeats the failed runs"
         )
     return {row["id"]: row for row in swept.rows}
 
@@ -128,7 +130,7 @@ def _write(
              "figure": list(figure)}  # fmt: skip
     result = write_study(
         out, title=TITLE, summary=_summary(quick), facts=facts, tables=tables, figures=pictures,
-        theirs="the DP-PVI paper's were read off its plots",
+        theirs="numbers of the DP-PVI paper were read off its plots",
     )  # fmt: skip
     files = [*result["files"], str(out / "frontier.csv")]
     write_text(out / "frontier.csv", as_csv(settings, found))
@@ -140,20 +142,21 @@ def _write(
 
 
 _CURVES = (
-    "Held-out log-likelihood lost against the posterior without privacy of the same records: lower "
-    "is better. Lines: balanced split, mean over seeds, shaded the standard error; thin: the two "
-    "unbalanced splits. Diamonds: where the paper's curves end, as published (the ε of its DP "
-    "optimisation, committees and central DP-VI is understated). A line may leave the panel above."
+    "Loss of held-out log-likelihood relative to the non-private posterior of the same records; "
+    "lower is better. Lines: balanced split, mean over seeds; shaded: standard error; thin lines: "
+    "the two unbalanced splits. Diamonds: ends of the paper's curves, as published (the ε of its "
+    "DP optimisation, committees and central DP-VI is understated). A line may leave the panel at "
+    "the top."
 )
-_ABLATION = "What private scoring loses if one of its parts is left out."
+_ABLATION = "Loss of private scoring if one of its parts is left out."
 
 
 def _summary(quick: bool) -> str:
     words = (
         "Adult, half held out, logistic regression with an N(0, I) prior: every private method of "
-        "the library that serves it, against the posterior without privacy. All ε are for "
-        "substituting one record, δ = 1e−5; noise seeds are known, so that runs can be repeated, "
-        "and with secret noise the same runs have the guarantees told."
+        "the library that supports it, against the posterior without privacy. All ε are for "
+        "substituting one record, δ = 1e−5. Noise seeds are known, so that runs can be repeated; "
+        "with secret noise the same runs would have the stated guarantees."
     )
     small = (
         " This is the quick version: fewer seeds, splits, methods and values of ε. Its numbers are "

@@ -1,9 +1,9 @@
-"""Private scoring without one of its parts, to see what each is worth.
+"""Private scoring without one of its parts, to measure the contribution of each part.
 
-Every variant releases what private scoring releases, with the same clips and a budget whose shares
-add up to 1, and is accounted for by the same code: the ε of each is valid. What a variant does
-without is paid for all the same and not looked at, which costs it next to nothing (8 % of μ² for
-the counts, 4 % for the second moment).
+Every variant makes the same releases as private scoring, with the same clips and a budget whose
+shares add up to 1. The same code accounts for it, so the ε of each is valid. A variant also pays
+for the release that it does not use, which costs little (8 % of μ² for the counts, 4 % for the
+second moment).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tacit.server.combine import Combine, RoundSum, Run, Shared
 
 @dataclass(frozen=True, kw_only=True)
 class LastRound(PrivateScoring):
-    """Every step from the last score alone."""
+    """Every step uses the last score alone."""
 
     def server(self, run: Run) -> Combine:
         whole = super().server(run)
@@ -47,7 +47,7 @@ class LastRound(PrivateScoring):
 
 @dataclass(frozen=True, kw_only=True)
 class UniformMarginals(PrivateScoring):
-    """Every level, knot and outcome of a column as frequent as the next."""
+    """All levels, knots and outcomes of a column are taken as equally frequent."""
 
     def server(self, run: Run) -> Combine:
         whole = ScoringServer(self, run)
@@ -63,7 +63,7 @@ class UniformMarginals(PrivateScoring):
 
 @dataclass(frozen=True, kw_only=True)
 class NoSecondMoment(PrivateScoring):
-    """Columns taken to be independent of each other."""
+    """Columns are treated as independent of each other."""
 
     def server(self, run: Run) -> Combine:
         def isotropic() -> np.ndarray:
@@ -75,7 +75,7 @@ class NoSecondMoment(PrivateScoring):
 
 @dataclass(frozen=True, kw_only=True)
 class UniformBudget(PrivateScoring):
-    """As much for the first score as for the last."""
+    """All scores have the same share of the budget."""
 
     def budget_share(self, visit: int, visits: int, mu: float = 1.0) -> float:
         del mu
@@ -87,7 +87,7 @@ class UniformBudget(PrivateScoring):
 
 @dataclass(frozen=True, kw_only=True)
 class PlainMap(PrivateScoring):
-    """x as it is, times one number: neither centred nor scaled."""
+    """x times one number: neither centred nor scaled."""
 
     def server(self, run: Run) -> Combine:
         return _PlainServer(self, run)
@@ -108,9 +108,10 @@ class _PlainServer(ScoringServer):
 
 @dataclass(frozen=True, kw_only=True)
 class PlainClip(PrivateScoring):
-    """A score is scaled down by its own length, which depends on the label.
+    """A score is scaled down by its norm, which depends on the label.
 
-    Its norm is at most C as before, hence the sensitivity too. The server reckons as before.
+    Its norm is at most C as before, so the sensitivity is the same. The server's computations do
+    not change.
     """
 
     def party_likelihood(self, model: Model) -> ScoreLikelihood:
@@ -120,7 +121,7 @@ class PlainClip(PrivateScoring):
 
 @dataclass(frozen=True)
 class _OwnLength(BernoulliLikelihood):
-    """No bound over labels: what is left for the clip is the residual that there is."""
+    """No bound over labels: the clip uses the actual residual."""
 
     def bound(self, eta: Array, reach: Array) -> Array:
         del reach
@@ -136,18 +137,18 @@ VARIANTS: dict[str, tuple[str, type[PrivateScoring]]] = {
     "no-moment": ("no second moment", NoSecondMoment),
     "plain-clip": ("plain clip instead of the label-agnostic one", PlainClip),
 }
-"""Name → words and class; the first is what the others are compared with."""
+"""Name → description and class; the others are compared with the first."""
 
 
 def run_job(job: Job) -> dict[str, Any]:
-    """A run of the frontier as a simulation that writes nothing: the columns of its row."""
+    """Simulate a run of the frontier without writing files; returns the columns of its row."""
     variant = job.case.get("variant")
     method = None if variant is None else VARIANTS[variant][1]()
     return columns_of(simulate(parse_config(job.config), method))
 
 
 def _instead(whole: Combine, run: Run, stage: str, public: Callable[[], np.ndarray]) -> Combine:
-    """The server with public numbers in the place of one release."""
+    """The server with public numbers in place of one release."""
 
     def replaced(shared: Shared, answers: RoundSum) -> Shared:
         if stage in answers.total:

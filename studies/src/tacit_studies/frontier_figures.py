@@ -1,4 +1,4 @@
-"""Figures of the frontier: regret against ε, and what each part of private scoring is worth."""
+"""Figures of the frontier: regret against ε, and the effect of each part of private scoring."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ LOOKS = {
     "central": (INK, (0, (1, 1)), 1.8),
 }
 APART = 0.055
-"""The least distance of two labels, as a part of the panel's height."""
+"""Smallest distance between two labels, as a share of the panel's height."""
 TOP = 0.3
-"""Of the panels: what loses more is as good as nothing, and would hide the differences."""
+"""Upper end of the panels: larger losses would hide the differences."""
 TICKS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 PANELS = (
     ("Nobody is trusted", ("nobody",)),
@@ -41,7 +41,7 @@ PANELS = (
 
 
 def plot_frontier(settings: Settings, figure: int, found: Sequence[Series]) -> Figure:
-    """Regret against ε on two logarithmic axes, by whom one trusts."""
+    """Regret against ε on two logarithmic axes, by trust assumption."""
     private = [one for one in found if one.cell.figure == figure and one.cell.method != REFERENCE]
     epsilons = sorted({one.cell.epsilon for one in private if one.cell.epsilon is not None})
     drawn = canvas(11.0, 5.2)
@@ -81,13 +81,16 @@ def plot_frontier(settings: Settings, figure: int, found: Sequence[Series]) -> F
 def _whom(who: Sequence[str]) -> str:
     if "nobody" in who:
         return "every message is private by itself"
-    return "who adds up the messages; central DP-VI: who holds all records"
+    return "the aggregator of the messages; central DP-VI: the holder of all records"
 
 
 def _line(
     axes: Axes, settings: Settings, figure: int, name: str, shown: Sequence[Series]
 ) -> tuple[float, float]:
-    """The balanced split, thin lines for the others, a diamond for the paper; the line's end."""
+    """Draw the balanced split, thin lines for the others and a diamond for the paper.
+
+    Returns the end of the line.
+    """
     colour, style, width = LOOKS[name.removesuffix("-trusted")]
     end = (1.0, 1.0)
     for split in dict.fromkeys(one.cell.split for one in shown):
@@ -122,7 +125,7 @@ def _line(
 
 
 def _label(axes: Axes, settings: Settings, ends: dict[str, tuple[float, float]]) -> None:
-    """Names at the ends of their lines, pushed apart from below."""
+    """Write names at the ends of their lines, moved apart from below."""
     low, high = np.log(axes.get_ylim())
     order = sorted(ends, key=lambda name: ends[name][1])
     heights = [min((np.log(ends[name][1]) - low) / (high - low), 1.0) for name in order]
@@ -146,7 +149,7 @@ def _label(axes: Axes, settings: Settings, ends: dict[str, tuple[float, float]])
 
 
 def plot_ablation(found: Sequence[Series]) -> Figure:
-    """Log-likelihood lost by leaving a part out: a bar each."""
+    """Log-likelihood lost by leaving a part out: one bar per part."""
     here = {one.cell.method: one for one in found if one.cell.figure == ABLATION}
     whole = here["whole"]
     bars = []
@@ -171,6 +174,6 @@ def plot_ablation(found: Sequence[Series]) -> Figure:
     )
     axes.axvline(0.0, color=GREY, linewidth=1)
     axes.set_yticks(places, [bar[2] for bar in bars])
-    axes.set_xlabel("Held-out log-likelihood lost by it (nats); bars are standard errors")
+    axes.set_xlabel("Loss of held-out log-likelihood (nats); bars are standard errors")
     title(axes, "Private scoring without one of its parts", f"Nobody trusted; {whole.guarantee}")
     return drawn

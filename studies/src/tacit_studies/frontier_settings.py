@@ -1,4 +1,4 @@
-"""What the frontier runs: frontier.toml read, and turned into one sweep job for each run."""
+"""Read frontier.toml and make one sweep job for each run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TRUSTED = {"plain": "nobody", "trusted": "the aggregator"}
 
 
 class Method(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A method by the keys that it sets, and those that it sets instead with many parties."""
+    """A method: the keys that it sets, and the keys that replace them with many parties."""
 
     label: str
     set: dict[str, Any]
@@ -44,7 +44,7 @@ class Method(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which of the paper's figures is to be compared with, and its ε."""
+    """The figure of the paper to compare with, and its ε."""
 
     figure: int
     epsilon: float
@@ -60,7 +60,7 @@ class FigureSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Ablation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where parts are left out, nobody being trusted, on the balanced split."""
+    """Setting of the ablation: no trusted party, balanced split."""
 
     parties: int
     epsilon: float
@@ -68,7 +68,7 @@ class Ablation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Few(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What --quick leaves with many parties."""
+    """Settings of --quick with many parties."""
 
     seeds: int
     epsilons: tuple[float, ...]
@@ -76,7 +76,7 @@ class Few(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Quick(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What --quick leaves."""
+    """Settings of --quick."""
 
     seeds: int
     splits: tuple[str, ...]
@@ -99,7 +99,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run belongs; several may share one, as all records in one place have no split."""
+    """Place of a run in the study. Several cells may share a run, because all records in one place
+    have no split.
+    """
 
     figure: int | str
     split: str
@@ -110,13 +112,13 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_settings() -> Settings:
-    """The study's own settings."""
+    """The settings of the study."""
     text = files("tacit_studies").joinpath("frontier.toml").read_text(encoding="utf-8")
     return msgspec.convert(tomllib.loads(text), Settings, strict=False)
 
 
 def refused(settings: Settings) -> dict[str, str]:
-    """Methods that do not serve logistic regression, each with the library's own words."""
+    """Methods that do not support logistic regression, each with the library's message."""
     found: dict[str, str] = {}
     model = LogisticRegression(("constant", "x"), prior_sd=1.0)
     for name, method in settings.methods.items():
@@ -135,7 +137,7 @@ def refused(settings: Settings) -> dict[str, str]:
 def figure_cells(
     settings: Settings, figure: int, absent: dict[str, str], *, first: int, quick: bool
 ) -> list[Cell]:
-    """Every run of Figure 1 or 2, those on the same records next to one another."""
+    """Every run of Figure 1 or 2; runs on the same records are adjacent."""
     what, small = settings.figures[str(figure)], settings.quick
     many = what.parties >= MANY
     splits, epsilons, seeds = settings.splits, settings.epsilons, what.seeds
@@ -154,7 +156,7 @@ def figure_cells(
                     continue
                 if many:
                     method = msgspec.structs.replace(method, set=method.set | method.many)
-                # All records in one place are the same ones whoever they came from.
+                # All records in one place are the same for every split.
                 split_of = together if method.trusted == "whoever has all" else apart
                 for epsilon in (None,) if name == REFERENCE else epsilons:
                     raw = _raw(settings, method, seed, split_of, epsilon)
@@ -185,7 +187,7 @@ def ablation_cells(settings: Settings, *, first: int, quick: bool) -> list[Cell]
 
 
 def unique_jobs(cells: list[Cell]) -> list[Job]:
-    """The runs that the cells stand for, each once."""
+    """The distinct runs of the cells."""
     return list({cell.job.id: cell.job for cell in cells}.values())
 
 

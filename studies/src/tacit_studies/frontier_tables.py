@@ -1,4 +1,4 @@
-"""Tables of the frontier: what privacy costs by method, ε, split and trust."""
+"""Tables of the frontier: the cost of privacy by method, ε, split and trust."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ NO_PUBLISHED = Published(None, None)
 
 @dataclass(frozen=True)
 class Series:
-    """All seeds of one method at one ε on one split, and the runs without privacy beside them."""
+    """All seeds of one method, ε and split, with the corresponding runs without privacy."""
 
     cell: Cell
     rows: tuple[Row, ...]
     references: tuple[Row, ...]
 
     def mean(self, key: str) -> Mean:
-        """Of a metric over seeds."""
+        """Mean of a metric over seeds."""
         return mean_of([row.get(key) for row in self.rows])
 
     @property
     def regret(self) -> Mean:
-        """By how much the log-likelihood is below that without privacy on the same records."""
+        """Log-likelihood without privacy minus log-likelihood, on the same records."""
         pairs = zip(self.rows, self.references, strict=True)
         return mean_of([one[FIT] - row[FIT] for row, one in pairs])
 
     @property
     def guarantee(self) -> str:
-        """ε with all that it is for."""
+        """ε with δ, adjacency and unit."""
         if self.cell.epsilon is None:
             return "none"
         row = max(self.rows, key=lambda row: row["guarantee.epsilon"])
@@ -53,7 +53,7 @@ class Series:
 
 
 def series_of(cells: Sequence[Cell], rows: Mapping[str, Row]) -> list[Series]:
-    """Seeds put together, in the order in which methods were first met."""
+    """Group seeds, in the order of the methods' first appearance."""
     groups: dict[tuple, list[Cell]] = {}
     references: dict[tuple, Row] = {}
     for cell in cells:
@@ -71,13 +71,13 @@ def series_of(cells: Sequence[Cell], rows: Mapping[str, Row]) -> list[Series]:
 
 
 def published(settings: Settings, figure: int | str, split: str, method: str) -> Published:
-    """The end of the paper's curve for that method, where it has one."""
+    """The end of the paper's curve for that method, if there is one."""
     source = settings.figures[str(figure)].published
     return PUBLISHED.get((source.figure, split), {}).get(method, NO_PUBLISHED)
 
 
 def regret_table(settings: Settings, figure: int, split: str, found: Sequence[Series]) -> Table:
-    """One split: a row a method, a column an ε."""
+    """One split: one row per method, one column per ε."""
     here = [one for one in found if one.cell.figure == figure and one.cell.split == split]
     epsilons = sorted({one.cell.epsilon for one in here if one.cell.epsilon is not None})
     by_place = {(one.cell.method, one.cell.epsilon): one for one in here}
@@ -113,7 +113,7 @@ def regret_table(settings: Settings, figure: int, split: str, found: Sequence[Se
 
 
 def ablation_table(found: Sequence[Series]) -> Table:
-    """A row a variant: what it loses against the whole recipe on the same records and noise."""
+    """One row per variant: its loss relative to the whole recipe, on the same records and noise."""
     here = {one.cell.method: one for one in found if one.cell.figure == ABLATION}
     whole = here["whole"]
     rows: list[list[TableCell]] = []
@@ -130,18 +130,18 @@ def ablation_table(found: Sequence[Series]) -> Table:
         columns=("what is left out", "log-likelihood", "regret", "s.e.", "lost by it", "s.e. "),
         rows=rows,
         note=f"Balanced split, nobody trusted; every row {whole.guarantee}, accounted for by the "
-        "same code. Lost: against the first row, on the same records. What a row does without is "
-        "paid for and not looked at. With the plain clip the server reckons as with the other. "
+        "same code. Lost: relative to the first row, on the same records. A row also pays for the "
+        "release that it does not use. With the plain clip the server's computations are the same. "
         + _seeds(whole),
         digits={"log-likelihood": 4, "regret": 2, "s.e.": 1, "lost by it": 2, "s.e. ": 1},
     )
 
 
 def absent_table(settings: Settings, absent: Mapping[str, str]) -> Table:
-    """Private methods that cannot do this job say why."""
+    """Private methods that do not support this model, with the reasons."""
     return Table(
         name="absent",
-        title="Methods that do not serve this model",
+        title="Methods that do not support this model",
         columns=("method", "why"),
         rows=sorted({(settings.methods[name].label, words) for name, words in absent.items()}),
         note="Not run.",
@@ -149,7 +149,7 @@ def absent_table(settings: Settings, absent: Mapping[str, str]) -> Table:
 
 
 def as_csv(settings: Settings, found: Sequence[Series]) -> str:
-    """Everything in one long table: a line a method, split, number of parties and ε."""
+    """Everything in one long table: one line per method, split, number of parties and ε."""
     body = io.StringIO()
     writer = csv.writer(body, lineterminator="\n")
     writer.writerow(
@@ -184,10 +184,10 @@ def _note(reference: Series) -> str:
     accuracy, fit = reference.mean(ACCURACY).value, reference.mean(FIT).value or 0.0
     return (
         f"Without privacy: accuracy {accuracy:.4f}, log-likelihood −{-fit:.4f}. "
-        "Regret: held-out log-likelihood lost against that on the same records. Every ε is for "
-        "substituting one record, δ = 1e−5, against those who are not trusted in the second "
-        "column; the accountant is this library's. Published: where the curves of the DP-PVI "
-        "paper (TMLR 2023) end, as published; its ε is understated where there is a star. "
+        "Regret: loss of held-out log-likelihood relative to this, on the same records. Every ε is "
+        "for substituting one record, δ = 1e−5, against everyone except those who are trusted in "
+        "the second column, by this library's accountant. Published: ends of the curves of the "
+        "DP-PVI paper (TMLR 2023), as published; a star marks an understated ε. "
         + _seeds(reference)
     )
 

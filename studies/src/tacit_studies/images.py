@@ -1,7 +1,7 @@
 """Binary images, for models of unlabelled records: MNIST's handwritten digits.
 
-A record is one image, {"x": 784 zeros and ones}, row by row. Images have no columns with names and
-no target, so that they are loaded here and not through a table.
+A record is one image, {"x": 784 zeros and ones}, row by row. Images have no named columns and no
+target, so they are loaded here and not through a table.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Images:
     test: dict[str, np.ndarray]
 
     def __repr__(self) -> str:
-        """Never the images."""
+        """Sizes only, never the images."""
         sizes = f"{len(self.train['x'])} + {len(self.test['x'])}"
         return f"Images({sizes} of {SIDE} × {SIDE})"
 
     def parties(self, count: int, *, seed: int = 0) -> dict[str, dict[str, np.ndarray]]:
-        """The training records dealt at random to so many parties of nearly equal size."""
+        """Distribute the training records at random to `count` parties of nearly equal size."""
         x = self.train["x"]
         if not 1 <= count <= len(x):
-            raise ConfigError(f"{count} parties for {len(x)} images; between 1 and {len(x)} can be")
+            raise ConfigError(f"{count} parties for {len(x)} images; choose 1 to {len(x)}")
         order = np.random.default_rng([seed, count]).permutation(len(x))
         return {f"site-{m}": {"x": x[rows]} for m, rows in enumerate(np.array_split(order, count))}
 
@@ -48,9 +48,9 @@ class Images:
 def load_images(*, binarise: Binarise = "threshold", seed: int = 0) -> Images:
     """MNIST's 60,000 + 10,000 digits as zeros and ones; `tacit data fetch mnist` gets the files.
 
-    "threshold" is 1 above 127. "stochastic" draws each pixel once, with its grey value over 255 for
-    a probability (Salakhutdinov and Murray 2008): published bounds are of either kind, and those of
-    the two do not compare.
+    "threshold" is 1 above 127. "stochastic" draws each pixel once, with its grey value over 255 as
+    the probability (Salakhutdinov and Murray 2008). Published bounds are of either kind; the two
+    kinds are not comparable.
     """
     if binarise not in ("threshold", "stochastic"):
         raise ConfigError(f"binarise = {binarise!r}; choose 'threshold' or 'stochastic'")
@@ -66,6 +66,6 @@ def load_images(*, binarise: Binarise = "threshold", seed: int = 0) -> Images:
 
 
 def _read(path: Path) -> np.ndarray:
-    """The bytes after the header of an idx file, one row an image."""
+    """The bytes after the header of an idx file, one row per image."""
     with gzip.open(path) as file:
         return np.frombuffer(file.read(), np.uint8, offset=HEADER_BYTES).reshape(-1, SIDE**2)

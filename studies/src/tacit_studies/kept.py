@@ -1,4 +1,4 @@
-"""Results that a second start takes up: a JSON file each, named by the digest of what was asked."""
+"""Stored results for interrupted studies: one JSON file each, named by the digest of its inputs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Result = dict[str, Any]
 
 
 def kept(folder: Path, asked: dict[str, Any], make: Callable[[], Result]) -> Result:
-    """The result of `make`, or that of an earlier call that asked for the same.
+    """The result of `make`, or the stored result of an earlier call with the same inputs.
 
-    A file is written whole or not at all; one that does not parse, or that holds something else
-    than its name says, is no result and is made again.
+    Files are written atomically. A file that does not parse, or whose content does not match its
+    name, is computed again.
     """
     body = json.dumps(asked, sort_keys=True, ensure_ascii=False)
     path = folder / f"{hashlib.sha256(body.encode()).hexdigest()[:16]}.json"

@@ -1,4 +1,4 @@
-"""The linear-regression study of the MEng report (chapter 4), done again by one simulation.
+"""The linear-regression study of the MEng report (chapter 4), repeated by one simulation.
 
 This is a study of the published scheme, not a run of the library's federation engine: the model has
 one parameter and closed-form answers, so that thousands of runs are one array. Figure 4.N of the
@@ -32,7 +32,7 @@ from tacit_studies.meng_unequal_parties import unequal_parties_table
 from tacit_studies.tables import Table
 from tacit_studies.write import make_folder, write_study
 
-TITLE = "DP-PVI for one regression coefficient (MEng report), done again"
+TITLE = "DP-PVI for one regression coefficient (MEng report), repeated"
 FIGURES = {**POINT_FIGURES, **PARTY_FIGURES, 17: figure_17}
 SEEDS, QUICK_SEEDS = 50, 10
 
@@ -45,7 +45,7 @@ def reproduce(
     figure: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Make the figures, or one of them, and the tables; the answer is what tables.json holds.
+    """Make the figures, or one of them, and the tables; returns the content of tables.json.
 
     `figure` N is the report's Figure 4.N. `quick` takes 10 seeds instead of 50, and shorter runs.
     """
@@ -114,14 +114,14 @@ def _write(
         write_text(path, text.getvalue())
         files.append(str(path))
     page = out / "index.html"
-    told = page.read_text(encoding="utf-8").replace("; the thesis's are its own", "")
+    told = page.read_text(encoding="utf-8").replace("; numbers of the thesis are as published", "")
     write_text(page, told)
     return {**result, "files": files}
 
 
 SUMMARY = (
-    "One regression coefficient, y = θx + e, learnt by up to 40 parties under differential "
-    "privacy: the report's chapter 4 by a vectorised simulation of the published scheme, not by "
-    "the library's federation engine. Noise comes from known seeds. Every ε names its unit; the "
-    "published form has none."
+    "One regression coefficient, y = θx + e, fitted by up to 40 parties under differential "
+    "privacy: the report's chapter 4, by a vectorised simulation of the published scheme, not by "
+    "the library's federation engine. Noise comes from known seeds. Every ε has its unit; the "
+    "published form has no ε."
 )

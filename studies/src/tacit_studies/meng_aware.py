@@ -1,14 +1,14 @@
-"""A posterior that knows its noise, and how often intervals hold the parameter.
+"""A posterior that accounts for its noise, and the coverage of its intervals.
 
 The released statistic is a = A + n₁, b = B + n₂ with n ~ N(0, τ²I), A = Σx², B = Σxy. Given A,
 B ~ N(θA, σ_e²A), hence b ~ N(θA, v) with v = σ_e²A + τ². With θ ~ N(0, 1/λ) and A flat on A > 0
 
     p(θ | a, b) ∝ ∫ N(a | A, τ²) N(b | θA, v) N(θ | 0, 1/λ) dA,
 
-and for every A the integrand is a Gaussian in θ: precision λ + A²/v, mean (Ab/v) / that, weight
-N(a | A, τ²)·N(b | 0, v + A²/λ). So the posterior is a mixture over A, here on a grid: no Gaussian
-any more, but every number of it is a sum. The plain q is its part at A = a with τ = 0.
-Clipping is not part of the model: it moves A and B, and no noise law knows by how much.
+and for every A the integrand is a Gaussian in θ: precision λ + A²/v, mean (Ab/v)/precision, weight
+N(a | A, τ²)·N(b | 0, v + A²/λ). So the posterior is a mixture over A, here on a grid. It is not
+Gaussian, but its moments and probabilities are sums. The plain q is the component A = a with τ = 0.
+Clipping is not part of the model: it changes A and B by unknown amounts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Mixture(NamedTuple):
 def noise_aware(
     statistic: np.ndarray, noise_sd: np.ndarray, tau: float, prior_sd: float = PRIOR_SD
 ) -> Mixture:
-    """The mixture of each row (a, b), whose σ_e is `noise_sd` and whose noise has sd τ."""
+    """The mixture for each row (a, b), with σ_e = `noise_sd` and privacy noise of sd τ."""
     a, b = statistic[:, :1], statistic[:, 1:]
     low = np.maximum(a - REACH * tau, 0.0)
     high = np.maximum(a, 0.0) + REACH * tau
@@ -63,13 +63,13 @@ def noise_aware(
 def plain_q(
     statistic: np.ndarray, noise_sd: np.ndarray, prior_sd: float = PRIOR_SD
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and sd of the q that takes (a, b) for the sums themselves, proper where it is read."""
+    """Mean and sd of the q that treats (a, b) as the exact sums, made proper (`proper`)."""
     precision = np.maximum(statistic[:, 0], 0.0) / noise_sd**2 + prior_sd**-2
     return statistic[:, 1] / noise_sd**2 / precision, precision**-0.5
 
 
 def coverage(chance: np.ndarray, level: float) -> float:
-    """The share of cases whose central interval holds θ, from the posterior's P(θ' ≤ θ)."""
+    """The share of cases whose central interval contains θ, from the posterior's P(θ' ≤ θ)."""
     return float(np.mean(np.abs(chance - 0.5) <= level / 2))
 
 

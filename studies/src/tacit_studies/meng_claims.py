@@ -1,7 +1,8 @@
-"""What is claimed and what is true: ε from the accountants, and neighbours told apart in runs.
+"""Claimed and actual privacy: ε by the accountants, and lower bounds from simulated neighbours.
 
-The neighbours: a party whose data are extreme, so that its answer is C in every round, or the same
-party contributing nothing. The others hold x = 0. The attacker sees every round's release.
+The two neighbours differ in one party: its data are extreme, so that its answer is C in every
+round, or it contributes nothing. The other parties hold x = 0. The attacker sees every round's
+release.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def epsilon_of(
     accountant: Accountant = "pld",
     delta: float = DELTA,
 ) -> float | None:
-    """ε at δ of a run, add-or-remove-one of the form's unit; None for a form that has none."""
+    """ε at δ of a run, add-or-remove-one of the form's unit; None for a form without a valid ε."""
     if form.events is None:
         return None
     events = form.events(setting, parties, rounds)
@@ -70,11 +71,11 @@ def rounds_within(budget: float, noise: float, accountant: Accountant = "pld") -
 
 
 def told_apart(parties: int, rate: float, noise: float, rounds: int) -> float:
-    """μ of the best test of the neighbours under form (a), in closed form; √T/σ is what is claimed.
+    """μ of the best test between the neighbours under form (a), in closed form; the claim is √T/σ.
 
     The others' answers are −t_j, unclipped, so R_i = c_i + X_i with c_i = C or 0 and X a Gaussian
     process: X_i = N_i − α Σ_{k<i} (1 − α)^{i−1−k} N'_k, N' the others' noise. μ² = cᵀ cov(X)⁻¹ c. A
-    μ that is attained is a lower bound on what any valid accounting must tell.
+    μ that is attained is a lower bound on the μ of any valid accounting.
 
     >>> round(told_apart(20, 0.1, 5.0, 1), 12), round(told_apart(20, 0.1, 5.0, 100), 2)
     (0.2, 7.24)
@@ -89,7 +90,7 @@ def told_apart(parties: int, rate: float, noise: float, rounds: int) -> float:
 
 
 class Seen(NamedTuple):
-    """q after every round in as many runs, (runs, rounds, 2), with the party and without it."""
+    """q after every round of many runs, (runs, rounds, 2), with and without the party."""
 
     present: np.ndarray
     absent: np.ndarray
@@ -97,7 +98,7 @@ class Seen(NamedTuple):
 
 @partial(jax.jit, static_argnames=("step",))
 def _views(step: Step, noise: Noise, setting: Setting, present: Array) -> Array:
-    """In every round the first party's answer is beyond C, or nothing: s = t + answer."""
+    """Runs in which the first party's answer exceeds C in every round, or is 0: s = t + answer."""
     parties = noise.z.shape[-2]
     zero, prior = jnp.zeros((parties, 1)), natural_prior()
     blank = Problem(jnp.zeros((parties, 2)), jnp.ones(()), prior, zero, zero)
@@ -128,7 +129,7 @@ def views(
 def epsilon_at_least(
     present: np.ndarray, absent: np.ndarray, *, delta: float = DELTA, confidence: float = 0.999
 ) -> float:
-    """A lower bound on ε that holds with the confidence, from scores that one threshold divides.
+    """A lower bound on ε with the given confidence, from scores separated by one threshold.
 
     The threshold and the direction are chosen on the first half of the runs; on the second half
     Clopper-Pearson bounds of P(E | one) from below and P(E | other) from above, each at half the
@@ -167,7 +168,7 @@ def clipping_chance(
     parties: int, noise: float, *, records: int = 10, noise_sd: float = 2.0, rate: float = 0.1,
     clip: float = 5.0,
 ) -> tuple[float, float]:  # fmt: skip
-    """MEng 4.31 and 4.32: precision clipping at a party in the first round and at convergence.
+    """Probability of precision clipping in the first round and at convergence (MEng 4.31, 4.32).
 
     >>> [round(p, 4) for p in clipping_chance(20, 5.0)]
     [0.1855, 0.0]

@@ -22,18 +22,18 @@ SMALLEST = 1e-9
 
 
 class Made(NamedTuple):
-    """One figure done again: the picture, its numbers, and what of them the summary shows."""
+    """One repeated figure: the picture, its numbers, and its rows of the summary table."""
 
     picture: Picture
     figure: Figure
     columns: tuple[str, ...]
     rows: Sequence[Sequence[object]]
     summary: Sequence[tuple[str, str, float, float, float, float, float | None]]
-    """What, setting, 10th percentile, median, 90th, mean of KL; the median precision ratio."""
+    """Form, setting; 10th percentile, median, 90th and mean of KL; median precision ratio."""
 
 
 class Outcome(NamedTuple):
-    """Seeds under one setting: mean KL and mean precision ratio of the last ten rounds."""
+    """All seeds of one setting: mean KL and mean precision ratio of the last ten rounds."""
 
     label: str
     theta: np.ndarray
@@ -52,7 +52,7 @@ class Outcome(NamedTuple):
 
 
 def plot_sweep(found: Sequence[Outcome], axis: str, shown: Sequence[int]) -> Figure:
-    """The report's four panels: ratio and KL against θ, KL's percentiles and sd a setting."""
+    """The report's four panels: ratio and KL against θ, percentiles and sd of KL per setting."""
     figure = canvas(11.0, 7.4)
     (ratio, against), (percent, spread) = figure.subplots(2, 2)
     for number, index in enumerate(shown):
@@ -96,7 +96,7 @@ def draw_percentiles(axes: Axes, found: Sequence[Outcome], at: Sequence[float] |
 
 
 def plot_posteriors(cases: Sequence[tuple[str, np.ndarray, np.ndarray]]) -> Figure:
-    """Densities of q and of the exact posterior, a panel a case (label, q, exact)."""
+    """Densities of q and of the exact posterior, one panel per case (label, q, exact)."""
     figure = canvas(3.3 * min(len(cases), 4), 2.9 * -(-len(cases) // 4))
     panels = figure.subplots(-(-len(cases) // 4), min(len(cases), 4), squeeze=False).ravel()
     for axes, (label, q, exact) in zip(panels, cases, strict=False):
@@ -116,7 +116,7 @@ def plot_posteriors(cases: Sequence[tuple[str, np.ndarray, np.ndarray]]) -> Figu
 def plot_curves(
     cases: Sequence[tuple[str, np.ndarray, np.ndarray]], mark: float | None = None
 ) -> Figure:
-    """η₁ and η₂ against rounds, dashed the exact values: a column a case (label, q, exact)."""
+    """η₁ and η₂ against rounds, exact values dashed: one column per case (label, q, exact)."""
     figure = canvas(3.6 * len(cases), 5.2)
     panels = figure.subplots(2, len(cases), squeeze=False, sharex="col")
     for column, (label, q, exact) in enumerate(cases):
@@ -139,7 +139,7 @@ def plot_lines(
     log_y: bool = True,
     log_x: bool = False,
 ) -> Figure:
-    """Panels of lines: (title, x label, y label, label → x and y); a label ending in * is dots."""
+    """Panels of lines: (title, x label, y label, label → x and y); * ends labels of dots."""
     figure = canvas(4.6 * len(panels), 3.9)
     for axes, (name, x_label, y_label, lines) in zip(
         figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
@@ -160,7 +160,7 @@ def plot_lines(
 
 
 def plot_robustness(panels: Sequence[tuple[str, Sequence[float], Sequence[Outcome]]]) -> Figure:
-    """KL's percentiles against a number: a panel a number (label, where, outcomes)."""
+    """Percentiles of KL against a number: one panel per (label, values, outcomes)."""
     figure = canvas(5.2 * len(panels), 4.0)
     for axes, (label, at, found) in zip(
         figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
@@ -174,7 +174,7 @@ def plot_robustness(panels: Sequence[tuple[str, Sequence[float], Sequence[Outcom
 
 
 def plot_comparison(found: Sequence[tuple[str, np.ndarray]]) -> Figure:
-    """KL of every seed, a row a method: 10th to 90th percentile, median as a dot."""
+    """KL over seeds, one row per method: 10th to 90th percentile, median as a dot."""
     figure = canvas(9.0, 0.42 * len(found) + 1.4)
     axes = figure.subplots()
     plain(axes)
@@ -185,5 +185,5 @@ def plot_comparison(found: Sequence[tuple[str, np.ndarray]]) -> Figure:
     axes.set_yticks(range(len(found)), [label for label, _ in found], fontsize=8)
     axes.invert_yaxis()
     axes.set_xscale("log")
-    axes.set_xlabel("KL(q ‖ exact), nats: 10th to 90th percentile, dot the median")
+    axes.set_xlabel("KL(q ‖ exact), nats: 10th to 90th percentile; dot: median")
     return figure

@@ -1,16 +1,16 @@
 """Forms of the report's dataset-level algorithm (Alg. 3): the unit is a party.
 
-Every party's answer is Δ_m = s_m − t_m, s_m its statistic, t_m its factor (MEng 4.29). A neighbour
-has the same parties, but one of them contributes nothing and adds its share of the noise all the
-same: add-or-remove-one with a public number of parties M. R is what a round releases,
+Every party's answer is Δ_m = s_m − t_m, with s_m its statistic and t_m its factor (MEng 4.29). A
+neighbour has the same parties, but one of them contributes nothing and still adds its share of the
+noise: add-or-remove-one with a public number of parties M. A round releases
 R = Σ clip(Δ_m, C) + σC·N(0, I), and α·R is applied.
 
-What a form needs for its ε: given the rounds before, R may differ between neighbours by no more
-than the sensitivity. Where a factor keeps a share of the noise, the next answers take that share
-back, all parties' together; and what they take back is R minus the answers, party m's among them.
-So the noise of the earlier rounds no longer hides party m, and the sensitivity grows from round to
-round: the published accounting (σ a round, whatever was before) holds for the forms whose factors
-keep no noise, and for no other.
+For a valid ε, given the earlier rounds, R must differ between neighbours by no more than the
+sensitivity. If a factor keeps a share of the noise, the next answers subtract that share, summed
+over all parties. This sum is R minus the answers, which include party m's answer. The noise of the
+earlier rounds then no longer hides party m, and the sensitivity grows from round to round. The
+published accounting (noise σ in every round, independent of earlier rounds) is therefore valid only
+for forms whose factors keep no noise.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ Events = Callable[[Setting, int, int], list[GaussianEvent]]
 def roll_back(state: State, problem: Problem, setting: Setting, noise: Noise) -> State:
     """(a) Alg. 3 corrected: t_m += α(clip(Δ_m, C) + σC·z_m/√M), q += their sum, or nothing.
 
-    The server rejects a round after which q were improper, and every factor is what it was.
-    Sensitivity: C a message, whose own noise is σC/√M; ε is that of the messages. That of their sum
-    with noise σC, which the report claims, does not hold: the shares are in the factors. Valid with
-    the ε of the messages, and then nobody has to be trusted.
+    The server rejects a round that would make q improper; the factors then do not change.
+    Sensitivity: C per message, with noise σC/√M. The form is valid with the ε of the messages, and
+    then needs no trusted party. The ε of their sum with noise σC, which the report claims, is not
+    valid, because the factors keep the shares of the noise.
     """
     spread = setting.noise * setting.clip / math.sqrt(len(state.t))
     update = setting.rate * (
@@ -51,12 +51,12 @@ def roll_back(state: State, problem: Problem, setting: Setting, noise: Noise) ->
 
 
 def log_precision(state: State, problem: Problem, setting: Setting, noise: Noise) -> State:
-    """(b) Clip and noise in the public q's own scale: the change of log η₁, and of μ in sds.
+    """(b) Clip and noise on the scale of the public q: the change of log η₁, and of μ in sds.
 
-    h_m = (Δ₁/η₁, (Δ₂ − μΔ₁)/√η₁), which is A⁻¹Δ_m for a matrix A that q, public, gives; R = Σ
-    clip(h_m, C) + σC·z. With x = αR₁: η₁ ← η₁·(1 + x), or η₁·eˣ if x < 0, and μ ← μ + αR₂/(√η₁ ·
-    that factor): log η₁ moves by log(1 + x) or x, so that q is always proper, and for x ≥ 0 this is
-    η += αA·R to the last term. t_m += αA·clip(h_m, C), without noise.
+    h_m = (Δ₁/η₁, (Δ₂ − μΔ₁)/√η₁), which is A⁻¹Δ_m for a matrix A that the public q
+    determines; R = Σ clip(h_m, C) + σC·z. With x = αR₁ and f = 1 + x, or f = eˣ if x < 0: η₁ ← η₁·f
+    and μ ← μ + αR₂/(√η₁·f). q is always proper, and for x ≥ 0 this equals η += αA·R.
+    t_m += αA·clip(h_m, C), without noise.
     Sensitivity C: given the earlier rounds, A and the other parties' h are fixed. Valid.
     """
     precision, mean = state.q[0], state.q[1] / state.q[0]
@@ -77,11 +77,11 @@ def log_precision(state: State, problem: Problem, setting: Setting, noise: Noise
 
 
 def server_factor(state: State, problem: Problem, setting: Setting, noise: Noise) -> State:
-    """(c) t_m += α·clip(Δ_m, C); the noise stays in a factor of the server's own.
+    """(c) t_m += α·clip(Δ_m, C); the noise stays in a separate factor of the server.
 
-    q += α(Σ clip(Δ_m, C) + σC·z), rejected and rolled back if it were improper. Sensitivity C:
-    factors are functions of their party's data and of the public rejections. Valid. Nothing takes
-    the noise back: after T rounds it is ασC√T in either parameter.
+    q += α(Σ clip(Δ_m, C) + σC·z), rejected and rolled back if this is improper. Sensitivity C:
+    factors are functions of their party's data and of the public rejections. Valid. No later answer
+    subtracts the noise: after T rounds its sd is ασC√T in either parameter.
     """
     answer = clipped(problem.statistic - state.t, setting.clip)
     total = answer.sum(axis=0) + _central(noise, setting)
@@ -90,11 +90,11 @@ def server_factor(state: State, problem: Problem, setting: Setting, noise: Noise
 
 
 def server_side(state: State, problem: Problem, setting: Setting, noise: Noise) -> State:
-    """(d) A trusted server gets Δ_m exactly, clips, noises and gives each factor 1/M of the noise.
+    """(d) A trusted server gets exact Δ_m, clips, adds noise and puts 1/M of it in each factor.
 
-    t_m += α(clip(Δ_m, C) + σC·z/M). Sensitivity C in the first round and more in each that follows
-    (`feedback_sensitivity`). Valid with the ε of these, not with the one of C a round. With the
-    noise left out of the factors it is (c) with another party that adds it.
+    t_m += α(clip(Δ_m, C) + σC·z/M). The sensitivity is C in the first round and larger in each
+    later round (`feedback_sensitivity`). Valid with the ε of these sensitivities, not of C in every
+    round. Without the noise in the factors this is (c) with another party that adds the noise.
     """
     answer = clipped(problem.statistic - state.t, setting.clip)
     update = setting.rate * (answer + _central(noise, setting) / len(state.t))
@@ -102,11 +102,11 @@ def server_side(state: State, problem: Problem, setting: Setting, noise: Noise) 
 
 
 def random_subset(state: State, problem: Problem, setting: Setting, noise: Noise) -> State:
-    """(e) As (c), each party taking part in a round with probability `share`, which nobody sees.
+    """(e) As (c), but each party secretly takes part in a round with probability `share`.
 
-    Independent coins and not exactly k parties, because that is what the accountant bounds.
-    Sensitivity C, Poisson-sampled at `share`; all parties add their share of the noise. Valid: the
-    other parties' coins may be known, and party m's mix rounds that are each bounded.
+    Parties take part independently, not exactly k of them, because the accountant bounds this
+    case. Sensitivity C, Poisson-sampled at `share`; all parties add their share of the noise.
+    Valid even if it is known which other parties take part.
     """
     taking = (noise.u < setting.share)[:, None]
     answer = jnp.where(taking, clipped(problem.statistic - state.t, setting.clip), 0.0)
@@ -116,11 +116,11 @@ def random_subset(state: State, problem: Problem, setting: Setting, noise: Noise
 
 
 def equal_parts(state: State, problem: Problem, setting: Setting, noise: Noise) -> State:
-    """(g) As (a), but every factor is an equal part of what was released: t_m = (q − prior)/M.
+    """(g) As (a), but every factor is an equal part of the release: t_m = (q − prior)/M.
 
-    The library's form "roll-back". Sensitivity C: given q, which is public, the parties' answers
-    depend on nothing that others have not seen. Valid. The noise is taken back, as q is; but a
-    party's own part is not its share, and a clip smaller than the difference biases q.
+    The library's form "roll-back". Sensitivity C: given the public q, a party's answer
+    depends only on its own data. Valid. Later answers subtract the noise, because it is in q. But a
+    party's factor is not its true share, and a clip smaller than the difference biases q.
     """
     factor = (state.q - problem.prior) / len(state.t)
     total = clipped(problem.statistic - factor, setting.clip).sum(axis=0) + _central(noise, setting)
@@ -130,7 +130,7 @@ def equal_parts(state: State, problem: Problem, setting: Setting, noise: Noise) 
 
 
 def even(state: State, problem: Problem, setting: Setting, noise: Noise) -> State:
-    """(h) As (g), clipped as a score and a precision, and a precision that has a floor.
+    """(h) As (g), with score and precision clipped together, and a floor for the precision.
 
     The library's form "even": h_m = (Δ₂ − μΔ₁, κΔ₁), κ = 0.2; η₁ ← max(η₁ + αR₁/κ, floor), where
     the floor is the prior's η₁ or 1.5 sd of the noise that damping leaves in it; μ ← μ + αR₂/η₁.
@@ -178,13 +178,13 @@ def _unless_improper(state: State, q: Array, t: Array) -> State:
 
 
 def feedback_sensitivity(clip: float, rate: float, parties: int, rounds: int) -> list[float]:
-    """How far a round's sum can move if every factor keeps a known part of the noise of its own.
+    """Sensitivity of each round's sum if every factor keeps a known part of the noise.
 
-    Let d_j be how far party j's factor is apart under the two neighbours once the same R were seen,
-    and p_j how far its answer is, e = |R's mean apart| ≤ C + Σ|p_j|. clip is a projection on a
-    ball, so ⟨p, d⟩ ≥ |p|², hence |d − αp|² ≤ |d|² − α(2 − α)|p|²; the noise inferred differs by e,
-    and Σ|d'| ≤ Σ|d − αp| + αe. Maximised over |p| this is Σ|d'| ≤ Σ|d|/√(1 − α/2) + αC; and no
-    answer moves by more than 2C.
+    Let d_j be the difference of party j's factor between the two neighbours, given the same R, and
+    p_j the difference of its answer. The mean of R differs by e ≤ C + Σ|p_j|. clip is a projection
+    on a ball, so ⟨p, d⟩ ≥ |p|², hence |d − αp|² ≤ |d|² − α(2 − α)|p|². The inferred noise differs
+    by e, so Σ|d'| ≤ Σ|d − αp| + αe. Maximised over |p|, this is Σ|d'| ≤ Σ|d|/√(1 − α/2) + αC. No
+    answer changes by more than 2C.
 
     >>> [round(e, 3) for e in feedback_sensitivity(1.0, 0.1, 20, 3)]
     [1.0, 1.1, 1.203]
@@ -216,7 +216,7 @@ def _of_feedback(setting: Setting, parties: int, rounds: int) -> list[GaussianEv
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """A form of the algorithm, and what its releases cost; no `events`: it has no ε."""
+    """A form of the algorithm and the events of its releases; without `events` it has no ε."""
 
     name: str
     label: str
@@ -229,7 +229,7 @@ class Form:
 
     @property
     def valid(self) -> bool:
-        """Whether an ε can be told."""
+        """True if the form has an ε."""
         return self.events is not None
 
 
@@ -242,7 +242,7 @@ DATASET_FORMS: dict[str, Form] = {
             label="(a) reject and roll back",
             step=roll_back,
             unit="party",
-            sensitivity="C, noise σC/√M a message",
+            sensitivity="C, noise σC/√M per message",
             trust="nobody",
             events=_of_messages,
         ),

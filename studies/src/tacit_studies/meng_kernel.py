@@ -1,7 +1,7 @@
 """The one-parameter regression y = θx + e of the MEng report as one compiled simulation.
 
-q, the parties' factors and the parties' clipped answers are arrays; a round is one step of a
-`lax.scan`, seeds and settings are axes of a `vmap`. Parameters are natural ones: η₁ the precision,
+q, the parties' factors and their clipped answers are arrays. A round is one step of a `lax.scan`;
+seeds and settings are axes of a `vmap`. Parameters are natural parameters: η₁ the precision,
 η₂ precision times mean (MEng 4.4). A form of the algorithm is a pure function of a round's state
 and its noise; the forms are in meng_forms.py (unit: party) and meng_records.py (unit: record).
 """
@@ -24,7 +24,7 @@ NOISE_RANGE = (0.5, 2.0)
 
 
 class Records(NamedTuple):
-    """What the parties hold: x and y of (parties, records), with θ and σ_e that made them."""
+    """The parties' records x and y, (parties, records), with the θ and σ_e that generated them."""
 
     theta: Array
     noise_sd: Array
@@ -33,7 +33,7 @@ class Records(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What a form may use of the records: a statistic a party, and the parties' own records."""
+    """Inputs of a form: one statistic per party, and the parties' records."""
 
     statistic: Array
     """(parties, 2): (Σx², Σxy)/σ_e², of all records or of clipped ones."""
@@ -49,20 +49,20 @@ class Setting(NamedTuple):
 
     clip: Any = 5.0
     rate: Any = 0.1
-    """α, the share of an update that is applied: of signal and noise alike."""
+    """α, the share of an update (signal and noise) that is applied."""
     noise: Any = 5.0
-    """σ, the sum's noise in clips."""
+    """σ, the noise sd of the sum divided by the clip."""
     share: Any = 1.0
     """The probability that a party takes part in a round, or a record in a step."""
     step: Any = 1e-5
-    """DP-SGD's step on the mean; the one on the log-variance is `ratio` times it."""
+    """DP-SGD's step size for the mean; for the log-variance it is `ratio` times as large."""
     ratio: Any = 5.0
     local: Any = 50
-    """DP-SGD's steps at a party between two exchanges."""
+    """Number of DP-SGD steps at a party between two exchanges."""
 
 
 class State(NamedTuple):
-    """q and the factors after a round; `count` adds up rejections or truncations."""
+    """q and the factors after a round; `count` is the number of rejections or truncations."""
 
     q: Array
     t: Array
@@ -80,12 +80,12 @@ Step = Callable[[State, Problem, Setting, Noise], State]
 
 
 class Trace(NamedTuple):
-    """q after every round, (settings, seeds, rounds, 2), and what was counted until then."""
+    """q after every round, (settings, seeds, rounds, 2), and `count` up to that round."""
 
     q: Array
     count: Array
     t: Array
-    """The factors in the end, (settings, seeds, parties, 2)."""
+    """The final factors, (settings, seeds, parties, 2)."""
 
 
 def make_records(
@@ -99,10 +99,10 @@ def make_records(
     prior_sd: float = PRIOR_SD,
     uniform: bool = False,
 ) -> Records:
-    """Records of as many seeds: θ from the prior or given, x ~ N(0, 1), or uniform of variance 1.
+    """Records for `seeds` seeds: θ from the prior or given, x ~ N(0, 1) or uniform of variance 1.
 
-    `noise_sd` is σ_e, or the range that it is drawn from. Seed k of a longer list has the same
-    records as in a shorter one.
+    `noise_sd` is σ_e, or the range from which it is drawn. Seed k has the same records for any
+    number of seeds.
     """
     low, high = noise_sd if isinstance(noise_sd, tuple) else (noise_sd, noise_sd)
     numbers = jnp.array([low, high, prior_sd, 0.0 if theta is None else theta])
@@ -132,7 +132,7 @@ def _made(
 
 
 def noise_keys(seed: int, seeds: int) -> Array:
-    """Keys of the privacy noise, none of which the records use."""
+    """Keys of the privacy noise; the records use other keys."""
     return _keys(seed, seeds, 1)
 
 
@@ -147,7 +147,7 @@ def natural_prior(prior_sd: float = PRIOR_SD) -> Array:
 
 
 def clipped(vectors: Array, bound: Any) -> Array:
-    """Vectors along the last axis, scaled down to norm `bound` where they are longer."""
+    """Vectors along the last axis; longer ones are scaled down to norm `bound`."""
     norm = jnp.sqrt(jnp.sum(vectors**2, axis=-1, keepdims=True))
     return vectors / jnp.maximum(1.0, norm / bound)
 
@@ -159,7 +159,7 @@ def whole_statistics(records: Records, setting: Setting, prior: Array) -> Proble
 
 
 def record_statistics(records: Records, setting: Setting, prior: Array) -> Problem:
-    """The same with every record's (x², xy) clipped to norm C: the sums in MEng 4.20–4.22."""
+    """As `whole_statistics`, with every record's (x², xy) clipped to norm C (MEng 4.20–4.22)."""
     return _problem(records, setting.clip, prior)
 
 
@@ -170,7 +170,7 @@ def _problem(records: Records, bound: Any, prior: Array) -> Problem:
 
 
 def draw_round(key: Array, parties: int, records: int, local: int) -> Noise:
-    """A round's noise: two normals and a uniform a party; with local steps, for each of them."""
+    """A round's noise: two normals and one uniform per party, and per local step if any."""
     a, b = jax.random.split(key)
     if local:
         shape = (local, parties)
@@ -179,12 +179,12 @@ def draw_round(key: Array, parties: int, records: int, local: int) -> Noise:
 
 
 def start(problem: Problem) -> State:
-    """q the prior, every factor 1."""
+    """The initial state: q is the prior, every factor is 1."""
     return State(problem.prior, jnp.zeros_like(problem.statistic), jnp.zeros(()))
 
 
 def draw_rounds(keys: Array, *, parties: int, rounds: int, constant: bool = False) -> Noise:
-    """The noise of all rounds, (seeds, rounds, …); the first round's throughout if constant."""
+    """The noise of all rounds, (seeds, rounds, …); if `constant`, the first round's is repeated."""
     if not constant:
         return _drawn(keys, parties=parties, rounds=rounds)
     once = _drawn(keys, parties=parties, rounds=1)
@@ -213,11 +213,11 @@ def simulate(
     constant: bool = False,
     begin: tuple[Array, Array] | None = None,
 ) -> Trace:
-    """All rounds of all seeds under all settings; every field of `settings` has their axis.
+    """All rounds of all seeds under all settings; every field of `settings` has the settings' axis.
 
-    The settings share the seeds' noise. `constant`: the first round's noise in all rounds, which is
-    what one release used again and again gives. `begin`: q and factors to go on from, with the
-    axes of settings and seeds. With `local` steps the noise is drawn round by round: it is large.
+    The settings share the seeds' noise. `constant`: the first round's noise in all rounds, as if
+    one release were reused. `begin`: q and factors to continue from, with the axes of settings and
+    seeds. With `local` steps the noise is drawn round by round, because it is large.
     """
     parties = records.x.shape[1]
     drawn = None
@@ -265,12 +265,12 @@ def _simulate(
 
 
 def settings_of(*each: Setting) -> Setting:
-    """Settings side by side as one, with an axis."""
+    """Several settings as one `Setting` with an axis."""
     return Setting(*(jnp.asarray(column, float) for column in zip(*each, strict=True)))
 
 
 def summarised(records: Records) -> Records:
-    """One record a party with the same Σx² and Σxy, which is all that the dataset level uses."""
+    """One record per party with the same Σx² and Σxy; the dataset level uses only these sums."""
     x, y = np.asarray(records.x), np.asarray(records.y)
     root = np.sqrt(np.sum(x**2, axis=-1, keepdims=True))
     product = np.sum(x * y, axis=-1, keepdims=True)
@@ -278,7 +278,7 @@ def summarised(records: Records) -> Records:
 
 
 def padded(settings: Sequence[Setting]) -> Setting:
-    """The settings side by side, the last repeated up to a dozen: one compilation serves them."""
+    """The settings with an axis of a fixed length (the last is repeated), for one compilation."""
     few = list(settings)
     return settings_of(*few, *[few[-1]] * (-len(few) % DOZEN))
 
@@ -291,10 +291,10 @@ def exact_posterior(records: Records, prior: Array) -> np.ndarray:
 
 
 def proper(q: Any, least: float = PRIOR_SD**-2) -> np.ndarray:
-    """q as it is used: a precision below the prior's is taken for the prior's.
+    """A proper q: a precision below that of the prior is replaced by the prior's.
 
-    A posterior knows at least as much as the prior. It is done to the q that is read, never to the
-    statistic that is kept, which stays unbiased.
+    A posterior has at least the precision of the prior. Only the q that is read is changed, never
+    the stored statistic, which stays unbiased.
     """
     q = np.asarray(q)
     return np.stack([np.maximum(q[..., 0], least), q[..., 1]], axis=-1)

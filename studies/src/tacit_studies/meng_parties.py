@@ -41,7 +41,7 @@ from tacit_studies.page import Picture
 
 GRID = [(c, a) for c in (1.0, 5.0, 20.0, 50.0) for a in (0.05, 0.1, 0.5)]
 OWN_CLIP = 0.1
-"""The log-precision form's clip: a share of the precision, or of the posterior sd."""
+"""Clip of the log-precision form, as a share of the precision or of the posterior sd."""
 CURVE = ("case", "round", "eta_1", "eta_2", "exact_1", "exact_2")
 
 
@@ -67,7 +67,7 @@ def _made(number: int, caption: str, figure, columns, rows, summary=()) -> Made:
 
 
 def figure_8(context: Context) -> Made:
-    """KL and precision over clips and learning rates, published form beside valid ones."""
+    """KL and precision over clips and learning rates, for the published and the valid forms."""
     records = make_records(context.seed, context.seeds)
     keys = noise_keys(context.seed, context.seeds)
     rows, summary, drawn = [], [], []
@@ -94,7 +94,7 @@ def figure_8(context: Context) -> Made:
 
 
 def figure_9(context: Context) -> Made:
-    """Typical posteriors at C = 5, α = 0.1; below them the log-precision form's."""
+    """Typical posteriors at C = 5, α = 0.1, and those of the log-precision form below them."""
     records = make_records(context.seed, context.seeds)
     keys = noise_keys(context.seed, context.seeds)
     cases, rows = [], []
@@ -107,14 +107,14 @@ def figure_9(context: Context) -> Made:
         cases += made[0]
         rows += made[1]
     caption = (
-        "Posteriors of the first four seeds: above the published form with C = 5, below the valid "
+        "Posteriors of the first four seeds. Top: the published form with C = 5; bottom: the valid "
         f"log-precision form with C = {OWN_CLIP:g} at ε = 10; α = 0.1, σ = 5."
     )
     return _made(9, caption, plot_posteriors(cases), POSTERIOR, rows)
 
 
 def figure_10(context: Context) -> Made:
-    """Without noise, a thousand rounds: nothing is biased, small clips are only late."""
+    """A thousand rounds without noise: there is no bias, and small clips only converge later."""
     rounds = 300 if context.quick else 1000
     records = make_records(context.seed, context.seeds)
     keys = noise_keys(context.seed, context.seeds)
@@ -156,12 +156,12 @@ def figure_11(context: Context) -> Made:
 
 
 def figure_12(context: Context) -> Made:
-    """Training curves that do not: too small, too large."""
+    """Training curves that end badly: the clip is too small or too large."""
     return _curves(context, 12, [(1.0, 0.05), (5.0, 0.05), (50.0, 0.5)], worst=True)
 
 
 def figure_13(context: Context) -> Made:
-    """Number of parties and of records a party."""
+    """Number of parties and of records per party."""
     parties = (5, 20) if context.quick else (5, 10, 20, 40)
     numbers = (10, 90) if context.quick else (10, 30, 50, 70, 90)
     rows, summary, panels = [], [], []
@@ -180,14 +180,14 @@ def figure_13(context: Context) -> Made:
             if name == "published_invalid":
                 panels.append((axis, values, found))
     caption = (
-        "Robustness of the published form in the number of parties M and of records a party ρ; "
+        "Robustness of the published form to the number of parties M and of records per party ρ; "
         f"C = ρ/2, α = 0.1, σ = 5. The CSV has form (b) with C = {OWN_CLIP:g} whatever M and ρ."
     )
     return _made(13, caption, plot_robustness(panels), SWEEP, rows, summary)
 
 
 def figure_14(context: Context) -> Made:
-    """Typical posteriors for 10 and 90 records a party."""
+    """Typical posteriors for 10 and 90 records per party."""
     keys = noise_keys(context.seed, context.seeds)
     cases, rows = [], []
     for number in (10, 90):
@@ -204,9 +204,9 @@ def figure_14(context: Context) -> Made:
 def clipping_rates(
     seed: int, seeds: int, *, parties: int, records: int, clip: float = 5.0, rounds: int = 100
 ) -> tuple[float, float]:
-    """How often the published form truncates a party's precision: in round 1, and in the end.
+    """How often the published form truncates a party's precision: in round 1, and at the end.
 
-    σ_e = 2, σ = 5, α = 0.1 as in the report's figure; θ = 0, so that Δη₂ is next to nothing. The
+    σ_e = 2, σ = 5, α = 0.1 as in the report's figure; θ = 0, so that Δη₂ is negligible. The
     second number is over the last half of the rounds.
     """
     made = make_records(seed, seeds, parties=parties, records=records, theta=0.0, noise_sd=2.0)
@@ -251,7 +251,7 @@ def figure_15(context: Context) -> Made:
 
 
 def figure_16(context: Context) -> Made:
-    """A run without precision clipping, beyond the budget, and the same in the valid forms."""
+    """A run without precision clipping beyond the budget, and the same run in the valid forms."""
     rounds = 300
     records = make_records(context.seed, context.seeds, theta=2.0, noise_sd=2.0)
     keys = noise_keys(context.seed, context.seeds)

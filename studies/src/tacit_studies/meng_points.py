@@ -47,7 +47,7 @@ POSTERIOR = ("case", "theta", "q_precision", "q_mean", "exact_precision", "exact
 
 
 class Context(NamedTuple):
-    """What a figure is made of: the seed, how many seeds, and whether to be quick."""
+    """Inputs of a figure: the first seed, the number of seeds, and `quick`."""
 
     seed: int
     seeds: int
@@ -55,7 +55,7 @@ class Context(NamedTuple):
 
 
 def budget_rounds() -> int:
-    """Rounds at ε ≤ 10 as the report counts them (σ = 5 a round), by the tight accountant."""
+    """Rounds at ε ≤ 10 if accounted as in the report (σ = 5 per round), by the tight accountant."""
     return rounds_within(BUDGET, SIGMA)
 
 
@@ -80,7 +80,7 @@ def record_runs(
 
 
 def outcomes(q: Array, records: Records, labels: list[str]) -> list[Outcome]:
-    """KL and precision ratio, the mean over the last ten rounds, of (settings, seeds, rounds)."""
+    """KL and precision ratio of q (settings, seeds, rounds), averaged over the last ten rounds."""
     exact = exact_posterior(records, natural_prior())[:, None, :]
     last = np.asarray(q)[:, :, -LAST:]
     kl = divergence(proper(last), exact).mean(axis=-1)
@@ -125,13 +125,13 @@ def figure_1(context: Context) -> Made:
             "median": (at, np.median(kl, axis=0)),
             "90th percentile": (at, np.percentile(kl, 90, axis=0)),
         }),
-        ("ε, δ = 1e−5, unit a record", "Round", "ε", {"PLD": (shown, spent)}),
+        ("ε, δ = 1e−5, unit: record", "Round", "ε", {"PLD": (shown, spent)}),
     ])  # fmt: skip
     middle = np.median(kl, axis=0)
     rows = [(int(r), float(middle[r - 1]), float(e)) for r, e in zip(shown, spent, strict=True)]
     caption = (
         "Figure 4.1. DP-SGD on mean and log-variance, 5 parties of 10 records, C = 10, σ = 1, "
-        "batches of one record in expectation, 50 local steps a round; θ = 2, σ_e = 0.5."
+        "batches of one record in expectation, 50 local steps per round; θ = 2, σ_e = 0.5."
     )
     found = outcomes(q[None], records, [f"ε = {spent[-1]:.0f} after {rounds} rounds"])
     return Made(
@@ -163,7 +163,7 @@ def figure_2(context: Context) -> Made:
 
 
 def figure_3(context: Context) -> Made:
-    """Bias of the tilted posterior when its natural parameters are estimated without bias."""
+    """Bias of the tilted posterior if its natural parameters are estimated without bias."""
     draws = 2_000 if context.quick else 10_000
     x = np.linspace(-1, 1, 10)
     z = np.asarray(jax.random.normal(jax.random.key(context.seed), (draws, 2)))
@@ -223,7 +223,7 @@ def _sweep(context: Context, number: int, noise: float) -> Made:
     caption = (
         f"Figure 4.{number}. Clipped analytic statistics{'' if noise else ' without noise'}, the "
         f"published truncation, {budget_rounds()} rounds, σ = {noise:g}, α = 0.1, 20 parties of 10 "
-        "records, σ_e = 0.5. The CSV has the unbiased form too."
+        "records, σ_e = 0.5. The CSV also has the unbiased form."
     )
     figure = plot_sweep(drawn, "clip", (0, 3, 4, 6))
     return Made(Picture(f"figure-4.{number}.png", caption), figure, SWEEP, rows, summary)
@@ -242,7 +242,7 @@ def figure_6(context: Context) -> Made:
 def posterior_cases(
     q: Array, records: Records, label: str, chosen: list[int]
 ) -> tuple[list[tuple[str, np.ndarray, np.ndarray]], list[tuple[object, ...]]]:
-    """Mean parameters of the last ten rounds beside the exact ones, for some seeds."""
+    """Mean parameters of the last ten rounds and the exact ones, for some seeds."""
     exact = exact_posterior(records, natural_prior())
     mean = proper(np.asarray(q)[:, -LAST:].mean(axis=1))
     cases, rows = [], []

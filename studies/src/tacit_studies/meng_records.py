@@ -1,7 +1,7 @@
 """Forms of the report's datapoint-level algorithm: the unit is a record, added or removed.
 
-A party's message protects its own records, so nobody is trusted and a factor may keep its noise:
-the factor is a function of the party's own messages, and each record is in one party.
+A party's message protects its own records, so no other party is trusted. A factor may keep its
+noise: it is a function of the party's own messages, and each record is at one party.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from tacit_studies.meng_forms import Form
 from tacit_studies.meng_kernel import Array, Noise, Problem, Setting, State, clipped
 
 LARGEST_MOVE = 0.5
-"""A step of DP-SGD moves the log-variance by no more (the report's gradient threshold)."""
+"""Largest change of the log-variance in one DP-SGD step (the report's gradient threshold)."""
 
 
 def _noisy(problem: Problem, setting: Setting, noise: Noise) -> Array:
-    """(Σ clip((x², xy), C) + σC·z)/σ_e²; the problem's statistic is the clipped one."""
+    """(Σ clip((x², xy), C) + σC·z)/σ_e²; the problem's statistic is clipped."""
     return problem.statistic + problem.scale * setting.noise * setting.clip * noise.z
 
 
@@ -30,8 +30,8 @@ def _towards(state: State, setting: Setting, statistic: Array, count: Array) -> 
 def truncated_statistics(state: State, problem: Problem, setting: Setting, noise: Noise) -> State:
     """MEng 4.20–4.23: t_m += α(s̃_m − t_m), s̃_m1 = max{0, Σ clip(x²) + σC·z₁}/σ_e².
 
-    Sensitivity C: a record is in one sum, with norm ≤ C. Valid: max is done to what is private
-    already. It biases the precision upwards (4.26). `count` is the number of truncations.
+    Sensitivity C: a record is in one sum, with norm ≤ C. Valid: max is applied to
+    private numbers. It biases the precision upwards (4.26). `count` is the number of truncations.
     """
     found = _noisy(problem, setting, noise)
     cut = found[:, 0] < 0
@@ -40,7 +40,7 @@ def truncated_statistics(state: State, problem: Problem, setting: Setting, noise
 
 
 def raw_statistics(state: State, problem: Problem, setting: Setting, noise: Noise) -> State:
-    """The same without max: unbiased; q is made proper where it is read (`proper`), not before.
+    """The same without max, hence unbiased. `proper` makes q proper only when it is read.
 
     Sensitivity C. Valid.
     """
@@ -48,9 +48,9 @@ def raw_statistics(state: State, problem: Problem, setting: Setting, noise: Nois
 
 
 def fixed_likelihood(state: State, problem: Problem, setting: Setting, noise: Noise) -> State:
-    """MEng §5.1: the statistic is released once and every exact update after that is free.
+    """MEng §5.1: the statistic is released once; all later updates use it at no further cost.
 
-    t_m += α(s̃_m − t_m) with one s̃_m in all rounds: the noise that comes in is the first round's
+    t_m += α(s̃_m − t_m) with one s̃_m in all rounds: the noise is that of the first round
     (`simulate(constant=True)`). Sensitivity C, one release. Valid.
     """
     return _towards(state, setting, _noisy(problem, setting, noise), jnp.zeros(()))
@@ -59,11 +59,11 @@ def fixed_likelihood(state: State, problem: Problem, setting: Setting, noise: No
 def noisy_gradient(
     at: Array, problem: Problem, setting: Setting, noise: tuple[Array, Array], cavity: Array
 ) -> Array:
-    """∂F/∂(μ, ln σ²) of every party (MEng 4.16–4.19), the likelihood's part clipped and noised.
+    """∂F/∂(μ, ln σ²) of every party (MEng 4.16–4.19), with a clipped and noisy likelihood part.
 
     A record's part is (−(x²μ − xy), −x²σ²/2)/σ_e², clipped to C; the batch's sum gets σC·z and is
-    divided by the sampling probability. The part of the cavity N(c₂/c₁, 1/c₁), no record's, is
-    added after: (c₂ − c₁μ, ½ − c₁σ²/2).
+    divided by the sampling probability. The part of the cavity N(c₂/c₁, 1/c₁), which depends on no
+    record, is added afterwards: (c₂ − c₁μ, ½ − c₁σ²/2).
     """
     mean, variance = at[:, 0, None], jnp.exp(at[:, 1, None])
     parts = jnp.stack(
@@ -82,8 +82,8 @@ def noisy_gradient(
 def dpsgd(state: State, problem: Problem, setting: Setting, noise: Noise) -> State:
     """MEng §4.2.1: every party takes steps of DP-SGD on (μ, ln σ²) from q; then t_m += (q_m − q)/M.
 
-    The sum of the CLIPPED gradients is taken (Alg. 1 line 8 corrected). Sensitivity C a step,
-    Poisson-sampled at `share`. Valid. q stays proper: it becomes the parties' mean.
+    It uses the sum of the CLIPPED gradients (Alg. 1 line 8 corrected). Sensitivity C per step,
+    Poisson-sampled at `share`. Valid. q stays proper, because it is the mean of the parties' q_m.
     """
     parties = len(state.t)
     begin = jnp.array([state.q[1] / state.q[0], -jnp.log(state.q[0])])
@@ -155,7 +155,7 @@ RECORD_FORMS: dict[str, Form] = {
             label="DP-SGD",
             step=dpsgd,
             unit="record",
-            sensitivity="C a step, Poisson-sampled",
+            sensitivity="C per step, Poisson-sampled",
             trust="nobody",
             events=_of_steps,
         ),

@@ -51,7 +51,7 @@ FORMS: dict[str, Form] = {**DATASET_FORMS, **RECORD_FORMS}
 COVER_CLIP, COVER_RECORDS = 75.0, 50
 ATTACK = Setting(clip=1.0, rate=1.0, noise=8.0)
 ATTACK_ROUNDS, ATTACK_DELTA = 12, 1e-2
-"""Few rounds and the full step: where shares kept in factors are taken back at once."""
+"""Few rounds with full steps: the next answers subtract all noise in the factors."""
 
 
 def accounting_table() -> Table:
@@ -71,10 +71,10 @@ def accounting_table() -> Table:
         rows.append((form.label, form.unit, form.sensitivity, form.trust, *cells))
     note = (
         f"{rounds} rounds, σ = 5 and σ = 10, δ = 1e−5, add-or-remove-one; 20 parties, α = 0.1; (e) "
-        "with half of the parties a round; DP-SGD with 50 steps a round, each with a tenth of the "
-        f"records. σ = 5 accounted as the report does: {rounds_within(BUDGET, SIGMA)} rounds at "
-        f"ε ≤ 10 by PLD, {rounds_within(BUDGET, SIGMA, 'moments')} by moments; drawn at 10 and "
-        f"accounted so: {rounds_within(BUDGET, 2 * SIGMA)} and "
+        "with half of the parties per round; DP-SGD with 50 steps per round, each with a tenth of "
+        f"the records. σ = 5 accounted as in the report: {rounds_within(BUDGET, SIGMA)} rounds at "
+        f"ε ≤ 10 by PLD, {rounds_within(BUDGET, SIGMA, 'moments')} by moments. σ = 10: "
+        f"{rounds_within(BUDGET, 2 * SIGMA)} and "
         f"{rounds_within(BUDGET, 2 * SIGMA, 'moments')}."
     )
     columns = (
@@ -89,7 +89,7 @@ def accounting_table() -> Table:
 
 
 def claims_table(context: Context) -> Table:
-    """Neighbours told apart by simulation, against the report's claim and against our ε."""
+    """Lower bounds on ε from simulated neighbours, with the report's claim and our ε."""
     runs, parties = (10_000 if context.quick else 40_000), 20
     claim = claimed_epsilon(ATTACK.noise, ATTACK_ROUNDS, delta=ATTACK_DELTA)
     rows = []
@@ -104,16 +104,16 @@ def claims_table(context: Context) -> Table:
     rounds = budget_rounds()
     mu = told_apart(20, 0.1, SIGMA, rounds)
     note = (
-        f"ε at δ = {ATTACK_DELTA:g} that {runs:,} runs each with and without an "
-        f"extreme party show at least "
-        f"(Clopper-Pearson, 99.9 %), from the last q alone; 20 parties, C = 1, α = 1, σ = 8, "
-        f"{ATTACK_ROUNDS} rounds. At the report's α = 0.1, σ = 5 and {rounds} rounds form (a) has "
-        f"in closed form, at δ = 1e−5, ε ≥ {gaussian_epsilon(mu, DELTA):.1f} (μ = {mu:.2f}) where "
-        f"{claimed_epsilon(SIGMA, rounds):.2f} (μ = {math.sqrt(rounds) / SIGMA:.2f}) is claimed."
+        f"“ε at least”: lower bound at δ = {ATTACK_DELTA:g} (Clopper-Pearson, 99.9 %) from the "
+        f"last q of {runs:,} runs each with and without an extreme party; 20 parties, C = 1, "
+        f"α = 1, σ = 8, {ATTACK_ROUNDS} rounds. At the report's α = 0.1, σ = 5 and {rounds} "
+        f"rounds, form (a) has ε ≥ {gaussian_epsilon(mu, DELTA):.1f} (μ = {mu:.2f}) at δ = 1e−5 in "
+        f"closed form; the claim is {claimed_epsilon(SIGMA, rounds):.2f} "
+        f"(μ = {math.sqrt(rounds) / SIGMA:.2f})."
     )
-    columns = ("form", "ε claimed: σ a round", "ε at least", "ε told here")
+    columns = ("form", "ε claimed: σ per round", "ε at least", "ε of this library")
     return Table(
-        name="claims", title="Claims put to the test", columns=columns, rows=rows, note=note,
+        name="claims", title="Test of the claims", columns=columns, rows=rows, note=note,
         digits=dict.fromkeys(columns[1:], 4),
     )  # fmt: skip
 
@@ -129,7 +129,7 @@ def released_sums(records: Records, keys: Array, clip: float, noise: float) -> n
 
 
 def coverage_rows(seed: int, seeds: int, targets: Sequence[float], clip: float) -> list[tuple]:
-    """How often 90 % and 95 % intervals hold θ: plain q and the noise-aware posterior."""
+    """Coverage of 90 % and 95 % intervals: plain q and the noise-aware posterior."""
     records = make_records(seed, seeds, records=COVER_RECORDS, noise_sd=0.5, uniform=True)
     keys, theta = noise_keys(seed, seeds), np.asarray(records.theta)
     pairs = jnp.stack([records.x**2, records.x * records.y], axis=-1)
@@ -159,7 +159,7 @@ def coverage_table(context: Context) -> Table:
     error = math.sqrt(0.95 * 0.05 / seeds)
     note = (
         f"Statistics released once; {seeds:,} seeds, 20 parties of {COVER_RECORDS} records, x "
-        "uniform with variance 1, θ ~ N(0, 5²), σ_e = 0.5; unit a record, add-or-remove-one, δ = "
+        "uniform with variance 1, θ ~ N(0, 5²), σ_e = 0.5; unit: record, add-or-remove-one, δ = "
         "1e−5. "
         f"The standard error of a coverage at 95 % is {error:.4f}."
     )
@@ -174,7 +174,7 @@ def coverage_table(context: Context) -> Table:
 
 
 def prior_table(context: Context) -> Table:
-    """What the report's two priors change."""
+    """Effect of the report's two priors."""
     rows = []
     for name, sd in (("sd 5", 5.0), ("variance 5", math.sqrt(5.0))):
         records = make_records(context.seed, context.seeds, prior_sd=sd)
@@ -198,7 +198,7 @@ def prior_table(context: Context) -> Table:
 
 
 def _candidates() -> list[tuple[str, str, int, list[Setting]]]:
-    """Forms with their candidates at a valid ε = 10: label, form, rounds, settings."""
+    """Forms and candidate settings at a valid ε = 10: label, form, rounds, settings."""
     rounds = budget_rounds()
     mu = math.sqrt(rounds) / SIGMA
     far = math.hypot(*feedback_sensitivity(1.0, 0.1, 20, rounds)) / mu
@@ -290,7 +290,7 @@ def figure_17(context: Context) -> Made:
         rows += finite.rows(label, unit, spent)
         drawn.append((f"{label}, {one.label}, {told}", finite.kl))
     caption = (
-        "Figure 4.17. All forms at δ = 1e−5 and a valid ε ≤ 10 (but for (f), which has none), 20 "
+        "Figure 4.17. All forms at δ = 1e−5 and a valid ε ≤ 10 (except (f), which has none), 20 "
         "parties of 10 records, σ_e uniform on 0.5–2; the clip was chosen on other records."
     )
     columns = ("form", "unit", "epsilon", "setting", "theta", "kl", "precision_ratio")
@@ -313,6 +313,6 @@ def summary_table(made: Sequence[Made]) -> Table:
         title="KL(q ‖ exact) over seeds",
         columns=columns,
         rows=[row for one in made for row in one.summary],
-        note="Nats, mean of the last ten rounds; the ratio is of q's precision to the exact one.",
+        note="Nats, mean of the last ten rounds; the ratio is q's precision over the exact one.",
         digits=dict.fromkeys(columns[2:], 3),
     )

@@ -1,9 +1,9 @@
-"""Unequal parties: one clip for all of them, or one for each from its declared scale.
+"""Unequal parties: one clip for all parties, or one per party from its declared scale.
 
 Half of the parties have an x that is `SCALE` times larger, and fewer records. Statistics are
-released once, unit a record. A party's own clip is C times a power of the scale of x that it
-declares, which is public; its noise follows its clip, so that everybody has the same ε. In a
-configuration that is `[privacy.parties."name"] clip = …`.
+released once; the unit is a record. The clip of a party is C times a power of its declared scale of
+x, which is public. Its noise is proportional to its clip, so that all parties have the same ε. In a
+configuration this is `[privacy.parties."name"] clip = …`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CLIPS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 
 
 def _records(seed: int, seeds: int) -> tuple[np.ndarray, np.ndarray]:
-    """(seeds, parties, records, 2) of (x², xy)/σ_e², 0 where there is no record, and scales."""
+    """(x², xy)/σ_e² as (seeds, parties, records, 2), 0 for absent records; and the scales."""
     rng = np.random.default_rng([seed, 0x0E])
     scales = np.repeat([1.0, SCALE], EACH)
     present = np.arange(max(SIZES)) < np.repeat(SIZES, EACH)[:, None]
@@ -65,7 +65,7 @@ def unequal_table(context: Context) -> Table:
             rows.append((target, label, best, *map(float, np.percentile(kl, (10, 50, 90)))))
     note = (
         f"{EACH} parties of {SIZES[0]} records with x ~ N(0, 1) and {EACH} of {SIZES[1]} with "
-        f"x ~ N(0, {SCALE:g}²), σ_e = 1; statistics released once; unit a record, "
+        f"x ~ N(0, {SCALE:g}²), σ_e = 1; statistics released once; unit: record, "
         f"add-or-remove-one, "
         f"δ = 1e−5, nobody trusted; {seeds:,} seeds, C chosen on other records."
     )

@@ -2,9 +2,9 @@
 
 Half of the parties have nine times the records of the others, so that their updates are nine times
 as long (MEng 4.9 and 4.10). The rule C = ½ρ of §4.3.2 is one clip for all where every party has ρ
-records. Here it is ½ of the smallest, of the mean and of the largest number, ½ of each party's own
-declared one (`method.clip_per_record`), a clip that follows the median update (`method.adaptive`),
-and the form whose clip is relative to q (`log-precision`).
+records. Here the clip is ½ of the smallest, of the mean or of the largest number; ½ of each party's
+declared number (`method.clip_per_record`); a clip that follows the median update
+(`method.adaptive`); or relative to q (`log-precision`).
 """
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ def unequal_parties_table(context: Context) -> Table:
             rows.append((words, label, *map(float, values), max(one for _, one in found)))
     note = (
         f"{EACH} parties of {SIZES[0]} records and {EACH} of {SIZES[1]}, x ~ N(0, 1), σ_e = 1; "
-        f"unit a party, add-or-remove-one, ({EPSILON:g}, 1e−5), {ROUNDS} rounds with damping "
-        f"{DAMPING:g}, by the library's `dp-updates` (roll-back but for the last row); {seeds} "
-        "seeds. Numbers of records are declared, hence public; ε is the largest of a party."
+        f"unit: party, add-or-remove-one, ({EPSILON:g}, 1e−5), {ROUNDS} rounds with damping "
+        f"{DAMPING:g}, by the library's `dp-updates` (roll-back except in the last row); {seeds} "
+        "seeds. Numbers of records are declared, hence public; ε is the largest over the parties."
     )
     columns = ("trusted", "clip", "KL 10 %", "KL median", "KL 90 %", "ε")
     return Table(
-        name="unequal-parties", title="Unequal parties, unit a party", columns=columns, rows=rows,
+        name="unequal-parties", title="Unequal parties, unit: party", columns=columns, rows=rows,
         note=note, digits=dict.fromkeys(columns[2:], 3),
     )  # fmt: skip

@@ -1,8 +1,8 @@
 """Posteriors of posteriordb with the default inference, against long NUTS runs.
 
-Records are dealt to 1, 5 and 20 parties and fitted with `tacit.fit(…, privacy="none")` and nothing
-else said; NumPyro's SVI with two automatic guides has all records in one place. Every run is kept
-in OUT/kept, so that the same command goes on where an earlier one stopped.
+Records are distributed to 1, 5 and 20 parties and fitted with `tacit.fit(…, privacy="none")` and
+otherwise default settings. NumPyro's SVI with two automatic guides has all records in one place.
+Every run is stored in OUT/kept, so that the same command continues an interrupted study.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def reproduce(
 
     `figure` is "published" (posteriors with draws of posteriordb) or "own" (those with our own NUTS
     references); `quick` takes five posteriors and five parties; `chosen` names posteriors.
-    The answer is what `tables.json` holds.
+    Returns the content of `tables.json`.
     """
     out = Path(out)
     if not 0 <= seed <= MAX_SEED:
@@ -84,7 +84,7 @@ def reproduce(
     if not studied:
         raise ConfigError(f"--quick has no posteriors of --figure {figure}: leave one of them out")
     for one in studied:
-        one.load()  # is it there?
+        one.load()  # fails if the data are missing
     make_folder(out)
     parties = (COMPARED_PARTIES,) if quick else PARTIES
     with without_compilation_cache():
@@ -100,7 +100,7 @@ def _run_all(
     quick: bool,
     progress: Progress | None,
 ) -> tuple[list[Run], dict[str, Result]]:
-    """Every run, done now or kept from before, and our own references."""
+    """Every run, run now or stored before, and our own references."""
     runs: list[Run] = []
     total = len(studied) * (len(parties) + len(GUIDES))
     done = 0
@@ -119,7 +119,7 @@ def _run_all(
         make = partial(nuts_reference, posterior, seed)
         return kept(folder, {"study": "posteriordb", "seed": seed, **asked}, make)
 
-    # The comparison at one number of parties first: an interrupted study has a whole column.
+    # The compared number of parties first, so that an interrupted study has a complete column.
     for count, posterior in product(sorted(parties, key=_first_compared), studied):
         name = posterior.name
         asked = {"what": TACIT, "posterior": name, "parties": count, "tacit": library_digest()}
@@ -178,7 +178,7 @@ def _write(
     result = write_study(
         out, title=TITLE, summary=_summary(quick), facts=facts, tables=tables,
         figures=[(Picture("errors.png", _CAPTION), plot_errors(runs))],
-        theirs="reference draws are posteriordb's where it has some",
+        theirs="reference draws are from posteriordb where it has some",
     )  # fmt: skip
     write_text(out / "runs.csv", as_csv(runs))
     return {**result, "files": [*result["files"], str(out / "runs.csv")]}
@@ -186,15 +186,15 @@ def _write(
 
 _CAPTION = (
     "Error of the mean in reference standard deviations, worst coordinate, and the range of the "
-    "ratio of standard deviations, by posterior. Shaded: what counts as right. A triangle, or a "
-    "dark end, lies beyond the axis. Refused fits have no mark."
+    "ratio of standard deviations, by posterior. Shaded: the range that counts as right. A "
+    "triangle, or a dark end, lies beyond the axis. Refused fits have no mark."
 )
 
 
 def _summary(quick: bool) -> str:
     words = (
         "Posteriors of posteriordb, fitted with default settings and no privacy, with the records "
-        "at one, five and twenty parties, against reference draws; beside them NumPyro's SVI with "
+        "at one, five and twenty parties, against reference draws and against NumPyro's SVI with "
         "automatic guides on all records in one place. A posterior with fewer records than parties "
         "has one party per record (eight_schools: 8)."
     )

@@ -1,7 +1,7 @@
 """The posteriors of the study: which data, how they become records, and Stan's names of sites.
 
 Transformed data of a Stan file (logs, centring, indicators) are computed from all records before
-they are split, as the file does; only then are records dealt to parties.
+they are split, as the file does; only then are records distributed to parties.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Prepared = tuple[Records, dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Posterior:
-    """One posterior: a model, records and what its draws are compared with."""
+    """One posterior: a model, records and the reference of its draws."""
 
     name: str
     function: Callable[..., Any]
@@ -41,7 +41,7 @@ class Posterior:
 
     @property
     def published(self) -> bool:
-        """Whether the reference is that of posteriordb; else it is our own NUTS run."""
+        """True if the reference is from posteriordb; otherwise it is our own NUTS run."""
         return not self.compared
 
     def load(self) -> Prepared:
@@ -54,7 +54,7 @@ class Posterior:
 
 
 def columns(*names: str, **transformed: Callable[[Data], np.ndarray]) -> Callable[[Data], Prepared]:
-    """Columns of the data as they are, and others computed from them; all as real numbers."""
+    """Columns of the data, and columns computed from them; all as real numbers."""
 
     def prepare(data: Data) -> Prepared:
         made = {name: data[name] for name in names}
@@ -242,7 +242,7 @@ POSTERIORS: dict[str, Posterior] = {
 
 
 def split(records: Records, parties: int, seed: int) -> dict[str, Records]:
-    """Records dealt at random to parties of equal size; one each where there are fewer records."""
+    """Distribute records at random to parties of equal size; with fewer records, one per party."""
     total = len(next(iter(records.values())))
     parties = min(parties, total)
     order = np.random.default_rng([seed, parties]).permutation(total)
@@ -264,7 +264,7 @@ def stan_columns(sites: Mapping[str, Any], names: Iterable[str]) -> np.ndarray:
     for name in names:
         matched = re.fullmatch(r"([^\[\]]+)(?:\[(\d+)\])?", name)
         if matched is None:
-            raise ValueError(f"{name} is no scalar or element of a vector")
+            raise ValueError(f"{name} is not a scalar or an element of a vector")
         site, index = matched.groups()
         value = np.asarray(sites[site], np.float64)
         if value.ndim != (1 if index is None else 2):

@@ -23,11 +23,11 @@ LOOKS = {
 }
 ERRORS = (1e-3, 100.0)
 RATIOS = (0.4, 2.5)
-"""The ends of the axes; what lies beyond is drawn there, as a triangle."""
+"""The ends of the axes; values beyond are drawn there, as triangles."""
 
 
 def plot_errors(runs: Sequence[Run]) -> Figure:
-    """One line per posterior; the bands are what counts as right."""
+    """One line per posterior; the bands are the ranges that count as right."""
     names = list(dict.fromkeys(run.posterior for run in runs))
     rows = {name: len(names) - number for number, name in enumerate(names)}
     drawn = canvas(11.0, 1.9 + 0.3 * len(names))

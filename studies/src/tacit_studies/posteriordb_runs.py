@@ -1,7 +1,7 @@
 """The runs of the posteriordb study: tacit with defaults, NumPyro's SVI, and NUTS references.
 
-Every run answers a plain dictionary, which is kept as JSON. A run of tacit is known by a digest of
-the installed library too, so that a later version of it does not take up an earlier one's results.
+Every run returns a plain dictionary, which is stored as JSON. A run of tacit is also identified by
+a digest of the installed library, so that a later version does not use results of an earlier one.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ Result = dict[str, Any]
 MEAN_ERROR, SD_LOW, SD_HIGH = 0.1, 0.88, 1.1
 """A posterior is right if its worst mean and all of its sds are within these."""
 RATE, STEPS, MOST_STEPS = 0.01, 10_000, 20_000
-"""Adam's step, where SVI stops by default, and where it is given up."""
+"""Adam's step size, SVI's default number of steps, and the largest number of steps."""
 CHUNK = 250
 MOST_NUMBERS = 4_000_000
-"""Of the draws that a posterior is compared by, all coordinates together."""
+"""Largest number of values in the draws for a comparison, over all coordinates."""
 CHAINS, WARMUP, DRAWS, MOST_DRAWS = 4, 1_500, 2_500, 20_000
 MOST_RHAT, LEAST_ESS = 1.01, 400
 
@@ -46,7 +46,7 @@ def compare(draws: np.ndarray, names: tuple[str, ...], mean: np.ndarray, sd: np.
     """Errors of draws × names against the reference.
 
     `mean_error` is the largest |mean − reference| in reference sds, `worst` its coordinate,
-    `sd_low` and `sd_high` the extreme ratios of sds; `finite` is False where a draw is not.
+    `sd_low` and `sd_high` the extreme ratios of sds; `finite` is False if a draw is not finite.
     """
     if not np.all(np.isfinite(draws)):
         return {"mean_error": None, "worst": None, "sd_low": None, "sd_high": None, "finite": False}
@@ -74,13 +74,13 @@ def is_right(
 
 
 def draw_count(coordinates: int) -> int:
-    """How many draws to compare by: 100,000 of a small posterior, 10,000 of the largest."""
+    """Number of draws for a comparison: 100,000 for a small posterior, 10,000 for the largest."""
     return int(np.clip(MOST_NUMBERS // coordinates, 10_000, 100_000))
 
 
 @contextmanager
 def without_compilation_cache() -> Iterator[None]:
-    """No programs kept on disk: what is compiled, is compiled and counted."""
+    """Context without JAX's compilation cache, so that every compilation is done and counted."""
     before = jax.config.jax_enable_compilation_cache  # pyright: ignore[reportAttributeAccessIssue]
     jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()
@@ -110,7 +110,7 @@ def run_tacit(posterior: Posterior, reference: Result, parties: int, seed: int) 
     started = time.process_time()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what they say is in the verdict
+            warnings.simplefilter("ignore")  # the verdict has the same information
             example = {key: value[:4] for key, value in records.items()}
             model = tacit.from_numpyro(posterior.function, example, arguments=arguments)
             tacit.fit(model, dealt, privacy="none", seed=seed)
@@ -120,7 +120,7 @@ def run_tacit(posterior: Posterior, reference: Result, parties: int, seed: int) 
             again = time.process_time() - started
     except TacitError as error:
         return {**facts, "refused": str(error)}
-    except Exception as error:  # a fault of ours is a result of this study, not its end
+    except Exception as error:  # an error of the library is a result, not the end of the study
         return {**facts, "refused": f"{type(error).__name__}: {error}"}
     names, mean, sd = _reference_arrays(reference)
     draws = fit.posterior.draws(draw_count(len(names)), seed=seed)
@@ -137,7 +137,7 @@ def run_tacit(posterior: Posterior, reference: Result, parties: int, seed: int) 
 
 
 def exchanges(fit: tacit.Fit) -> int:
-    """Requests that were answered, by all parties together; result.json is where a fit says it."""
+    """Number of answered requests of all parties, from result.json."""
     with tempfile.TemporaryDirectory() as folder:
         saved = fit.save(Path(folder) / "fit")
         return json.loads((saved / "result.json").read_text(encoding="utf-8"))["exchanges"]
@@ -149,7 +149,7 @@ def run_svi(
     """NumPyro's SVI on all records in one place, with Adam and an automatic guide.
 
     Errors are those after 10,000 steps. `cpu_to_right_s` is the CPU-time after which the errors are
-    first within the bands, looked at every 250 to 1,000 steps until `most`; None if they never are.
+    first within the bands, checked every 250 to 1,000 steps until `most`; None if they never are.
     """
     records, arguments = posterior.load()
     kwargs = {**records, **arguments}
@@ -179,7 +179,7 @@ def run_svi(
             if at_end:
                 errors = {**now, "cpu_s": spent}
             if not now["finite"]:
-                break  # Adam does not come back from there
+                break  # Adam does not recover
         if step >= min(STEPS, most) and (right_s is not None or step >= most):
             break
     errors = errors or {**now, "cpu_s": spent}
@@ -203,7 +203,7 @@ def _chunk(svi: SVI, kwargs: dict[str, Any]) -> Any:
 def _site_values(
     posterior: Posterior, records: Records, arguments: dict[str, Any]
 ) -> Callable[[dict[str, Any]], dict[str, np.ndarray]]:
-    """A function from draws of the latent sites to those of deterministic sites as well."""
+    """Function from draws of latent sites to draws of all sites, also deterministic ones."""
     few = {key: value[:1] for key, value in records.items()}
 
     def of_one(point: dict[str, Any]) -> dict[str, Any]:
@@ -216,7 +216,7 @@ def _site_values(
 
 
 def published_reference(posterior: Posterior) -> Result:
-    """The statistics of posteriordb, as the other functions take them."""
+    """The statistics of posteriordb in the form that the other functions use."""
     found = posterior.reference()
     return {"names": list(found.names), "mean": found.mean.tolist(), "sd": found.sd.tolist()}
 

@@ -1,4 +1,4 @@
-"""Tables of the posteriordb study: how many posteriors are right, each of them, and SVI beside."""
+"""Tables of the posteriordb study: right posteriors, each posterior, comparison with SVI."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ class Run:
 
     posterior: str
     published: bool
-    """Whether its reference is that of posteriordb."""
+    """True if its reference is from posteriordb."""
     method: str
     parties: int | None
-    """The number asked for; a posterior with fewer records has as many as records."""
+    """The requested number; a posterior with fewer records has one party per record."""
     result: Mapping[str, Any]
 
     @property
     def right(self) -> bool:
-        """Whether all errors are within the bands."""
+        """True if all errors are within the bands."""
         return is_right(dict(self.result))
 
     @property
     def tight(self) -> bool:
-        """Whether they are within half of them."""
+        """True if all errors are within half of the bands."""
         return is_right(dict(self.result), *TIGHT)
 
     @property
     def flagged(self) -> bool:
-        """Whether the fit says that its numbers should not be relied on."""
+        """True if the fit warns that its numbers may be unreliable."""
         return not self.result.get("converged", True) or bool(self.result.get("cautions"))
 
     @property
     def outcome(self) -> str:
-        """Right, flagged (wrong, and the fit says so), silent (wrong without a word), refused."""
+        """Right, flagged (wrong, with a warning), silent (wrong, without a warning) or refused."""
         if "refused" in self.result:
             return "refused"
         if self.right:
@@ -58,7 +58,7 @@ class Run:
 
 
 def summary_table(runs: Sequence[Run]) -> Table:
-    """How many posteriors come out right, by number of parties and kind of reference."""
+    """Number of right posteriors, by number of parties and kind of reference."""
     rows = []
     for published, words in SETS.items():
         for parties in dict.fromkeys(run.parties for run in runs if run.method == TACIT):
@@ -77,9 +77,9 @@ def summary_table(runs: Sequence[Run]) -> Table:
             )  # fmt: skip
     note = (
         f"Right: every mean within {MEAN_ERROR} reference sd and every sd ratio in {SD_LOW}–"
-        f"{SD_HIGH}; of them tight: {TIGHT[0]} and {TIGHT[1]}–{TIGHT[2]}. Flagged: not right, and "
-        "the fit has not converged or has a caution. Wrong in silence: not right and no word of "
-        "it. Exchanges are requests answered per party."
+        f"{SD_HIGH}; tight: within {TIGHT[0]} and {TIGHT[1]}–{TIGHT[2]}. Flagged: not right, and "
+        "the fit has not converged or has a caution. Wrong in silence: not right, without such a "
+        "warning. Exchanges are answered requests per party."
     )
     columns = (
         "reference", "parties", "posteriors", "right", "tight", "flagged", "refused",
@@ -117,7 +117,7 @@ def posterior_table(runs: Sequence[Run]) -> Table:
         digits=dict.fromkeys(columns[4:11], 3),
         note="`tacit.fit(model, parties, privacy=\"none\")` with defaults. Error of the mean: the "
         "worst coordinate, in reference sds. CPU: a second fit of the same model; with "
-        "compilation: the first, with `from_numpyro` and without programs kept on disk.",
+        "compilation: the first fit, with `from_numpyro` and without a compilation cache.",
     )  # fmt: skip
 
 
@@ -134,7 +134,7 @@ def _one_line(text: str) -> str:
 
 
 def comparison_table(runs: Sequence[Run]) -> Table:
-    """Tacit with five parties beside SVI with all records in one place."""
+    """Compare tacit with five parties and SVI with all records in one place."""
     by_key = {(run.posterior, run.method, run.parties): run for run in runs}
     rows: list[list[Cell]] = []
     for name in dict.fromkeys(run.posterior for run in runs):
@@ -154,15 +154,15 @@ def comparison_table(runs: Sequence[Run]) -> Table:
     columns.append("tacit / AutoMultivariateNormal")
     return Table(
         name="comparison",
-        title="Beside NumPyro's SVI",
+        title="Comparison with NumPyro's SVI",
         columns=tuple(columns),
         rows=rows,
         digits=dict.fromkeys(columns[1:], 3),
         note=f"tacit with {COMPARED_PARTIES} parties; SVI with all records in one place, Adam with "
-        "step 0.01, one draw per step, float64, errors after 10,000 steps. CPU to right: when the "
-        "errors are first within the bands, of at most 20,000 steps and without compilation; a "
-        "dash: never. … compiled: with compilation. Last column: CPU of tacit over CPU to right of "
-        "AutoMultivariateNormal, where both are right.",
+        "step 0.01, one draw per step, float64, errors after 10,000 steps. CPU to right: CPU "
+        "time until the errors are first within the bands, without compilation; a dash: not within "
+        "20,000 steps. … compiled: with compilation. Last column: CPU of tacit over CPU to right "
+        "of AutoMultivariateNormal, where both are right.",
     )
 
 

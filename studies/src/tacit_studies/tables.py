@@ -1,4 +1,4 @@
-"""A table of a study: data first, then the same cells for a terminal, Markdown and HTML."""
+"""A table of a study: its data, and the same cells as text, Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ DIGITS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows of numbers and words under named columns.
+    """Rows of numbers and text under named columns.
 
-    `digits` gives the significant digits of a column where they are not five; the data keep all.
+    `digits` is the number of significant digits of a column, by default five; the data keep all.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Table:
         ]
 
     def data(self) -> dict[str, Any]:
-        """What tables.json holds."""
+        """The content of tables.json."""
         return {
             "name": self.name,
             "title": self.title,
@@ -65,7 +65,7 @@ class Table:
 
 
 def _shown(cell: Cell, digits: int) -> str:
-    """A dash for nothing, thousands apart, a true minus sign.
+    """Text of a cell: a dash for None, separated thousands, a true minus sign.
 
     >>> [_shown(cell, 3) for cell in (None, "a", 1200, -0.01234, 1234.5, 2.443e-6)]
     ['–', 'a', '1,200', '−0.0123', '1,234', '2.44e−06']

@@ -1,8 +1,8 @@
-"""The experiments of the DP-PVI paper (Heikkilä et al., TMLR 2023), done again.
+"""The experiments of the DP-PVI paper (Heikkilä et al., TMLR 2023), repeated.
 
 Five figures: logistic regression on Adult and on MIMIC-III with ten parties, on Adult with 200, a
-Bayesian neural network, and the number of shards. What is run stands in tmlr.toml. Every finished
-run is kept in OUT/runs, so that a study that was stopped goes on where it was.
+Bayesian neural network, and the number of shards. tmlr.toml has the settings. Every
+finished run is stored in OUT/runs, so that the same command continues an interrupted study.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tacit_studies.tmlr_tables import (
 )
 from tacit_studies.write import make_folder, write_study
 
-TITLE = "Differentially private partitioned VI (TMLR 2023), done again"
+TITLE = "Differentially private partitioned VI (TMLR 2023), repeated"
 Made = tuple[list[Table], list[tuple[Picture, Figure]]]
 
 
@@ -58,10 +58,9 @@ def reproduce(
 ) -> dict[str, Any]:
     """Run the study, or one figure of it, and write tables.md, tables.json, index.html, figures.
 
-    `seed` is the first of the seeds, each of which draws the split and the noise. `quick` takes
-    fewer seeds, splits, methods and rounds. Runs are spread over `workers` processes, one a core
-    by default, and `methods` leaves only these of the figures. The answer is what `tables.json`
-    holds.
+    `seed` is the first seed; each seed draws the split and the noise. `quick` takes fewer seeds,
+    splits, methods and rounds. `workers` processes share the runs; by default one per core.
+    `methods` restricts the figures to these methods. Returns the content of `tables.json`.
     """
     out = Path(out)
     figures = check_figure(figure)
@@ -96,11 +95,11 @@ def _settings(settings: Settings | None, methods: Sequence[str] | None) -> Setti
 def _plan(
     settings: Settings, figures: Sequence[int], seed: int, quick: bool
 ) -> tuple[dict[int, list[Cell]], dict[int, str], Settings]:
-    """The runs of each figure, why a figure cannot be run, and the settings of what is run.
+    """The runs of each figure, reasons why figures cannot be run, and the settings of the runs.
 
-    Data are looked for before anything is computed. Adult must be there for its figures; MIMIC-III
-    is not for everybody to have: another data set takes its place, or the rest goes on without it
-    unless nothing is left.
+    Data files are located before anything is computed. Figures on Adult need its files. Access to
+    MIMIC-III is restricted: without it another data set is used, or its figures are left out,
+    unless no figure would remain.
     """
     planned: dict[int, list[Cell]] = {}
     absent: dict[int, str] = {}
@@ -133,7 +132,7 @@ def _plan(
 
 
 def _present(settings: Settings, number: int, seed: int, quick: bool) -> list[Cell]:
-    """The runs of a figure on its stand-in; none where that is not there either."""
+    """The runs of a figure on its replacement data; empty if these are missing too."""
     cells = figure_cells(settings, number, first=seed, quick=quick)
     try:
         federation_of(cells[0].job)
@@ -145,7 +144,7 @@ def _present(settings: Settings, number: int, seed: int, quick: bool) -> list[Ce
 def _run_all(
     cells: Sequence[Cell], store: Store, workers: int, progress: Progress | None
 ) -> dict[str, Run]:
-    """Every run, done now or kept from before, by the digest of its job."""
+    """Every run, run now or stored before, by the digest of its job."""
     cell_of = {cell.job.digest: cell for cell in cells}
     tell = progress or (lambda *_: None)
     tell(0, len(cell_of), "")
@@ -159,7 +158,7 @@ def _run_all(
 
 
 def _curves(settings: Settings, number: int, cells: Sequence[Cell], runs: dict[str, Run]) -> Made:
-    """Tables, one a split, and the picture of one of Figures 1 to 4."""
+    """Tables, one per split, and the picture of one of Figures 1 to 4."""
     what = settings.figures[str(number)]
     found = series_of(cells, [runs[cell.job.digest] for cell in cells])
     splits = dict.fromkeys(cell.split for cell in cells)
@@ -177,7 +176,7 @@ def _shards(settings: Settings, cells: Sequence[Cell], runs: dict[str, Run]) -> 
         f"damping {what.damping:g} (the paper: 5 and 0.4); held-out log-likelihood. "
     )
     if source != "mimic3":
-        note += "The paper uses MIMIC-III, which is not here: this is Adult. "
+        note += "The paper uses MIMIC-III, which is not available here; this is Adult. "
     note += _NOISE_OFF
     found = series_of(cells, [runs[cell.job.digest] for cell in cells])
     picture = Picture("figure-5.png", f"Figure 5. {data}, {what.title}. {note}", narrow=True)
@@ -189,12 +188,12 @@ def _shards(settings: Settings, cells: Sequence[Cell], runs: dict[str, Run]) -> 
 
 
 _CURVES = (
-    "Held-out accuracy and log-likelihood against exchanges: mean over seeds, shaded the standard "
-    "error. Diamonds: where the paper's curves end. A curve may begin below the panel."
+    "Held-out accuracy and log-likelihood against exchanges: mean over seeds; shaded: standard "
+    "error. Diamonds: ends of the paper's curves. A curve may begin below the panel."
 )
 _NOISE_OFF = (
-    "A private method cannot be told to add no noise: “noise off” is ε = 1e8, which leaves next to "
-    "none. The private lines are (4, 1e−5) for substituting one record, trusting nobody."
+    "A private method always adds noise: “noise off” is ε = 1e8, with negligible noise. The "
+    "private lines are (4, 1e−5) for substituting one record, without a trusted party."
 )
 
 
@@ -212,7 +211,7 @@ def _write(
     facts = {"study": "tmlr", "command": command, "seed": seed, "quick": quick, "figure": figure}
     result = write_study(
         out, title=TITLE, summary=_summary(quick), facts=facts, tables=tables, figures=pictures,
-        theirs="the paper's were read off its plots",
+        theirs="numbers of the paper were read off its plots",
     )  # fmt: skip
     files = list(result["files"])
     for picture, drawn in pictures:
@@ -225,10 +224,10 @@ def _write(
 def _summary(quick: bool) -> str:
     words = (
         "The experiments of the DP-PVI paper (section 5 and Appendix B), with the ends of "
-        "its published curves beside ours. Ours are simulations: the noise comes from known seeds, "
-        "so that they can be repeated; with secret noise the same runs have the guarantees told. "
-        "Our private methods run synchronously, except for DP optimisation of 20 steps a visit; "
-        "the paper visits parties one after another where it trusts no aggregator."
+        "its published curves and ours. Ours are simulations: the noise comes from known seeds, so "
+        "that they can be repeated. With secret noise the same runs would have the stated "
+        "guarantees. Our private methods run synchronously, except DP optimisation with 20 steps "
+        "per visit. The paper visits parties one after another if it trusts no aggregator."
     )
     small = (
         " This is the quick version: fewer seeds, splits, methods and rounds. Its numbers are a "

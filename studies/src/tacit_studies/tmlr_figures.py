@@ -44,7 +44,7 @@ NAMES = {"accuracy": "Held-out accuracy", "log_likelihood": "Held-out log-likeli
 
 
 def plot_figure(found: Sequence[Series]) -> Figure:
-    """A column a split, a row a metric; bands are standard errors, diamonds the paper's ends."""
+    """One column per split, one row per metric; bands: standard errors, diamonds: the paper."""
     splits = list(dict.fromkeys(one.cell.split for one in found))
     figure = canvas(max(6.5, 4.1 * len(splits)), 7.2)
     panels = figure.subplots(2, len(splits), sharex=True, sharey="row", squeeze=False)
@@ -66,7 +66,7 @@ def plot_figure(found: Sequence[Series]) -> Figure:
 
 
 def plot_shards(found: Sequence[Series]) -> Figure:
-    """Final log-likelihood against the number of shards: a line for each noise and clip."""
+    """Final log-likelihood against the number of shards: one line per noise and clip."""
     figure = canvas(7.2, 4.2)
     axes = figure.subplots()
     plain(axes)
@@ -95,7 +95,7 @@ def plot_shards(found: Sequence[Series]) -> Figure:
 
 
 def plot_shard_curves(found: Sequence[Series]) -> Figure:
-    """Log-likelihood against rounds for every number of shards: a panel for each noise and clip."""
+    """Log-likelihood against rounds for every number of shards: one panel per noise and clip."""
     names = list(dict.fromkeys(one.method for one in found))
     figure = canvas(max(6.5, 3.4 * len(names)), 4.2)
     panels = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
@@ -154,7 +154,7 @@ def _published_at(one: Series) -> int:
 
 
 def _limits(found: Sequence[Series], metric: str) -> tuple[float, float]:
-    """Where the curves end, ours and theirs: how they begin would hide the differences."""
+    """Range of the curves' ends, ours and theirs; their beginnings would hide differences."""
     ends = [one.end(metric).value for one in found]
     ends += [getattr(one.published, metric) for one in found if one.published]
     kept = [value for value in ends if value is not None]
@@ -166,7 +166,7 @@ def _limits(found: Sequence[Series], metric: str) -> tuple[float, float]:
 
 
 def _best(here: Sequence[Series]) -> str:
-    """The best private row that trusts nobody, in words."""
+    """Text on the best private row without a trusted party."""
     plain_ones = [
         (value, one.label)
         for one in here

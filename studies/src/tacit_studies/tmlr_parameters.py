@@ -2,11 +2,11 @@
 
 A shard of N releases its share of clip(λ*ₖ), in a ball of radius C around the origin, in place of
 clip(λ*ₖ − λ): Σ clip(λ*ₖ/N) + ξ for local averaging and Σ clip(λ*ₖ) + ξ for virtual parties. λ is
-public, so that the receiver takes it off again: what is applied is the same change where nothing is
-clipped. One unit is in one shard, whose vector has norm ≤ C before and after: 2C, as for changes.
+public, so that the receiver can subtract it: without clipping, the applied change is the same. One
+unit is in one shard, whose vector has norm ≤ C in both neighbours: sensitivity 2C, as for changes.
 
-The norm of λ*ₖ grows with all parties' records and does not shrink as q converges, while that of
-the change does. A ball that holds it takes many times the clip of a change, and with it the noise.
+The norm of λ*ₖ grows with all parties' records and does not shrink as q converges, unlike the norm
+of the change. A ball that contains λ*ₖ needs a clip, and thus noise, many times as large.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tacit.server.messages import Asked
 
 
 class Plain(Even):
-    """Natural parameters as they are: the ball is around their origin."""
+    """Natural parameters unchanged: the ball is around their origin."""
 
     centred: ClassVar[bool] = False
 

@@ -1,8 +1,8 @@
-"""What the paper published (Figures 1 to 4): facts, to compare with.
+"""Published curves of the paper (Figures 1 to 4), for comparison.
 
 The paper prints no numbers: these are the ends of its curves, read off the plots. They are means
 over five seeds, read to about 0.0005 in accuracy and 0.001 in log-likelihood (committee machines
-0.002 and 0.004). Figure 5 shows curves whose ends cannot be told apart well enough to read.
+0.002 and 0.004). The ends of the curves in Figure 5 are too close to each other to read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Point(NamedTuple):
-    """The end of a curve; None where it is outside the plot or was not drawn."""
+    """The end of a curve; None if it is outside the plot or was not drawn."""
 
     accuracy: float | None
     log_likelihood: float | None
@@ -135,8 +135,8 @@ ROUNDS = {"dp-optimisation": 20, "averaged": 15, "virtual": 15, "central": 4000}
 """Rounds of the paper's curves in Figures 1 to 3; in Figure 4 40 (averaged) and 20 (virtual)."""
 
 UNDERSTATED = ("dp-optimisation", "committee-same", "committee-split", "central")
-"""Methods whose published ε is below the one that the paper's own code spends.
+"""Methods whose published ε is below the ε that the paper's code spends.
 
-They draw batches without replacement and are accounted for as if by Poisson sampling, under
-substitution: the real ε is between 1.05 times and several times what is stated.
+They draw batches without replacement but are accounted for as Poisson sampling, under
+substitution: the actual ε is between 1.05 times and several times the stated ε.
 """

@@ -1,7 +1,7 @@
-"""One run of the TMLR study, and the folder of finished ones that a second start takes up.
+"""One run of the TMLR study, and the folder of finished runs, from which a study continues.
 
 A run is a simulation: its noise comes from a known seed, so that it can be repeated, and no ledger
-is charged. The guarantee told is the one that the same run has with secret noise.
+is charged. The stated guarantee is that of the same run with secret noise.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ DRAWS = 100
 """Draws of θ for a predictive distribution without a closed form, as in the paper."""
 SCHEDULES = {"synchronous": Synchronous, "sequential": Sequential}
 POINTS = 12
-"""A curve has about this many points, the more the earlier."""
+"""Approximate number of points of a curve; they are denser at its beginning."""
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """Held-out performance after so many exchanges; None: q predicts nothing finite."""
+    """Held-out performance after a number of exchanges; None if predictions are not finite."""
 
     exchanges: int
     accuracy: float | None
@@ -50,12 +50,12 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a job. The last point of `curve` is the result of the run."""
+    """Result of a job. The last point of `curve` is the final performance."""
 
     curve: tuple[Point, ...]
     parties: int
     epsilon: float | None
-    """As accounted for by this library; None without privacy."""
+    """ε by this library's accounting; None without privacy."""
     trust: str
     seconds: float
 
@@ -68,8 +68,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 class Store:
     """A JSON file for every finished run, named by the digest of its settings.
 
-    A file is written whole or not at all; one that does not parse, or that holds other settings
-    than its name says, is no result and is made again.
+    Files are written atomically. A file that does not parse, or whose settings do not match its
+    name, is computed again.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -88,16 +88,16 @@ class Store:
         return run if run.curve else None
 
     def put(self, job: Job, run: Run) -> None:
-        """Keep a result."""
+        """Store a result."""
         held = {"job": msgspec.to_builtins(job), "run": msgspec.to_builtins(run)}
         text = json.dumps(held, indent=1, ensure_ascii=False, allow_nan=False)
         write_text(self.folder / f"{job.digest}.json", text)
 
 
 def carried_out(jobs: Sequence[Job], store: Store, workers: int) -> Iterator[tuple[Job, Run]]:
-    """The result of every job: kept ones at once, the others as they are done.
+    """Yield the result of every job: stored results first, the others as they finish.
 
-    With several workers they are done side by side, by the processes of a sweep.
+    With several workers, processes of a sweep run the jobs in parallel.
     """
     missing = []
     for job in jobs:
@@ -131,12 +131,12 @@ def _side_by_side(jobs: Sequence[Job], store: Store, workers: int) -> Iterator[t
         for row in rows:
             if row["status"] != "done":
                 raise ConfigError(f"a run of the study failed: {row['error']}; the same command "
-                                  "goes on where it was")  # fmt: skip
+                                  "continues the study")  # fmt: skip
             yield by_digest[row["id"]], msgspec.convert(row["run"], Run)
 
 
 def swept(job: sweep.Job) -> dict[str, Any]:
-    """A run in a worker of a sweep: the column of its row."""
+    """Run a job in a worker of a sweep; returns the column of its row."""
     return {"run": msgspec.to_builtins(run_job(msgspec.convert(job.config, Job)))}
 
 
@@ -150,18 +150,18 @@ def _loaded(data: bytes, partition: bytes, seed: int) -> Federation:
 
 
 def federation_of(job: Job) -> Federation:
-    """The job's records; the last ones are kept, since several methods see the same."""
+    """The job's records. The last ones are cached, because several methods use the same records."""
     encode = msgspec.json.Encoder(order="deterministic").encode
     return _loaded(encode(job.data), encode(job.partition), job.seed)
 
 
 def run_job(job: Job) -> Run:
-    """Run it, and measure q on the held-out records as it goes along."""
+    """Run a job, and evaluate q on the held-out records during the run."""
     started = time.perf_counter()
     federation = federation_of(job)
     plan = job_plan(job, federation)
     parties = len(federation.parties)
-    # In one place nothing is exchanged; over a network every step would ask every party.
+    # In one place nothing is exchanged; over a network every step would need every party.
     each = parties if job.recipe.baseline == "central" else 1
     wanted = rounds_to_measure(plan.schedule.rounds)
     curve: list[Point] = []
@@ -194,7 +194,7 @@ def run_job(job: Job) -> Run:
 
 
 def job_plan(job: Job, federation: Federation) -> Plan:
-    """The job as a plan of the library: the same parts that a configuration file would name."""
+    """The job as a plan of the library, with the same parts as from a configuration file."""
     recipe, privacy, method = job.recipe, None, None
     if recipe.kind is not None:
         kinds = {**METHODS, ClippedParameters.kind: ClippedParameters}
@@ -229,7 +229,7 @@ def job_plan(job: Job, federation: Federation) -> Plan:
 
 
 def rounds_to_measure(rounds: int) -> set[int]:
-    """All rounds of a short run; of a long one about `POINTS`, evenly spaced in their logarithm.
+    """All rounds of a short run; about `POINTS` rounds of a long run, evenly spaced on a log scale.
 
     >>> sorted(rounds_to_measure(3))
     [1, 2, 3]

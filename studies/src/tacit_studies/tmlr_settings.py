@@ -1,4 +1,4 @@
-"""What the TMLR study runs: tmlr.toml read, and turned into one job for every single run."""
+"""Read tmlr.toml and make one job for each run of the TMLR study."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tacit.server.settings import DampingSettings
 DELTA = 1e-5
 FIGURES = (1, 2, 3, 4, 5)
 SHARDS = 5
-"""The figure that is about the number of shards."""
+"""The figure on the number of shards."""
 REFERENCE = "non-private"
 FORMAT = 1
-"""Part of every job's digest: raised when what a run measures changes."""
+"""Part of every job's digest; raised if the measurements of a run change."""
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,10 +41,10 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     baseline: Baseline = "none"
     schedule: Literal["synchronous", "sequential"] = "synchronous"
     epsilon: float | None = None
-    """Instead of the figure's ε."""
+    """Replaces the figure's ε."""
 
     def shortened(self, rounds: int) -> Recipe:
-        """The same with no more than so many rounds."""
+        """The same recipe with at most `rounds` rounds."""
         rounds, damping = min(rounds, self.rounds), self.damping
         if isinstance(damping, DampingSettings) and damping.rounds is not None:
             damping = msgspec.structs.replace(damping, rounds=min(rounds, damping.rounds))
@@ -62,9 +62,9 @@ class FigureSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     hidden: int | None = None
     """Hidden units of a network; None: logistic regression."""
     stand_in: str | None = None
-    """Data to use where those of the paper are not there."""
+    """Data to use if the data of the paper are missing."""
     absent: str = ""
-    """Which of the paper's methods are not run, and why."""
+    """Text on the paper's methods that are not run, with the reasons."""
     change: dict[str, dict[str, Any]] = {}
 
 
@@ -78,7 +78,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     step_size: float
 
     def options(self, objective: str, shards: int) -> dict[str, Any]:
-        """Of the method."""
+        """Options of the method."""
         return {
             "objective": objective,
             "shards": shards,
@@ -102,7 +102,7 @@ class Shards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What --quick leaves of Figures 3 to 5."""
+    """Settings of --quick for Figures 3 to 5."""
 
     seeds: int
     splits: tuple[str, ...]
@@ -111,7 +111,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Quick(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What --quick leaves of Figures 1 and 2, and of the lines of Figure 5."""
+    """Settings of --quick for Figures 1 and 2, and for the lines of Figure 5."""
 
     seeds: int
     splits: tuple[str, ...]
@@ -134,7 +134,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One run, with everything that its numbers depend on."""
+    """One run, with everything on which its numbers depend."""
 
     data: DataConfig
     partition: PartitionConfig
@@ -146,7 +146,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """Names the file of its result; labels are words and do not count."""
+        """Digest that names the file of its result; labels are not included."""
         recipe = msgspec.structs.replace(self.recipe, label="")
         plain = msgspec.to_builtins(msgspec.structs.replace(self, recipe=recipe))
         text = json.dumps([FORMAT, plain], sort_keys=True)
@@ -154,7 +154,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a job belongs: figure, split, method (or line and number of shards) and seed."""
+    """Place of a job: figure, split, method (or line and number of shards) and seed."""
 
     figure: int
     split: str
@@ -164,13 +164,13 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_settings() -> Settings:
-    """The study's own settings."""
+    """The settings of the study."""
     text = files("tacit_studies").joinpath("tmlr.toml").read_text(encoding="utf-8")
     return _located(msgspec.convert(tomllib.loads(text), Settings, strict=False))
 
 
 def data_directory() -> Path:
-    """Where files of public data are looked for."""
+    """The directory in which public data files are searched for."""
     given = os.environ.get("TACIT_DATA")
     return Path(given).expanduser() if given else cache_folder()
 
@@ -186,7 +186,7 @@ def _located(settings: Settings) -> Settings:
 
 
 def on_stand_in(settings: Settings, figure: int) -> Settings | None:
-    """The settings with the stand-in's data for a figure, named as such; None without one."""
+    """The settings with the replacement data for a figure, named as such; None without them."""
     what = settings.figures[str(figure)]
     if what.stand_in is None:
         return None
@@ -196,7 +196,7 @@ def on_stand_in(settings: Settings, figure: int) -> Settings | None:
 
 
 def only(settings: Settings, methods: Sequence[str]) -> Settings:
-    """The settings with these methods alone."""
+    """The settings with these methods only."""
     for name in methods:
         if name not in settings.methods:
             raise ConfigError(f"methods has {name!r}; choose from {', '.join(settings.methods)}")
@@ -210,7 +210,7 @@ def only(settings: Settings, methods: Sequence[str]) -> Settings:
 
 
 def check_figure(figure: int | None) -> tuple[int, ...]:
-    """The figures to do: the one that was asked for, or all."""
+    """The figures to make: the requested one, or all."""
     if figure is None:
         return FIGURES
     if figure not in FIGURES:
@@ -225,7 +225,7 @@ def recipe_of(settings: Settings, figure: int, method: str) -> Recipe:
 
 
 def figure_cells(settings: Settings, figure: int, *, first: int, quick: bool) -> list[Cell]:
-    """Every run of one of Figures 1 to 4, those on the same records next to one another."""
+    """Every run of one of Figures 1 to 4; runs on the same records are adjacent."""
     what, small = settings.figures[str(figure)], settings.quick
     splits, methods, seeds = tuple(settings.splits[what.data]), what.methods, settings.seeds
     rounds = None
@@ -243,7 +243,7 @@ def figure_cells(settings: Settings, figure: int, *, first: int, quick: bool) ->
                 recipe = recipe_of(settings, figure, method)
                 job = Job(
                     data=settings.data[what.data],
-                    # All records in one place are the same ones whoever they came from.
+                    # All records in one place are the same for every split.
                     partition=together if recipe.baseline == "central" else apart,
                     recipe=recipe if rounds is None else recipe.shortened(rounds),
                     hidden=what.hidden,

@@ -1,4 +1,4 @@
-"""Tables of the TMLR study: ours beside the published figure, and what each costs."""
+"""Tables of the TMLR study: our numbers, the published ones, and the costs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ SAME_METHOD = {
     "averaged-steps": "averaged",
     "virtual-steps": "virtual",
 }
-"""Schedules and local steps of ours for one method of the paper."""
+"""Our variants (schedules, local steps) of one method of the paper."""
 UNDERSTATED_NOTE = (
     "The published ε of DP optimisation, of the committees and of central DP-VI is understated: "
-    "their batches are drawn without replacement and accounted for as Poisson ones (marked *). "
-    "Ours is valid."
+    "their batches are drawn without replacement and accounted for as Poisson samples (marked *). "
+    "Our ε is valid."
 )
 
 
@@ -64,7 +64,7 @@ class Series:
 
     @property
     def published(self) -> Published | None:
-        """The end of the paper's curve, where it can be read and is one of the same data."""
+        """The end of the paper's curve, if it can be read and has the same data."""
         if self.cell.figure == 2 and self.cell.job.data.source != "mimic3":
             return None
         curves = PUBLISHED.get((self.cell.figure, self.cell.split), {})
@@ -95,7 +95,7 @@ class Series:
 
 
 def mean_of(values: Sequence[float | None]) -> Mean:
-    """Mean and standard error of the values that there are.
+    """Mean and standard error of the values that are not None.
 
     >>> mean_of([1.0, 3.0, None])
     Mean(value=2.0, error=1.0, lost=1)
@@ -109,7 +109,7 @@ def mean_of(values: Sequence[float | None]) -> Mean:
 
 
 def series_of(cells: Sequence[Cell], runs: Sequence[Run]) -> list[Series]:
-    """Seeds put together, in the order in which methods were first met."""
+    """Group seeds, in the order of the methods' first appearance."""
     groups: dict[tuple, list[tuple[Cell, Run]]] = {}
     for cell, run in zip(cells, runs, strict=True):
         groups.setdefault((cell.split, cell.method, cell.count), []).append((cell, run))
@@ -120,7 +120,7 @@ def series_of(cells: Sequence[Cell], runs: Sequence[Run]) -> list[Series]:
 
 
 def regret(one: Series, reference: Series | None) -> Mean:
-    """By how much a run's log-likelihood is below that without privacy of the same seed."""
+    """Log-likelihood without privacy of the same seed, minus the run's log-likelihood."""
     if reference is None or one.seeds != reference.seeds:
         return Mean(None)
     pairs = zip(one.runs, reference.runs, strict=True)
@@ -181,10 +181,10 @@ def _note(what: FigureSettings, here: Sequence[Series]) -> str:
     which = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
     note = (
         f"Held-out records; mean of {which}. Every private row is (ε = {what.epsilon:g}, "
-        f"δ = {DELTA:g}) for substituting one record, against those who are not trusted in the "
-        "last column; the column ε is what was accounted for. Regret: log-likelihood lost "
-        "against the first row on the same records. Central DP-VI counts an exchange with "
-        f"every party for every step, as the paper does. {UNDERSTATED_NOTE}"
+        f"δ = {DELTA:g}) for substituting one record, against everyone except those who are "
+        "trusted in the last column; the column ε is the accounted ε. Regret: loss of "
+        "log-likelihood relative to the first row, on the same records. Central DP-VI counts an "
+        f"exchange with every party for every step, as the paper does. {UNDERSTATED_NOTE}"
     )
     return f"{note} {what.absent}" if what.absent else note
 
@@ -214,11 +214,11 @@ def shard_table(data: str, title: str, found: Sequence[Series], note: str) -> Ta
 
 
 def absent_table(figure: int, what: FigureSettings, words: str) -> Table:
-    """A figure whose data are not here says what to get."""
+    """Table for a figure whose data are missing; it says which data are needed."""
     return Table(
         name=f"figure-{figure}",
         title=f"Figure {figure}: {what.title}",
         columns=("not run", "why"),
         rows=[[f"figure {figure}", words]],
-        note="The data of this figure are not here; the rest of the study does not need them.",
+        note="The data of this figure are missing; the rest of the study does not need them.",
     )

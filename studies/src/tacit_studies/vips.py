@@ -1,7 +1,7 @@
-"""The experiments of "Variational Bayes in private settings" (VIPS), done again.
+"""The experiments of "Variational Bayes in private settings" (VIPS), repeated.
 
-Its Figure 2 and Table 1 are about topics; logistic regression and sigmoid belief networks are those
-of its full paper. All three are one mechanism, `PrivateStatistics`, with one model each.
+Its Figure 2 and Table 1 are on topics; logistic regression and sigmoid belief networks are from its
+full paper. All three use one mechanism, `PrivateStatistics`, with different models.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tacit_studies.vips_regression import regression_part
 from tacit_studies.vips_topics import topics
 from tacit_studies.write import make_folder, write_study
 
-TITLE = "Variational Bayes in private settings (VIPS), done again"
+TITLE = "Variational Bayes in private settings (VIPS), repeated"
 Part = Callable[..., tuple[list[Table], list[tuple[Picture, Figure]]]]
 PARTS: dict[str, Part] = {
     "topics": topics,
@@ -41,7 +41,7 @@ def reproduce(
 ) -> dict[str, Any]:
     """Run the study, or one part of it, and write tables.md, tables.json, index.html, figures.
 
-    `quick` takes fewer articles, noises and steps. The answer is what `tables.json` holds.
+    `quick` takes fewer articles, noises and steps. Returns the content of `tables.json`.
     """
     out = Path(out)
     if not 0 <= seed <= MAX_SEED:
@@ -72,16 +72,16 @@ def reproduce(
         facts=facts,
         tables=tables,
         figures=pictures,
-        theirs="the paper's are its own",
+        theirs="numbers of the paper are as published",
     )
 
 
 def _summary(quick: bool) -> str:
     words = (
-        "Expected statistics of each record, clipped, summed and noised once a step, for topics, "
-        "logistic regression and belief networks. These are simulations: the noise comes from "
-        "known seeds, so that they can be repeated; with secret noise the same runs have the "
-        "guarantees told."
+        "Expected statistics of each record, clipped and summed with noise once per step, for "
+        "topics, logistic regression and belief networks. These are simulations: the noise comes "
+        "from known seeds, so that they can be repeated. With secret noise the same runs would "
+        "have the stated guarantees."
     )
     small = " This is the quick version: fewer records, noises and steps. A sample, not the study."
     return words + small if quick else words

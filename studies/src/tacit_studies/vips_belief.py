@@ -1,7 +1,7 @@
 """Sigmoid belief networks on binarised digits (VIPS, full paper): bound, filters, reconstructions.
 
-Poisson batches, substitution of one image, δ = 1e-5: everything in one place, at ten parties that
-trust nobody, and at ten whose noisy sums are added up before anybody sees them.
+Poisson batches, substitution of one image, δ = 1e-5: all records in one place, at ten parties
+without a trusted party, and at ten parties whose noisy sums a trusted server adds up.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ CURVE, FILTERS, RECONSTRUCTIONS = (
 )
 CAPTIONS = {
     CURVE: "Held-out bound of a sigmoid belief network on digits against ε.",
-    FILTERS: "What each hidden unit adds to the logits of an image, with and without privacy.",
-    RECONSTRUCTIONS: "Test images, their reconstructions and made-up images.",
+    FILTERS: "Effect of each hidden unit on the logits of an image, with and without privacy.",
+    RECONSTRUCTIONS: "Test images, their reconstructions and generated images.",
 }
 GREEN = "#009E73"
 SHOWN = 20
@@ -50,7 +50,7 @@ Made = tuple[list[Table], list[tuple[Picture, Figure]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """How much is computed."""
+    """Size of the computation."""
 
     hidden: int = 50
     sweeps: int = 6
@@ -81,7 +81,7 @@ def belief(
     progress: Progress | None = None,
     setting: Setting | None = None,
 ) -> list[Row]:
-    """Run the study, write its three figures to `out`, and answer one row a run.
+    """Run the study and write its three figures to `out`; returns one row per run.
 
     Quick: a third of the images, 16 hidden units, 25 rounds and ε = 4 only.
     """
@@ -94,13 +94,13 @@ def belief(
 
 
 def belief_part(out: Path, *, seed: int, quick: bool, tell: Callable[[str], None]) -> Made:
-    """The same as a part of `tacit reproduce vips`: its table and its figures."""
+    """The same as a part of `tacit reproduce vips`; returns its table and its figures."""
     del out
     tables, pictures = [], []
     for setting in (QUICK,) if quick else (FULL, LARGE):
         rows, figures = _study(setting, seed, lambda *step: tell(f"belief network: {step[2]}"))
         tables.append(_table(setting, rows))
-        if not pictures:  # a larger network's pictures tell the same
+        if not pictures:  # pictures of a larger network look the same
             pictures = [(Picture(file, CAPTIONS[file]), one) for file, one in figures.items()]
     return tables, pictures
 
@@ -113,8 +113,8 @@ def _table(setting: Setting, rows: list[Row]) -> Table:
         title=f"Sigmoid belief network of {setting.hidden} units on digits",
         columns=columns,
         rows=[[row[column] for column in columns] for row in rows],
-        note="Unit: an image, substituted; δ = 1e−5. Bounds are in nats a held-out image: the "
-        "objective of learning, and the same without Pólya–Gamma's slack.",
+        note="Unit: an image, substituted; δ = 1e−5. Bounds are in nats per held-out image: the "
+        "training objective, and the same without the slack of the Pólya–Gamma bound.",
         digits={"bound": 5, "sampled_bound": 5, "pixels_wrong": 3, "epsilon": 3},
     )
 
@@ -208,7 +208,7 @@ def _row(model: BeliefNetwork, natural: Natural, images: Images, place: str) -> 
 
 
 def plot_bounds(rows: list[Row]) -> Figure:
-    """Held-out bound in nats an image against ε; the dashed line is without privacy."""
+    """Held-out bound in nats per image against ε; the dashed line is without privacy."""
     figure = canvas(6.4, 4.2)
     axes = figure.subplots()
     plain(axes)
@@ -222,14 +222,14 @@ def plot_bounds(rows: list[Row]) -> Figure:
     axes.axhline(rows[0]["sampled_bound"], color=GREY, linestyle="--", linewidth=1)
     log_ticks(axes, sorted({row["asked"] for row in rows if row["asked"] is not None}))
     axes.set_xlabel("ε (δ = 1e−5, one image substituted)")
-    axes.set_ylabel("Held-out variational bound (nats an image)")
+    axes.set_ylabel("Held-out variational bound (nats per image)")
     axes.legend(frameon=False, fontsize=8)
     title(axes, "Sigmoid belief network on digits", f"{rows[0]['model']}; dashed: not private")
     return figure
 
 
 def plot_filters(model: BeliefNetwork, found: dict[str, Natural]) -> Figure:
-    """What each hidden unit adds to the logits of the image: a block of tiles a q."""
+    """Contribution of each hidden unit to the logits of the image: one block of tiles per q."""
     figure = canvas(5.4 * len(found), 5.6)
     panels = figure.subplots(1, len(found), squeeze=False)[0]
     for axes, (name, natural) in zip(panels, found.items(), strict=True):
@@ -243,12 +243,12 @@ def plot_filters(model: BeliefNetwork, found: dict[str, Natural]) -> Figure:
 def plot_reconstructions(
     model: BeliefNetwork, found: dict[str, Natural], records: dict[str, np.ndarray]
 ) -> Figure:
-    """Test images, what each q makes of them, and images that it makes up."""
+    """Test images, their reconstructions by each q, and generated images."""
     count = len(records["x"])
     blocks = {"Test images": records["x"].astype(float)}
     for name, natural in found.items():
         blocks[f"Reconstructed, {name}"] = model.reconstruct(natural, records)
-        blocks[f"Made up, {name}"] = model.sample(natural, count)
+        blocks[f"Generated, {name}"] = model.sample(natural, count)
     figure = canvas(9.0, 0.8 * len(blocks))
     panels = figure.subplots(len(blocks), 1, squeeze=False)[:, 0]
     for axes, (name, rows) in zip(panels, blocks.items(), strict=True):
@@ -258,7 +258,7 @@ def plot_reconstructions(
 
 
 def _tiles(axes: Axes, rows: np.ndarray, columns: int | None = None, **look: Any) -> None:
-    """Images side by side, a pixel apart."""
+    """Draw images side by side, one pixel apart."""
     columns = columns or int(np.ceil(np.sqrt(len(rows))))
     lines = -(-len(rows) // columns)
     sheet = np.full((lines * (SIDE + 1), columns * (SIDE + 1)), np.nan)

@@ -1,7 +1,7 @@
-"""Logistic regression by Pólya–Gamma statistics (VIPS, full paper), beside two other methods.
+"""Logistic regression by Pólya–Gamma statistics (VIPS, full paper) and by two other methods.
 
-On Adult, substitution of one record, δ = 1e-5: everything in one place, at ten parties that trust
-nobody, and at ten whose noisy sums are added up before anybody sees them.
+On Adult, substitution of one record, δ = 1e-5: all records in one place, at ten parties without
+a trusted party, and at ten parties whose noisy sums a trusted server adds up.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ GREEN = "#009E73"
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """A method and the schedule that suits it."""
+    """A method with a suitable schedule."""
 
     name: str
     method: LocalMethod
@@ -78,9 +78,9 @@ COLOURS = {"Pólya–Gamma statistics": VERMILION, "private scoring": BLUE, "DP-
 def regression(
     out: Path, *, seed: int = 0, quick: bool = False, progress: Progress | None = None
 ) -> list[Row]:
-    """Run the study, write its figure to `out`, and answer one row a run.
+    """Run the study and write its figure to `out`; returns one row per run.
 
-    Quick: ε = 1 only and no party that trusts nobody.
+    Quick: ε = 1 only, without the parties that have no trusted party.
     """
     make_folder(out)
     data = load("adult", parties=PARTIES, seed=seed)
@@ -129,12 +129,12 @@ def regression(
 
 
 def _can_share(method: LocalMethod) -> bool:
-    """Whether parties may each add a part of the noise; DP-SGD's is inside their own steps."""
+    """True if each party can add a share of the noise; DP-SGD adds noise in its local steps."""
     return isinstance(method, PrivateMethod) and "trusted" in method.aggregations
 
 
 def regression_part(out: Path, *, seed: int, quick: bool, tell: Callable[[str], None]) -> Made:
-    """The same as a part of `tacit reproduce vips`: its table and its figure."""
+    """The same as a part of `tacit reproduce vips`; returns its table and its figure."""
     rows = regression(out, seed=seed, quick=quick, progress=lambda *step: tell(step[2]))
     columns = ("method", "place", "trust", "parties", "asked", "epsilon", "log_likelihood", "auc")
     table = Table(
@@ -142,8 +142,8 @@ def regression_part(out: Path, *, seed: int, quick: bool, tell: Callable[[str], 
         title="Logistic regression on Adult",
         columns=columns,
         rows=[[row[column] for column in columns] for row in rows],
-        note="Unit: a record, substituted; δ = 1e−5. Held-out log-likelihood in nats a record. "
-        "Private scoring is this library's own, DP-SGD the usual baseline.",
+        note="Unit: a record, substituted; δ = 1e−5. Held-out log-likelihood in nats per record. "
+        "Private scoring is a method of this library, DP-SGD the usual baseline.",
         digits={"log_likelihood": 4, "auc": 4, "epsilon": 3},
     )
     picture = Picture(FILE, "Held-out log-likelihood of logistic regression on Adult against ε.")
@@ -169,7 +169,7 @@ def _row(name: str, model: LogisticRegression, posterior: Any, test: Records) ->
 
 
 def auc(probability: np.ndarray, y: np.ndarray) -> float:
-    """The probability that a record with y = 1 has the larger one; half of the ties count.
+    """P(a record with y = 1 has a larger value than one with y = 0); ties count half.
 
     >>> auc(np.array([0.1, 0.4, 0.4, 0.9]), np.array([0, 0, 1, 1]))
     0.875
@@ -181,7 +181,7 @@ def auc(probability: np.ndarray, y: np.ndarray) -> float:
 
 
 def plot_regression(rows: list[Row]) -> Figure:
-    """Held-out log-likelihood against ε, a panel for each of central, plain and trusted."""
+    """Held-out log-likelihood against ε: one panel each for central, plain and trusted."""
     private = [row for row in rows if row["asked"] is not None]
     places = list(dict.fromkeys(row["place"] for row in private))
     figure = canvas(4.2 * len(places), 3.9)
@@ -206,7 +206,7 @@ def plot_regression(rows: list[Row]) -> Figure:
 
 
 def log_ticks(axes: Axes, values: Sequence[float]) -> None:
-    """A logarithmic ε whose ticks are the values that were run."""
+    """Logarithmic ε axis with ticks at these values."""
     axes.set_xscale("log")
     axes.set_xticks(values, [f"{value:g}" for value in values])
     axes.xaxis.set_minor_locator(NullLocator())

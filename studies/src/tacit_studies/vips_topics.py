@@ -1,8 +1,8 @@
-"""Topics of Wikipedia against ε: Figure 2 and Table 1 of VIPS, and what its sensitivity costs.
+"""Topics of Wikipedia against ε: Figure 2 and Table 1 of VIPS, and the cost of the sensitivity.
 
-One pass over the articles in batches without replacement, N = 500 words a document, as published;
-each fit is accounted for by every accountant, with the sensitivity √2·C of replacing a document.
-Beside it, the recipe of this library at the same ε.
+One pass over the articles in batches without replacement, N = 500 words per document, as
+published. Each fit is accounted for by every accountant, with the sensitivity √2·C of replacing a
+document, and compared with the recipe of this library at the same ε.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tacit_studies.page import Picture
 from tacit_studies.tables import Cell, Table
 
 DELTA = 1e-6
-"""Below one over the number of articles; VIPS takes 1e-4, which is above it."""
+"""Below 1 over the number of articles; the 1e-4 of VIPS is above it."""
 PUBLISHED = {"denoise": "zero", "learning_decay": 0.5, "sampling": "without-replacement"}
 CLIPPED, UNCLIPPED = {"clip_share": 0.1}, {"clip_share": 1.0}
 COMMON_EPSILON = 2.38
@@ -40,7 +40,7 @@ Made = tuple[list[Table], list[tuple[Picture, Figure]]]
 
 
 class Scale(NamedTuple):
-    """How much of it is done: articles, topics, batch sizes S, noises σ, ε of our own recipe."""
+    """Size of the study: articles, topics, batch sizes S, noises σ, ε of our own recipe."""
 
     articles: int | None
     topics: int
@@ -55,18 +55,18 @@ QUICK = Scale(20_000, 10, (2_000, 4_000), (1.0, 2.0), (3.0,), 2)
 
 
 class Fit(NamedTuple):
-    """One fit that the study wants: a name, what to tell LDA, and how much of it."""
+    """One fit of the study: a name, arguments of LDA, and its noise or ε."""
 
     recipe: str
     settings: dict[str, Any]
     noise: float | None = None
     epsilon: float | None = None
     accountant: AccountantName = "pld"
-    """The one that finds the noise for ε."""
+    """The accountant that determines the noise for ε."""
 
 
 def fits(scale: Scale) -> Iterator[Fit]:
-    """All of them; the first is the one that others are compared with."""
+    """All fits; the others are compared with the first."""
     yield Fit("non-private", {"batch_size": min(4096, scale.batches[0])})
     for batch in scale.batches:
         for noise in scale.noises:
@@ -85,7 +85,7 @@ def fits(scale: Scale) -> Iterator[Fit]:
 
 
 def topics(out: Path, *, seed: int, quick: bool, tell: Tell) -> Made:
-    """Tables and figures; every finished fit is kept in OUT/runs."""
+    """Tables and figures; every finished fit is stored in OUT/runs."""
     scale = QUICK if quick else WHOLE
     corpus = load_corpus(seed=seed)
     if scale.articles is not None:
@@ -144,14 +144,14 @@ def _fit(fit: Fit, scale: Scale, corpus: Corpus, seed: int) -> Result:
 
 
 def unigram(corpus: Corpus) -> float:
-    """Perplexity of the training articles' shares of words, each word once more than counted."""
+    """Perplexity of the word frequencies of the training articles, with 1 added to every count."""
     counts = np.asarray(corpus.train.sum(axis=0)).ravel() + 1.0
     test = np.asarray(corpus.test.sum(axis=0)).ravel()
     return float(np.exp(-(test @ np.log(counts / counts.sum())) / test.sum()))
 
 
 def claimed(articles: int, batch: int, noise: float, delta: float, accountant: Any) -> float:
-    """ε of one pass if the sensitivity were C, as published: that of √2 times the noise."""
+    """ε of one pass if the sensitivity were C, as published; equal to ε with √2 times the noise."""
     return _pass(articles, batch, noise * np.sqrt(2.0), delta, accountant)
 
 
@@ -172,7 +172,7 @@ def _pass(articles: int, batch: int, noise: float, delta: float, accountant: Any
 
 
 def claims_table() -> Table:
-    """What √2 costs in ε, at the published setting and at that of the corpus here."""
+    """Cost of the factor √2 in ε, at the published setting and for this corpus."""
     rows = []
     for articles, batch, delta in ((400_000, 20_000, 1e-4), (143_647, 20_000, DELTA)):
         for noise in (1.0, 1.24, 2.0):
@@ -182,14 +182,14 @@ def claims_table() -> Table:
             rows.append((articles, batch, noise, delta, low, high, high / low, pld, strong))
     return Table(
         name="vips-sensitivity",
-        title="What the correct sensitivity costs",
+        title="Cost of the correct sensitivity",
         columns=("D", "S", "σ", "δ", "ε if C were enough (RDP)", "ε (RDP)", "ratio", "ε (PLD)",
                  "ε (strong composition)"),
         rows=rows,
         note="One pass without replacement, replacing one document (the record), noise of sd σC in "
-        "the sum of clipped statistics; whoever holds all documents is trusted. Two documents are "
-        "up to √2·C apart, not C (VIPS, eq. 3). VIPS states 2.38 for its setting, the older "
-        "conversion of the same moments.",
+        "the sum of clipped statistics; whoever holds all documents is trusted. Statistics of two "
+        "documents differ by up to √2·C, not C (VIPS, eq. 3). VIPS states ε = 2.38 for its "
+        "setting, by an older conversion of the same moments.",
         digits={"ε if C were enough (RDP)": 3, "ε (RDP)": 3, "ratio": 3, "ε (PLD)": 3,
                 "ε (strong composition)": 3},
     )  # fmt: skip
@@ -220,9 +220,9 @@ def _perplexity_table(
         rows=body,
         note=f"{corpus.train.shape[0]:,} articles, {scale.topics} topics, {corpus.test.shape[0]:,} "
         "held out. ε is for replacing one document; whoever holds all of them is trusted; σ is the "
-        "noise's sd over the clip. Top words shared: of each topic's ten, the most that one topic "
-        "of the first fit has among its own. One run each, with noise from a known seed: a "
-        "simulation.",
+        "noise's sd over the clip. Top words shared: how many of a topic's ten top words the "
+        "most similar topic of the first fit shares. One simulated run each, with noise from a "
+        "known seed.",
         digits={"σ": 3, "ε (PLD)": 3, "ε (RDP)": 3, "ε (strong composition)": 3, "δ": 1,
                 "top words shared": 2},
     )  # fmt: skip
@@ -239,7 +239,7 @@ def _table_of(found: Result) -> TopicTable:
 
 
 def _railways(base: Result) -> list[str]:
-    """The topic about railways, as in the paper, if there is one; else the largest."""
+    """The topic about railways, as in the paper, if there is one; otherwise the largest topic."""
     wanted = {"station", "line", "railway"}
     return max(base["words"], key=lambda words: len(wanted.intersection(words)))
 
@@ -261,13 +261,13 @@ def _words_table(rows: list[tuple[Fit, Result]], base: Result) -> Table:
         title="One topic in every fit",
         columns=("fit", "top words"),
         rows=body,
-        note="The topic nearest to the one about railways of the fit without privacy (Table 1). ε "
-        "as by PLD, δ and the rest as above.",
+        note="The topic most similar to the railway topic of the fit without privacy (Table 1). ε "
+        "is by PLD; δ and the other terms are as above.",
     )
 
 
 def common_table(rows: list[tuple[Fit, Result]], base: Result) -> Table:
-    """The same topic at one ε, with the noise that each accountant asks for (Table 1)."""
+    """The same topic at one ε, with the noise by each accountant (Table 1)."""
     first = _railways(base)
     body: list[Sequence[Cell]] = [("non-private", None, None, base["completion"], " ".join(first))]
     for fit, found in rows:
@@ -281,10 +281,10 @@ def common_table(rows: list[tuple[Fit, Result]], base: Result) -> Table:
         columns=("noise by", "ε", "σ", "perplexity, completion", "top words"),
         rows=body,
         note="Table 1 of VIPS: the published recipe (one pass without replacement, a = 0.1, "
-        f"δ = {DELTA:g}, replacing one document; whoever holds all documents is trusted), its "
-        "noise set by each accountant for the same ε. The moments accountant of Abadi et al. has "
-        "no bound for batches without replacement; that of VIPS is the Rényi one. One run each, "
-        "simulated.",
+        f"δ = {DELTA:g}, replacing one document; whoever holds all documents is trusted), with "
+        "the noise by each accountant for the same ε. The moments accountant of Abadi et al. has "
+        "no bound for batches without replacement; the accountant of VIPS is Rényi. One simulated "
+        "run each.",
         digits={"σ": 3},
     )
 
@@ -302,7 +302,7 @@ def clipped_table(rows: list[tuple[Fit, Result]]) -> Table:
         columns=("a", "S", "σ", "ε (PLD)", "clipped", "sd of its noise"),
         rows=body,
         note="VIPS §4 says that a = 0.1 clips about 3/4 of the documents. The published recipe "
-        "with `count_clipped`: how many documents of the last batch are within the clip, released "
+        "with `count_clipped`: number of documents of the last batch within the clip, released "
         "and charged with the sums (ε for replacing one document; whoever holds all is trusted). "
         "Simulated.",
         digits={"σ": 3, "ε (PLD)": 3, "clipped": 3, "sd of its noise": 2},
@@ -349,7 +349,7 @@ def plot(rows: list[tuple[Fit, Result]], alone: float) -> Figure:
 _CAPTION = (
     f"Completion perplexity of held-out articles against ε at δ = {DELTA:g} for replacing one "
     "document; whoever holds all documents is trusted. The published recipe at several noises and "
-    "batch sizes, each fit accounted for in three ways, and without clipping; this library's own."
+    "batch sizes, by three accountants, and without clipping; and the recipe of this library."
 )
 
 

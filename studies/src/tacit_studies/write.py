@@ -17,11 +17,11 @@ from tacit_studies.tables import Table
 
 DPI = 120
 WIDE = "body { max-width: 66rem; } p { max-width: 48rem; } thead th.number { white-space: normal; }"
-"""Comparisons have many columns: room for them, short lines for the text."""
+"""A wide page for tables with many columns, with short lines of text."""
 
 
 def make_folder(out: Path) -> None:
-    """Make `out` before anything is computed, so that a bad path costs nothing."""
+    """Create `out` before anything is computed, so that a bad path fails early."""
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out} is a file; name a directory")
     out.mkdir(parents=True, exist_ok=True)
@@ -35,11 +35,11 @@ def write_study(
     facts: dict[str, Any],
     tables: Sequence[Table],
     figures: Sequence[tuple[Picture, Figure]],
-    theirs: str = "the thesis's are its own",
+    theirs: str = "numbers of the thesis are as published",
 ) -> dict[str, Any]:
-    """Write everything; the answer is what tables.json holds and the paths written.
+    """Write all files; returns the content of tables.json and the paths of the files.
 
-    `theirs` says where numbers that are not ours come from.
+    `theirs` states the source of numbers that are not ours.
     """
     for picture, figure in figures:
         figure.savefig(out / picture.file, format="png", dpi=DPI)
@@ -57,7 +57,7 @@ def write_study(
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)} · tacit</title>\n<style>{page_css()}{WIDE}</style>\n"
         "</head>\n<body>\n"
-        f'<p class="kicker">tacit · a source done again</p>\n<h1>{escape(title)}</h1>\n'
+        f'<p class="kicker">tacit · a publication repeated</p>\n<h1>{escape(title)}</h1>\n'
         f"<p>{escape(summary)}</p>\n<pre>{command}</pre>\n"
         f"<section><h2>Figures</h2>{''.join(html_figure(p) for p in pictures)}</section>\n"
         f"{''.join(table.html() for table in tables)}"

@@ -102,7 +102,7 @@ def test_a_file_that_does_not_exist_can_be_tuned(tmp_path):
 def test_where_the_number_of_records_comes_from_is_said():
     whole = parse_config(RAW | {"data": RAW["data"] | {"held_out": 0.0}})
     assert "3,000 training records per federation (a default" in TrialRunner(whole, None, 0).made[0]
-    assert "50 training records per federation (as asked)" in TrialRunner(whole, 50, 0).made[0]
+    assert "50 training records per federation (as given)" in TrialRunner(whole, 50, 0).made[0]
     built_in = {key: RAW[key] for key in ("privacy", "partition", "method", "schedule")}
     adult = parse_config(built_in | {"data": {"source": "adult", "held_out": 0.5}})
     assert "24,421 training records per federation (public)" in TrialRunner(adult, None, 0).made[0]

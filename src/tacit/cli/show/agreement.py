@@ -49,7 +49,7 @@ def show_approval(ready: ReadyParty, path: Path) -> None:
     )
     _section("Who sees it", _seen_by(plan))
     say(f"digest: {agreed.digest}")
-    say("  (equal for equal files: compare it with the other parties over another channel)")
+    say("  (the same for the same file: compare it with the other parties over another channel)")
 
 
 def show_version(ready: ReadyParty, added: list[str]) -> None:
@@ -61,10 +61,10 @@ def show_version(ready: ReadyParty, added: list[str]) -> None:
         "What changes",
         [
             f"new parties: {_listed(tuple(added))}; then {len(federation.parties)} in all",
-            "they receive the posterior of every round from when they join, with what this party "
-            "has contributed to it",
-            "the version counts once every party has approved it; until then the run follows the "
-            "old one",
+            "after joining they receive the posterior of every round, which includes this party's "
+            "contributions",
+            "the version takes effect once every party has approved it; until then the run follows "
+            "the old version",
         ],
     )
     unchanged = ["model, method, schedule and every other term of the agreement"]
@@ -77,7 +77,7 @@ def show_version(ready: ReadyParty, added: list[str]) -> None:
         ]
     _section("What stays", unchanged)
     say(f"digest: {agreed.digest}")
-    say("  (equal for equal files: compare it with the other parties over another channel)")
+    say("  (the same for the same file: compare it with the other parties over another channel)")
 
 
 def _limits(plan: Plan) -> list[str]:
@@ -92,8 +92,8 @@ def _guarantee(ready: ReadyParty, path: Path) -> list[str]:
     if plan.privacy is None:
         return [
             "NOT PRIVATE. NO NOISE IS ADDED.",
-            "Updates are computed from exact records; they, and the posterior of every round, may "
-            "reveal single records.",
+            "Updates are computed from exact records. The updates and the posterior of every round "
+            "may reveal single records.",
         ]
     settled = plan.settled[ready.name]
     guarantee = settled.guarantee
@@ -189,8 +189,8 @@ def _seen_by(plan: Plan) -> list[str]:
         rows = ["the server and its operator: masked replies, and the sum of each round"]
     if len(plan.parties) == 2:
         rows.append(
-            "the other party: the posterior of every round, and thereby, with only two "
-            "parties, this party's exact replies"
+            "the other party: the posterior of every round, from which it can compute this "
+            "party's exact replies because there are only two parties"
         )
     else:
         rows.append("the other parties: the posterior of every round, not individual replies")
@@ -298,11 +298,9 @@ def _quorum(federation: Federation, plan: Plan) -> str:
 
 def _late(deadline_s: float | None, quorum: int | None) -> str:
     if deadline_s is None:
-        return "waited for without limit (serve.deadline_s is not set)"
+        return "the server waits without limit (serve.deadline_s is not set)"
     if quorum is None:
-        return (
-            f"waited for: serve.deadline_s = {deadline_s:g} has no effect without an agreed quorum"
-        )
+        return f"the server waits: serve.deadline_s = {deadline_s:g} has no effect without a quorum"
     return f"skipped after {deadline_s:g} s, once {quorum} have replied"
 
 

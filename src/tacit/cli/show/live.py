@@ -151,7 +151,7 @@ _SERVER_EVENTS: dict[str, Callable[[Line], str | None]] = {
     "not proposed": lambda line: f"no new version: {line['reason']}",
     "approved": lambda line: f"{line['party']} has approved version {line['version']}",
     "version": lambda line: (
-        f"version {line['version']} counts from now on; it adds {', '.join(line['parties'])}"
+        f"version {line['version']} takes effect; it adds {', '.join(line['parties'])}"
     ),
     "readmitted": lambda line: f"{line['party']} takes part again from round {line['round']} on",
     "not readmitted": lambda line: f"{line['wanted']} was not left out; nothing changed",
@@ -170,10 +170,10 @@ _SERVER_EVENTS: dict[str, Callable[[Line], str | None]] = {
     "party error": lambda line: f"{line['party']} reports: {line['reason']}",
     "closing": lambda line: f"closing: {line['reason']}",
     "status not written": lambda line: (
-        f"warning: {line['path']} cannot be written ({line['reason']}); make room: the run goes on"
+        f"warning: {line['path']} cannot be written ({line['reason']}); the run continues"
     ),
     "log not written": lambda line: (
-        f"warning: {line['path']} cannot be written ({line['reason']}); make room: the run goes on"
+        f"warning: {line['path']} cannot be written ({line['reason']}); the run continues"
     ),
     "internal": lambda line: f"internal: {line['reason']}; please report this",
 }
@@ -232,7 +232,7 @@ _PARTY_EVENTS: dict[str, Callable[[Line], str | None]] = {
     ),
     "waiting": lambda line: line["reason"],
     "approval sent": lambda line: line["reason"],
-    "version": lambda line: f"version {line['version']} of the agreed file counts from now on",
+    "version": lambda line: f"version {line['version']} of the agreed file takes effect",
     "refused": lambda line: f"REFUSED a message of the server: {line['reason']}",
     "server error": lambda line: f"the server replied with an error: {line['reason']}",
     "server closes": lambda line: f"{line['reason']}; reconnecting in {line['back']:g} s",
@@ -287,7 +287,7 @@ def show_party_end(ready: ReadyParty, end: PartyEnd, spent: Spent | None) -> Non
     if stopped is not None:
         say(
             f"WARNING: this party has not contributed from round {stopped['round']} on; the "
-            f"posterior uses the others and its earlier replies only: {stopped['reason']}"
+            f"posterior has only its earlier replies and those of the others: {stopped['reason']}"
         )
     state = ready.setup.state
     say(f"posterior and result (shareable): {state / 'public'}")
@@ -364,7 +364,7 @@ def show_server_status(status: dict[str, Any], *, running: bool) -> None:
     if proposed is not None:
         say(
             f"version {proposed['version']} is proposed (digest {proposed['configuration'][:12]}…) "
-            f"and does not count yet; it waits for {_some(proposed['waits_for'])}"
+            f"and not in effect yet; it waits for {_some(proposed['waits_for'])}"
         )
     if status["turned_away"]:
         kinds = ", ".join(f"{kind} {count}" for kind, count in status["turned_away"].items())
@@ -405,7 +405,7 @@ def _presence(one: dict[str, Any], *, running: bool) -> str:
     if not one["joined"]:
         return "not joined yet"
     if not running:
-        return "a member"
+        return "joined"
     if not one["connected"]:
         return "away, skipped" if one["passed_over"] else "away"
     if one["asked"] and one["refused"]:

@@ -36,7 +36,7 @@ class SourceInfo:
     name: str
     description: str
     records: int | None
-    """Number of records; None: that of the user's file."""
+    """Number of records; None if a file of the user determines it."""
     outcome: str
     origin: str
     licence: str
@@ -138,7 +138,7 @@ _ABOUT: dict[str, tuple[str, int | None, str, str, str]] = {
     "posteriordb": (
         "19 data sets of statistical models with reference posteriors; for load_reference",
         None,
-        "as the model says",
+        "depends on the model",
         "Magnusson et al., posteriordb, github.com/stan-dev/posteriordb",
         "BSD-3-Clause",
     ),

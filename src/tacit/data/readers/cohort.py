@@ -1,8 +1,8 @@
 """Synthetic cohort: hospital stays at unequal sites, with readmission as the outcome.
 
 The outcome is drawn from a logistic model of the *prepared* columns, so that logistic regression is
-the true model and its weights are known. The sites differ in size (1 to 20) and case mix, and thus
-in readmission rates; there is no site effect.
+the true model and its weights are known. The sites differ in size (by a factor of 20) and case
+mix, and thus in readmission rates; there is no site effect.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def synthetic_cohort(
 ) -> Cohort:
     """Generate the cohort: by default ten sites with about 150 to 3,000 stays.
 
-    Without `records` there are 10,000, or 50 per site if that is more. The case mix of the sites
+    By default there are 10,000 records, or 50 per site if that is more. The case mix of the sites
     does not depend on the seed; the patients do.
     """
     records = max(DEFAULT_RECORDS, RECORDS_PER_SITE * sites) if records is None else records
@@ -154,7 +154,7 @@ def _site_sizes(records: int, sites: int) -> np.ndarray:
 
 
 def _patients(frame: pl.DataFrame, site: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Assign patients to stays: some have several, at one site, with the same sex and age.
+    """Assign patients to stays. Some have several stays, at one site, with the same sex and age.
 
     A patient's stays are otherwise independent, so the true weights do not change.
     """

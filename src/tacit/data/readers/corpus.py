@@ -1,7 +1,7 @@
 """Documents as counts of words, for topic models: English Wikipedia over a public vocabulary.
 
-These counts are not published, so they cannot be fetched. The files are searched in TACIT_DATA/wiki
-and in the cache, and used only if their SHA-256 matches.
+These counts are not published, so they cannot be fetched. The files are searched for in
+TACIT_DATA/wiki and in the cache, and used only if their SHA-256 matches.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ class Corpus:
 
 
 def load_corpus(name: str = "enwiki_2008", *, held_out: int = 2000, seed: int = 0) -> Corpus:
-    """Wikipedia articles as scipy.sparse counts; `held_out` of them, chosen by the seed, as test.
+    """Load Wikipedia articles as scipy.sparse counts, split at random into training and test.
 
-    The files are ordered by the articles' age, so the split is random.
+    The split is random because the files are ordered by the age of the articles.
 
     Parameters
     ----------
     name
         Name of the corpus.
     held_out
-        Share of the documents that is held out.
+        Number of test documents.
     seed
-        Seed of everything random.
+        Seed of the split.
     """
     if name not in COUNTS:
         raise ConfigError(f'"{name}" is not a corpus; choose from {", ".join(COUNTS)}')

@@ -1,4 +1,4 @@
-"""Public data files: searched in TACIT_DATA, then in a cache, then downloaded.
+"""Find public data files in TACIT_DATA or in a cache; otherwise download them.
 
 None of these files is part of the project. A file is used only if its SHA-256 matches.
 """
@@ -35,7 +35,7 @@ class PublicFile:
     sha256: str
     size: int
     unpacked: bool = False
-    """True: the checksum is that of the gzip file's content."""
+    """True: the checksum is of the decompressed content of a gzip file."""
 
 
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist"
@@ -191,7 +191,7 @@ def _digest(file: PublicFile, path: Path) -> str:
     try:
         body = gzip.decompress(body) if file.unpacked else body
     except (OSError, EOFError, zlib.error):
-        return f"of nothing, being no gzip file of {len(body)} bytes,"
+        return f"(none: {len(body)} bytes that are not a gzip file)"
     return hashlib.sha256(body).hexdigest()
 
 

@@ -22,7 +22,7 @@ def schema(data: DataConfig) -> SourceSchema:
 
 
 def read(data: DataConfig) -> Table:
-    """Read the file or files; several without data.party are one party each."""
+    """Read the file or files. Without data.party, each of several files is one party."""
     assert data.path is not None, "DataConfig requires it for a file"
     paths = found_paths(data.path)
     if len(paths) == 1 and isinstance(data.path, str) and not is_pattern(data.path):

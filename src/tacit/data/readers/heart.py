@@ -1,7 +1,7 @@
 """Heart disease: 920 patients of four hospitals, which are the parties.
 
 Missing values differ by hospital (three of them rarely record slope, ca and thal), so every column
-except age, sex and chest pain declares their handling.
+except age, sex and chest pain declares how missing values are handled.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Posteriors of posteriordb with reference statistics: locate, download and verify.
 
 The public database has one zip file of JSON per data set, and one per posterior with the draws of
-ten long NUTS chains. `fetch` downloads them at one commit and stores the data and, of the draws,
-their number, means, standard deviations, quantiles and correlations (reference.json). A folder
+ten long NUTS chains. `fetch` downloads them at one commit. It stores the data and summaries of
+the draws: number, means, standard deviations, quantiles and correlations (reference.json). A folder
 posteriordb in TACIT_DATA has the same two parts: data/NAME.json and reference.json.
 
-A data set is used only if its content has the recorded SHA-256. The digest is that of the numbers,
-not of their text, so repacking or rewriting a file does not change it. Reference statistics are
-used only if Σ mean/sd and Σ log sd match the recorded values.
+A data set is used only if its content has the recorded SHA-256. The digest is computed from the
+numbers, not from their text, so repacking or rewriting a file does not change it. Reference
+statistics are used only if Σ mean/sd and Σ log sd match the recorded values.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ PUBLIC = f"https://raw.githubusercontent.com/stan-dev/posteriordb/{COMMIT}/poste
 MOST_BYTES = 50_000_000
 """Size limit of one public file, packed or not; the largest unpacks to about 6 MB."""
 TOLERANCE = 1e-3
-"""Tolerance per coordinate of the sums that identify reference statistics; using n or n − 1 in
-the sd changes less.
+"""Tolerance per coordinate of the sums that identify reference statistics. Using n instead of
+n − 1 in the sd changes them less.
 """
 
 DATA: dict[str, str] = {
@@ -221,7 +221,7 @@ def fetch_posteriordb(progress: Progress | None = None, *, public: str | None = 
 
 
 def summarise_draws(chains: Any, origin: str) -> dict[str, Any]:
-    """Entry of reference.json for one file of draws: a list of chains {name: [draws]}."""
+    """Entry of reference.json for the draws of one file; each chain is {name: [draws]}."""
     try:
         names = list(chains[0])
         draws = np.asarray(

@@ -41,9 +41,9 @@ class ColumnConfig(Table, frozen=True, kw_only=True):
     high: Finite | None = None
     """The largest value of a number; larger ones are clipped to it."""
     center: Finite | None = None
-    """Value of a number that is scaled to 0."""
+    """Value of a number that becomes 0 after scaling."""
     scale: Positive | None = None
-    """Difference of a number that is scaled to 1."""
+    """Difference between two values that becomes 1 after scaling."""
     unit: str | None = None
     """Unit of a number, for results: effects are shown per "year", or per "10 years"."""
     levels: tuple[str, ...] = ()
@@ -65,8 +65,8 @@ class ColumnConfig(Table, frozen=True, kw_only=True):
     "sex[m]".
     """
     draft: bool = False
-    """True: its facts were suggested by records (`tacit init`) and not confirmed; a private run
-    refuses it."""
+    """True: `tacit init` suggested its bounds or levels from records, and they are not confirmed. A
+    private run refuses the column."""
 
     def __post_init__(self) -> None:
         if self.kind is None:

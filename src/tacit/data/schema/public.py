@@ -28,11 +28,11 @@ ROWS = 8
 def public_schema(data: DataConfig, *, sites: int | None = None) -> Federation:
     """Federation of a configuration without its records; opens no file.
 
-    Names, outcome, output and unbounded columns are those that `load_federation` and `load_party`
-    give. The one party, "example", has 8 synthetic rows within the declared bounds and levels, with
-    the same columns, types and shapes as real ones; `raw` is empty, so that no ledger identifies
-    them as records. `sites` is the number of sites of the synthetic cohort, for a kept column
-    "site".
+    Names, outcome, output and unbounded columns are the same as from `load_federation` and
+    `load_party`. The one party, "example", has 8 synthetic rows within the declared bounds and
+    levels, with the same columns, types and shapes as real ones; `raw` is empty, so that no ledger
+    identifies them as records. `sites` is the number of sites of the synthetic cohort, for a kept
+    column "site".
 
     >>> schema = public_schema(DataConfig(source="rugged"))
     >>> schema.names, schema.parties["example"]["x"].shape

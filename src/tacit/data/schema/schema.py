@@ -104,7 +104,7 @@ class Schema:
         Parameters
         ----------
         columns
-            Their public facts.
+            The public facts about each column.
         """
         schema = cls()
         schema.columns = tuple(columns)

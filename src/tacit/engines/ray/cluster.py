@@ -1,7 +1,7 @@
 """Connect to a running Ray cluster, or start a private one.
 
 By default Ray sends usage statistics, binds its ports to every network interface, and runs code for
-anyone who reaches them. Here nothing is sent, a private cluster listens on loopback only and
+anyone who reaches them. Here no statistics are sent, a private cluster listens on loopback only and
 requires a secret token of this process, and no dashboard is started.
 """
 

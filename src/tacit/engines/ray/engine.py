@@ -152,7 +152,7 @@ class RayEngine(Driver):
         return next(iter(self._ready))
 
     def _ask(self, requests: Sequence[Request], keys: Keys, what: str = "compute") -> list[Call]:
-        """One call per actor and set of q and public arrays."""
+        """Make one call per actor for each distinct q and public arrays."""
         groups: dict[tuple[int, tuple[int, int]], list[Request]] = {}
         each: dict[tuple[int, int], tuple[Natural | None, Arrays]] = {}
         for request in requests:

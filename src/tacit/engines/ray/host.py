@@ -24,8 +24,8 @@ from tacit.support.process import peak_memory_bytes
 class Host:
     """Computes updates for its parties; keeps only their records between calls.
 
-    Method memories are sent with requests and updates, and charges were made before, so a host can
-    be lost at any moment.
+    Method memories are sent with requests and updates, and requests are charged before they are
+    sent, so a host can be lost at any moment.
     """
 
     def __init__(

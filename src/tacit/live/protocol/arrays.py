@@ -1,9 +1,9 @@
 """Encoding of distributions in messages.
 
 Peers that announced the protocol exchange natural parameters, to the last bit. For a peer that
-implements only the thesis, a normal is {mean, variance}: two numbers, or two lists for independent
-normals. A factor or a ratio of factors may have negative variances. A constant factor has no finite
-variance and is written with one so large that it has no effect.
+implements only the messages of the thesis, a normal is {mean, variance}: two numbers, or two lists
+for independent normals. A factor or a ratio of factors may have negative variances. A constant
+factor has no finite variance; it is written with a variance so large that the factor has no effect.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _numbers(value: Any, what: str, dtype: type = np.float64) -> np.ndarray:
     try:
         return flat.reshape(value.shape)
     except ValueError:  # no data, in a shape too large for numpy
-        raise PeerError(f"{what} has an invalid shape; send the family's") from None
+        raise PeerError(f"{what} has an invalid shape; send the shape of the family") from None
 
 
 def _fits(number: Any) -> bool:

@@ -59,8 +59,8 @@ class Duration(msgspec.Struct, frozen=True):
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
     """A party's privacy guarantee, as reported to the server.
 
-    It does not depend on records, except that with batches without replacement (replace-one, where
-    this is public) it depends on the party's number of units.
+    It does not depend on records, with one exception: with batches without replacement it depends
+    on the party's number of units, which is public under replace-one.
     """
 
     epsilon: float
@@ -128,7 +128,7 @@ class ReturnLastLikelihood(ClientMessage, frozen=True, kw_only=True):
 
 
 class EarlyLeaveCluster(ClientMessage, frozen=True, kw_only=True):
-    """A party leaves before the end; permanently without `expected_absence`.
+    """A party leaves before the end. Without `expected_absence` it leaves permanently.
 
     With `listening` it answers no further request, but connects again to receive the result.
     """
@@ -295,7 +295,7 @@ class UnmaskRequest(ServerMessage, frozen=True, kw_only=True):
 
 
 class EarlyCloseOfConnection(ServerMessage, frozen=True, kw_only=True):
-    """The server closes before the end; permanently without `return_in`."""
+    """The server closes before the end. Without `return_in` it closes permanently."""
 
     reason: Words | None = None
     return_in: Duration | None = None

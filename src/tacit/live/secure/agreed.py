@@ -62,7 +62,7 @@ def length_of(shapes: Shapes) -> int:
 def to_vector(released: Arrays, shapes: Shapes) -> np.ndarray:
     """Integers as one vector, with the arrays in the order of their names."""
     if released.keys() != shapes.keys():
-        raise ValueError("a release with other arrays than its stage has")
+        raise ValueError("the arrays of a release are not those of its stage")
     parts = []
     for name in sorted(shapes):
         value = np.asarray(released[name])

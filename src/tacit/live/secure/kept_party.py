@@ -1,7 +1,7 @@
 """A party's secure sums with durable state: everything is stored before it is sent.
 
-The file contains secrets. A party that has lost it creates no new keys for a run in which it has
-answered requests: after another set-up one of its vectors could be part of two sums.
+The file contains secrets. A party that has lost the file creates no new keys for a run in which it
+has answered requests: after another set-up, one of its vectors could be part of two sums.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tacit.support.type_info import prepare
 
 
 class LostKeysError(ConfigError):
-    """The secrets of a run that this party has answered are gone: it can only leave the run."""
+    """The secrets of a run in which this party has replied are lost; it can only leave the run."""
 
 
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +112,7 @@ class KeptParty:
                 )
 
     def masked(self, request: Request, released: Arrays, shapes: Shapes) -> m.MaskedUpdate:
-        """The masked release, stored before it is returned. The slot is the visit."""
+        """The masked release, stored before it is returned. Its slot is the visit number."""
         with self._lock:
             state, masked = party.mask_vector(
                 self._state, request.visit, sum_id(request), to_vector(released, shapes)
@@ -149,7 +149,7 @@ class KeptParty:
         if self._answered(run):
             raise LostKeysError(
                 f"this party has answered requests of {run}, but {self._path} is missing or of "
-                "another run; take part in a new run (new keys could bring one reply into two sums)"
+                "another run; take part in a new run (with new keys one reply could be in two sums)"
             )
 
     def _dealt(self, roster: Roster) -> m.DealtShares:
@@ -159,7 +159,7 @@ class KeptParty:
             if len(roster.names) != len(self._agreed.parties):
                 raise SecureSumError(
                     f"a roster of {len(roster.names)} parties; all {len(self._agreed.parties)} "
-                    "that were agreed take part in the set-up"
+                    "agreed parties must take part in the set-up"
                 )
             state, parcels = party.deal_shares(state, self._agreed, roster, self._key)
             self._write(msgspec.structs.replace(self._kept, state=state, parcels=parcels))

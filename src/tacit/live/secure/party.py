@@ -228,7 +228,9 @@ def mask_vector(
     if request in state.answered | _requests(state):
         raise SecureSumError(f"request {request!r} was answered in another slot or set-up")
     if not 0 <= slot < len(state.masking):
-        raise SecureSumError(f"slot {slot}; the set-up has {len(state.masking)}")
+        raise SecureSumError(
+            f"slot {slot} does not exist; the set-up has {len(state.masking)} slots"
+        )
     if vector.dtype != np.int64 or vector.ndim != 1:
         raise TypeError("a secure sum is over vectors of int64")
     words = vector.view(np.uint64) + mask(state.seeds[slot], len(vector))
@@ -259,7 +261,7 @@ def sign_survivors(
     roster, done = _roster(state), _round(state, told.slot, told.request)
     check_survivors(terms, roster, told)
     if state.name not in told.names:
-        raise SecureSumError("a set of survivors without this party, which has answered")
+        raise SecureSumError("a set of survivors without this party, although it has answered")
     if done.survivors is not None:
         if done.survivors != told.names:
             raise SecureSumError(f"a second set of survivors for slot {told.slot}")

@@ -74,7 +74,7 @@ class ServerState:
 def take_offer(state: ServerState, offer: Offer) -> ServerState:
     """Accept a party's keys."""
     if state.roster is not None:
-        raise SecureSumError("keys after the roster was made; wait for the next set-up")
+        raise SecureSumError("keys arrived after the roster was made; wait for the next set-up")
     check_offer(state.terms, offer)
     if state.offers.get(offer.party, offer) != offer:
         raise SecureSumError(f"different keys of {offer.party!r} in one set-up")
@@ -187,7 +187,7 @@ def take_shares(state: ServerState, shares: Shares) -> ServerState:
         raise SecureSumError(f"shares of {shares.party!r} do not match the request", shares.party)
     for kind, found in enumerate((shares.seeds, shares.keys)):
         for dealer, share in found.items():
-            if dealer == shares.party:  # its own, whose hash no one else has
+            if dealer == shares.party:  # its own share, which has no signed hash
                 if not shamir.is_share(share):
                     raise SecureSumError(f"{dealer!r} sent a malformed share", dealer)
                 continue
@@ -206,7 +206,7 @@ def unmasked_sum(state: ServerState, number: int) -> np.ndarray:
     slot, told = _closed(state, number)
     roster, need = _roster(state), state.terms.threshold
     if len(slot.shares) < need:
-        raise SecureSumError(f"{len(slot.shares)} of {need} sets of shares")
+        raise SecureSumError(f"only {len(slot.shares)} of {need} sets of shares have arrived")
     total = np.zeros(slot.length, np.uint64)
     for name in told.names:
         total += np.frombuffer(slot.masked[name], "<u8")

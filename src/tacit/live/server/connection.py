@@ -52,7 +52,7 @@ class Connection:
     _span: OpenSpan | None = None
 
     def trace(self, span: OpenSpan | None) -> None:
-        """End the span of the last request and begin that of a new one, if any."""
+        """End the span of the last request and begin the span of a new request, if there is one."""
         if self._span is not None:
             self._span.end()
         self._span = span

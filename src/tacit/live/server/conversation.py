@@ -176,7 +176,7 @@ class Conversations:
         self._wake()
 
     def _log_approval(self, party: str) -> None:
-        """Log once that a party has approved the proposed version; a new one asks repeatedly."""
+        """Log once that a party has approved the proposed version; a new party asks repeatedly."""
         proposal = self.live.proposal
         assert proposal is not None
         if (party, proposal.version) not in self._approved:
@@ -302,7 +302,7 @@ class Conversations:
         except LateError as error:
             self._count_surplus(connection)
             self.refuse("late", str(error), connection)
-            connection.sent = None  # ask again what is still open
+            connection.sent = None  # send open requests again
             self.live.welcome(party, time.time())  # include it in the next round
         except SecureSumError as error:
             if error.culprit is not None:
@@ -433,7 +433,7 @@ class Conversations:
         reason = " ".join((message.error or message.reason or "").split())[:300]
         self.journal.write("party error", party=connection.peer.name, reason=reason)
         connection.errors += 1
-        connection.told.clear()  # say again what it should know
+        connection.told.clear()  # repeat messages of secure sums
         if connection.side is ServerSide.TRAINING:
             connection.sent = None  # send the open request again
         if connection.errors >= MAX_ERRORS:

@@ -51,10 +51,10 @@ class StoppedTaskError(TacitError):
 
 
 class Versions(NamedTuple):
-    """How the server of a state directory reads a new version of the agreed file."""
+    """Functions with which a server reads a new version of the agreed file."""
 
     read: Callable[[], Proposal]
-    """The version that the file has now, checked; raises a ConfigError."""
+    """Reads and checks the current version of the file; raises a ConfigError."""
     bounds: Callable[[Proposal], ReplyRules]
     """Bounds of replies under a version."""
 
@@ -222,7 +222,7 @@ class WireServer:
             )
 
     def _adopt_if_approved(self) -> None:
-        """Let a version count that every party has approved, and make the parties rejoin."""
+        """Put a version that every party has approved into force, and make the parties rejoin."""
         live = self.live
         if live.proposal is None or live.finished or live.unapproved or self._versions is None:
             return
@@ -230,7 +230,7 @@ class WireServer:
         self._listener.list_parties(live.parties)
         self._tell_log(log)
         for connection in self._talking():
-            reason = "a new version of the agreed file counts from now on"
+            reason = "a new version of the agreed file takes effect"
             self._spawn(self._conversations.send_back(connection, reason))
 
     async def _advance_sums(self) -> None:
@@ -256,9 +256,9 @@ class WireServer:
                 except SecureSumError as error:
                     self._fail(
                         PeerError(
-                            f"the sum of slot {sums.open} cannot be unmasked: {error}; what was "
-                            "charged stays charged: look for the cause at that party, then start "
-                            "a new run (another serve.state, and tacit approve at every party)"
+                            f"the sum of slot {sums.open} cannot be unmasked: {error}; charges "
+                            "are not refunded: look for the cause at that party, then start a new "
+                            "run (another serve.state, and tacit approve at every party)"
                         )
                     )
                     return

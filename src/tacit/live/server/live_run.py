@@ -48,7 +48,7 @@ RECORDS_MARGIN = 2
 ROSTER, CHECKPOINT = "roster", "server.sqlite"
 """Files of a server's state directory."""
 ASKING_S = 60.0
-"""A new party is there if it has asked to join within this time."""
+"""A new party counts as present if it has asked to join within this time."""
 MAX_NATURAL_PARAMETER = 1e30
 """Largest natural parameter in an update; squares of larger ones overflow."""
 
@@ -66,7 +66,7 @@ class RefusedError(PeerError):
 
 
 class BrokenBoundError(PeerError):
-    """An update that is impossible for any records."""
+    """An update that no records could produce."""
 
 
 class ReplyRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,11 +108,11 @@ class LiveRun(ServerRun):
         super().__init__(rules, Checkpoint(directory / CHECKPOINT, digest=digest))
         self.parties = _without_prior(rules)
         self.proposal: Proposal | None = None
-        """A version of the agreed file that adds parties and does not count yet."""
+        """A version of the agreed file that adds parties and is not in force yet."""
         self._asking: dict[str, float] = {}
-        """When each party last said that it approves the proposed version."""
+        """Time at which each party last approved the proposed version."""
         self.adopted: Proposal | None = None
-        """The version that counts, if it came after this server was started."""
+        """The version in force, if it is newer than at the start of this server."""
         self.sums = None if terms is None else ServerSums(directory, terms(self.run))
         """Secure sums; None: updates are sent as they are."""
 
@@ -186,16 +186,16 @@ class LiveRun(ServerRun):
         def waits_for(name: str) -> bool:
             if self.roster.approvals.get(name) != digest:
                 return name not in gone
-            # A new party asks again and again: once the version counts, rounds wait for it.
+            # A new party asks again and again: once the version is in force, rounds wait for it.
             return name not in self.parties and self._asking.get(name, 0.0) < recent
 
         return [name for name in self.proposal.agreed.federation.parties if waits_for(name)]
 
     def adopt(self, reply_rules: ReplyRules, now: float) -> Log:
-        """Let the proposed version count, in one durable step; the new parties may then join.
+        """Put the proposed version into force in one durable step; the new parties may then join.
 
-        The checkpoint is the authority: a server that is killed before the roster is written finds
-        there which version counts (`tacit.live.serve.version_in_force`).
+        The checkpoint decides: a server that is killed before the roster is written reads the
+        version in force from the checkpoint (`tacit.live.serve.version_in_force`).
         """
         proposal = self.proposal
         assert proposal is not None
@@ -218,9 +218,9 @@ class LiveRun(ServerRun):
         return log
 
     def _note_approval(self, peer: Peer, message: m.JoinCluster, void: Void | None) -> None:
-        """Keep that a party approves the proposed version, and answer that it does not count yet.
+        """Store a party's approval of the proposed version, and answer that it is not in force yet.
 
-        A party that has left permanently is not waited for; the refusals of `join` apply to it.
+        The server does not wait for a party that has left permanently; `join` refuses it.
         """
         proposal = self.proposal
         if proposal is None or message.configuration != proposal.agreed.digest:
@@ -235,7 +235,7 @@ class LiveRun(ServerRun):
         approvals = self.roster.approvals | {peer.name: proposal.agreed.digest}
         self._save(self.roster.having(approvals=approvals))
         missing = self.unapproved
-        waits = f"it waits for {', '.join(missing[:20])}" if missing else "it is about to"
+        waits = f"it waits for {', '.join(missing[:20])}" if missing else "it takes effect soon"
         raise RefusedError(
             f"your approval of version {proposal.version} is kept; that version does not count "
             f"yet: {waits}",
@@ -308,7 +308,7 @@ class LiveRun(ServerRun):
         asked = super().requests()
         if self.sums is None:
             return asked
-        # A late party is not asked in vain: it would be charged for a reply that is refused.
+        # A late party gets no request: it would be charged for a reply that is refused.
         over = self.parties if self.sums.closed else self.sums.arrived
         return {party: one for party, one in asked.items() if party not in over}
 
@@ -353,8 +353,8 @@ class LiveRun(ServerRun):
         if found is not None:
             raise PeerError(
                 f"the sum of round {self.state.round + 1} breaks a bound ({found}); a party sent a "
-                "wrong vector, and a secure sum does not tell which: look for it at the parties, "
-                "then start a new run"
+                "wrong vector, and a secure sum does not reveal which party: look for the cause at "
+                "the parties, then start a new run"
             )
 
     def check(self, reply: Reply) -> Reply:
@@ -437,7 +437,7 @@ class LiveRun(ServerRun):
         if self.state is not None:
             ours = self.state.factors[party].natural
             same = all(np.allclose(ours[name], factor[name], rtol=1e-6) for name in ours)
-            return "the same as ours" if same else "not the same as ours, which counts"
+            return "equal to the server's" if same else "not equal to the server's, which is used"
         if not self.accept_returned:
             raise PeerError(
                 "this server starts from the prior; its operator allows factors to be returned "
@@ -448,9 +448,9 @@ class LiveRun(ServerRun):
         factors = {name: unpack_natural(body) for name, body in returned.items()}
         start = server_state.initial_state(self.rules, self._first_factors | factors)
         if not self.rules.family.is_proper(start.q):
-            raise PeerError("likelihood: with it q would not be a proper distribution")
+            raise PeerError("this likelihood would make q improper")
         self._save(self.roster.having(returned=returned))
-        return "taken over"
+        return "accepted"
 
     def delivered(self, party: str) -> None:
         """Record that a party has received the result."""

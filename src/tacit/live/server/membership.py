@@ -48,7 +48,7 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_roster(path: Path, digest: str) -> Roster:
-    """Load the roster of a state directory or create one; that of another configuration is
+    """Load the roster of a state directory, or create one. A roster of another configuration is
     refused.
     """
     if not path.exists():
@@ -59,13 +59,13 @@ def load_roster(path: Path, digest: str) -> Roster:
     if roster.digest != digest:
         raise DataError(
             f"{path} belongs to another configuration (digest {roster.digest[:12]}…, now "
-            f"{digest[:12]}…); serve that one, or choose another state directory"
+            f"{digest[:12]}…); serve that configuration, or choose another state directory"
         )
     return roster
 
 
 def roster_digest(path: Path) -> str | None:
-    """Digest of the configuration that a roster belongs to; None: there is no roster."""
+    """Digest of the configuration that a roster belongs to; None if there is no roster."""
     return _read_roster(path).digest if path.exists() else None
 
 

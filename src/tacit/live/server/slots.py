@@ -1,9 +1,9 @@
 """Limits on the number of connections, such that no peer can occupy all of them.
 
-Before its certificate is checked, a connection is one of `MAX_HANDSHAKES`. The oldest is closed for
-a new one, so silent peers never block a party. After that it is one of `serve.most_connections` and
-one of `MAX_PER_PARTY` under its name. A listed party is always accepted: if all slots are in use,
-an unnecessary connection is closed for it.
+Before its certificate is checked, a connection takes one of `MAX_HANDSHAKES` slots. The oldest is
+closed for a new one, so silent peers never block a party. After the check it takes one of
+`serve.most_connections` slots, and one of `MAX_PER_PARTY` slots of its name. A listed party is
+always accepted: if all slots are in use, an unnecessary connection is closed for it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class HandshakeSlots:
         return len(self._tasks)
 
     def enter(self, task: asyncio.Task[Any]) -> bool:
-        """Add a handshake; True if another was closed for it, silent ones first."""
+        """Add a handshake. True if another was closed for it; silent ones are closed first."""
         full = len(self._tasks) >= self._most
         if full:
             silent = (one for one, speaks in self._tasks.items() if not speaks)

@@ -80,7 +80,7 @@ class ServerSums:
         """Number of the slot in which a sum is being made."""
         self._since = time.monotonic()
         self.unmasking = False
-        """True once shares are asked for."""
+        """True once shares have been requested."""
         self.stored = False
         """True once the set-up is complete and stored."""
         self._load()
@@ -92,7 +92,7 @@ class ServerSums:
         return roster is not None and set(self.state.parcels) == set(roster.names)
 
     def due(self, party: str, told: Container[str]) -> list[Due]:
-        """Messages that should be sent to a party now, besides its request and those in `told`."""
+        """Messages to send to a party now, except its request and the messages in `told`."""
         state, found = self.state, []
         if state.roster is None:
             if party not in state.offers and KEYS not in told:
@@ -186,7 +186,7 @@ class ServerSums:
     def take(self, party: str, message: m.ClientMessage) -> bool:
         """Check and process a message; False if it came too late to be used.
 
-        SecureSumError if it is refused, LateError if it is an update that came too late.
+        Raises SecureSumError if it is refused, LateError if it is an update that came too late.
         """
         state, number = self.state, getattr(message, "slot", None)
         if number is not None and number != self.open:

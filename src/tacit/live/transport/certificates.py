@@ -152,7 +152,8 @@ def issue_party(
 def revoke(directory: Path, name_or_serial: str, reason: str = "") -> list[Issued]:
     """Revoke all certificates of a name, or one by its serial; returns the revoked certificates.
 
-    Includes expired ones, because they could be renewed. Repeating it rewrites the list.
+    Expired certificates are included, because they could be renewed. A second call rewrites the
+    list.
     """
     now = _now()
     wanted = name_or_serial.strip()
@@ -252,11 +253,13 @@ def _check_new(mine: list[Issued], who: str, key_path: Path) -> None:
             "renew it with --renew, or revoke it first"
         )
     if key_path.exists():
-        raise ConfigError(f"{key_path} exists and no key is overwritten; move it or choose --out")
+        raise ConfigError(
+            f"{key_path} exists, and keys are not overwritten; move it or choose --out"
+        )
 
 
 def _known_key(mine: list[Issued], who: str, key_path: Path) -> Any:
-    """Public key for a renewal: the last one, unless it was revoked."""
+    """Public key for a renewal: the last key of that name, unless it was revoked."""
     if not mine:
         raise ConfigError(f"{who} has no certificate to renew; issue one without --renew")
     last = mine[-1]
@@ -266,7 +269,7 @@ def _known_key(mine: list[Issued], who: str, key_path: Path) -> Any:
     if taken_back:
         raise ConfigError(
             f"the key of {who} was revoked on {taken_back[-1].revoked_at:%Y-%m-%d}; revoke the "
-            "name, if a certificate of it is still live, and issue one without --renew"
+            "name, if one of its certificates is valid, and issue a new one without --renew"
         )
     if key_path.exists() and fingerprint(read_key(key_path).public_key()) != last.key_fingerprint:
         raise ConfigError(f"{key_path} is not the key that {who} has; move it or choose --out")
@@ -329,7 +332,7 @@ def _key_usage(*, authority: bool) -> x509.KeyUsage:
 
 
 def _revocation_list(authority: Authority, now: datetime) -> bytes:
-    """List of all revoked serials; its number is their count, so an old list is detected."""
+    """List of all revoked serials; its number is their count, which reveals an older list."""
     revoked = [row for row in authority.index.issued if row.revoked]
     signer = authority.key.public_key()
     builder = (

@@ -91,9 +91,9 @@ class _List(NamedTuple):
 class Revoked:
     """Revoked serials, always from the current file.
 
-    If the list is missing, incomplete, older than one read before or not signed by the authority,
-    every query raises a `DataError` until it is fixed: an unknown status never counts as not
-    revoked.
+    If the list is missing, incomplete, older than a list read before or not signed by the
+    authority, every query raises a `DataError` until it is fixed: an unknown status never counts as
+    not revoked.
     """
 
     def __init__(self, path: Path, authority: Path) -> None:
@@ -129,7 +129,9 @@ class Revoked:
         if not _list_signed_by(found, self._authority):
             raise self._unusable("not signed by our authority")
         if before is not None and number < before.number:
-            raise self._unusable(f"number {number} is older than {before.number}, read before")
+            raise self._unusable(
+                f"its number {number} is below {before.number}, which was read before"
+            )
         return _List(stamp, settled, number, serials)
 
     def _unusable(self, why: str) -> DataError:

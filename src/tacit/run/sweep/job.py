@@ -86,7 +86,7 @@ def columns_of(result: Result) -> Row:
         if getattr(result, key) is not None:
             row[key] = getattr(result, key)
     privacy = result.privacy
-    if privacy.guarantee is not None:  # an ε never goes without what it is for
+    if privacy.guarantee is not None:  # ε only together with its terms
         named = ("epsilon", "delta", "unit", "adjacency", "trust", "caveat")
         row |= {f"guarantee.{key}": getattr(privacy.guarantee, key) for key in named}
     if privacy.ledger is not None:

@@ -39,7 +39,7 @@ class Sweep(Table, frozen=True, kw_only=True):
     name: str = "sweep"
     """Title of the sweep, and of its directory."""
     seeds: int | list[int] | None = None
-    """List of seeds, or their number from 0; by default the base's seed."""
+    """List of seeds, or their number, counted from 0; by default the base's seed."""
     set: dict[str, Any] = msgspec.field(default_factory=dict)
     """Keys that are changed for every run."""
     grid: dict[str, Any] = msgspec.field(default_factory=dict)

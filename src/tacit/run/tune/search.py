@@ -3,7 +3,7 @@
 All settings use the same federations and noise, so that differences between settings vary less than
 scores. The best half of each stage, and always the given configuration, continue with twice as many
 federations. Finally the best and the given setting are compared on as many new federations, because
-the best of many looks better than it is; only a gain there is reported.
+the best of many looks better than it is. Only a gain in this comparison is reported.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class TrialRunner:
         default = RECORDS_PER_PARTY * config.partition.parties
         source = "public" if known else "a default: set it with --records"
         if self.records is not None:
-            source = "as asked"
+            source = "as given"
         else:
             self.records = max(1, round((known or default) * (1 - data.held_out)))
         self.made = (

@@ -85,7 +85,7 @@ def _listfile(folder: Path, part: str) -> bool:
 
 
 def read_stays(folder: Path) -> list[Stay]:
-    """Both listfiles, training first: the benchmark's split is not kept."""
+    """Read both listfiles, training first. The benchmark's split is not kept."""
     stays = [stay for part in PARTS for stay in _read_listfile(folder / part / "listfile.csv")]
     if not stays:
         raise DataError(f"{folder}: both listfiles are empty; run the benchmark's scripts again")

@@ -2,7 +2,8 @@
 
 The first 48 hours of a stay become 714 numbers, as for the benchmark's logistic regression
 (Harutyunyan et al., Scientific Data 6, 2019): six statistics of each of 17 channels over seven
-spans of time. Unlike there, preparation uses no statistics of the records: see docs/data.md.
+spans of time. Unlike the benchmark, preparation uses no statistics of the records: see
+docs/data.md.
 """
 
 from __future__ import annotations
