@@ -10,7 +10,7 @@ QUICK := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=
 QUICK += --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo live-demo test optimised-tests lint docs notebooks bench clean
+.PHONY: help setup demo live-demo test lint docs notebooks bench clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -32,16 +32,30 @@ demo: setup ## ten hospitals learn one posterior, exactly and with privacy; leav
 live-demo: setup ## a server and four hospitals as processes over TLS on this machine; leaves runs/live
 	$(BIN)/python examples/live/demo.py
 
-OPTIMISED = $(shell grep -rl full_optimisation tests --include="test_*.py" | sort)
-# One more worker than cores where tests of live runs wait for most of their time. Ray starts
-# further processes; with a third worker beside them its tests take several times as long.
+# Ray's tests and the linters run beside all others: Ray's wait for most of their time, and each
+# linter uses one core. The others yield to Ray's, which would take several times as long without
+# free cores. One worker more than cores, because tests of live runs wait too.
+RAY_TESTS := tests/engines/test_ray.py
+OPTIMISED = $(filter-out $(RAY_TESTS),$(shell grep -rl full_optimisation tests --include="test_*.py" | sort))
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 WORKERS ?= $(shell expr $(CORES) + 1)
-PYTEST = $(BIN)/python -m pytest --dist loadfile
+PYTEST = $(BIN)/python -m pytest
+# Run a command, and print its output as one block when it ends.
+AT_ONCE = log=$$(mktemp); $(1) >$$log 2>&1; status=$$?; cat $$log; rm $$log; exit $$status
 
-test: setup lint ## everything that is checked
-	$(PYTEST) -n $(CORES) --no-loadscope-reorder -m full_optimisation $(OPTIMISED)
-	XLA_FLAGS="$$XLA_FLAGS $(QUICK)" $(PYTEST) -n $(WORKERS) -m "not full_optimisation"
+test: setup ## everything that is checked
+	@$(MAKE) --no-print-directory --jobs=3 other-tests ray-tests linted
+
+.PHONY: other-tests ray-tests linted
+other-tests:
+	nice $(PYTEST) -n $(CORES) --dist loadfile -m full_optimisation $(OPTIMISED)
+	XLA_FLAGS="$$XLA_FLAGS $(QUICK)" nice $(PYTEST) -n $(WORKERS) --dist loadfile -m "not full_optimisation"
+
+ray-tests:
+	@$(call AT_ONCE,$(PYTEST) $(RAY_TESTS))
+
+linted:
+	@$(call AT_ONCE,nice $(MAKE) --no-print-directory lint)
 
 lint: setup
 	$(BIN)/ruff check .
