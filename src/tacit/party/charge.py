@@ -154,6 +154,9 @@ class Charging:
         Usually `requested`. A reply of version 0.1 that was lost is charged again, in addition.
         None if no visit is left.
         """
+        charges = self.ledger.charges(self.run)
+        if not charges:
+            return {one: events for one, events in self.requested.items() if events} or None
         paid = {one.purpose for one in self.ledger.paid_for(self.run)}
         found: dict[DatasetId, list[GaussianEvent]] = {}
         for party, dataset in self.datasets.items():
@@ -163,7 +166,7 @@ class Charging:
                     found.setdefault(dataset, []).extend(settled.events_at(visit))
         if not any(found.values()):
             return None
-        for charge in self.ledger.charges(self.run):
+        for charge in charges:
             if charge.dataset in found:
                 found[charge.dataset].extend(charge.events)
         return {dataset: events for dataset, events in found.items() if events}
