@@ -266,14 +266,17 @@ def ledger_charging(
 
 @contextmanager
 def closing(charging: Charging) -> Iterator[None]:
-    """Context of a run that cannot be resumed: its end, also by an error, releases its reserve."""
+    """Context of a run that cannot be resumed: its end, also by an error, releases its reserve.
+
+    If the ledger cannot be written then, the reserve is kept, which overstates the spending.
+    """
+    reason = "interrupted"
     try:
         yield
-    except BaseException:
-        with suppress(TacitError, OSError, sqlite3.Error):  # the first error says more
-            charging.close("interrupted")
-        raise
-    charging.close("finished")
+        reason = "finished"
+    finally:
+        with suppress(TacitError, OSError, sqlite3.Error):  # results were paid for
+            charging.close(reason)
 
 
 def _purpose(request: Request) -> str:
