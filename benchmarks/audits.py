@@ -18,8 +18,6 @@ import tempfile
 from pathlib import Path
 
 LEAST_SHARE = 0.8
-RECORDS = {"topics": 20}
-"""Fewer documents than by default: every draw analyses all of them, and the noise is the same."""
 COHORT = """
 [data]
 source = "synthetic-cohort"
@@ -70,7 +68,6 @@ def audited(name: str, folder: Path, minutes: float) -> dict:
     path.write_text(f'name = "{name}"\n{CONFIGURATIONS[name]}', encoding="utf-8")
     start = "from tacit.cli.main import entry; entry()"
     call = [sys.executable, "-c", start, "audit", str(path), "--minutes", str(minutes), "--json"]
-    call += ["--records", str(RECORDS[name])] if name in RECORDS else []
     done = subprocess.run(call, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 3):
         raise SystemExit(f"{name}: {done.stderr.strip()}")
