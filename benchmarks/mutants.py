@@ -31,6 +31,8 @@ CHARGING = "tests/party/test_charge.py"
 SAMPLER = "tests/privacy/test_lattice.py"
 LATTICE_EVENTS = "tests/privacy/accounting/test_lattice_events.py"
 LATTICE = "privacy/lattice.py"
+PLANS = "tests/privacy/ledger/test_plans.py"
+RECORDS = "tests/privacy/ledger/test_records.py"
 
 
 class Mutant(NamedTuple):
@@ -368,10 +370,54 @@ MUTANTS = (
         (CHARGING, "tests/privacy/ledger/test_replies.py"),
     ),
     Mutant(
-        "an unfinished run counts by its charges alone", "privacy/ledger/cost.py",
-        "return max(self._filtered(charged.paid, budget), unfinished)",
-        "return self._filtered(charged.paid, budget)",
-        ("tests/privacy/ledger/test_plans.py",),
+        "ledger: an unfinished run counts by its charges alone", "privacy/ledger/exposure.py",
+        "return _together([*self.by_run.values(), *self.reserved.values()])",
+        "return self.paid",
+        (PLANS,),
+    ),
+    Mutant(
+        "ledger: a closed run's plan is forgotten", "privacy/ledger/cost.py",
+        "return max(self._filtered(part, budget) for part in parts)",
+        "return self._filtered(parts[0], budget)",
+        (PLANS,),
+    ),
+    Mutant(
+        "ledger: a closed run is charged", "privacy/ledger/ledger.py",
+        "        check_open(state, wanted)\n",
+        "",
+        (PLANS,),
+    ),
+    Mutant(
+        "ledger: a plan for later charges is not compared", "privacy/ledger/ledger.py",
+        "for one in (*wanted, *plans)",
+        "for one in wanted",
+        (PLANS,),
+    ),
+    Mutant(
+        "ledger: a resumed run is not compared with the budget", "run/run.py",
+        "        check_room(plan, federation, book, inside=inside, **found)\n",
+        "        if not resume:\n"
+        "            check_room(plan, federation, book, inside=inside, **found)\n",
+        ("tests/run/test_private_run.py::"
+         "test_a_resumed_run_is_compared_with_the_budget_before_it_spends_more",),
+    ),
+    Mutant(
+        "ledger: a party column makes other records", "privacy/ledger/records.py",
+        "for constant in less]",
+        "for constant in less[:0]]",
+        (RECORDS,),
+    ),
+    Mutant(
+        "ledger: equal rows at several parties are found once", "privacy/ledger/overlap.py",
+        "every = self._shared.keys() | self._undivided(rows)",
+        "every = self._shared.keys()",
+        (RECORDS,),
+    ),
+    Mutant(
+        "ledger: an estimator charges nothing", "sklearn/topics.py",
+        "yield None if charged is None else charged.charging",
+        "yield None",
+        ("tests/sklearn/test_lda.py::test_without_a_ledger_the_users_own_is_charged",),
     ),
     Mutant(
         "the budget is not asked", "privacy/ledger/ledger.py",

@@ -150,7 +150,7 @@ def _private() -> dict[str, Any]:
 
     warnings.simplefilter("ignore")
     corpus = _corpus()
-    privacy = tacit.Privacy(epsilon=EPSILON, delta=DELTA)
+    privacy = tacit.Privacy(epsilon=EPSILON, delta=DELTA, ledger="none")
     private = _model(privacy=privacy, batch_size=PRIVATE_BATCH)
     plain = _model(batch_size=PRIVATE_BATCH)
     plain_s = cpu_s(lambda: plain.fit(corpus.train))

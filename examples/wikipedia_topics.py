@@ -53,7 +53,7 @@ def main() -> None:
     for name, (epsilon, delta, changes) in RUNS.items():
         if asked.quick and epsilon != 2.0:
             continue
-        privacy = tacit.Privacy(epsilon=epsilon, delta=delta)
+        privacy = tacit.Privacy(epsilon=epsilon, delta=delta, ledger="none")
         model = LDA(TOPICS, **{**PRIVATE, "privacy": privacy, **changes}).fit(corpus.train)
         show(model, corpus, name, words, asked.out)
         print(f"{model.guarantee_}; noise sd / clip {model.settled_.noise_multiplier:.3f}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import numpy as np
 import pytest
 from planted_documents import identified, planted
@@ -12,6 +13,7 @@ from tacit import Privacy
 from tacit.datasets import document_records
 from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError, DataError, PrivacyBudgetError
+from tacit.fitting.charged import RunningTotalWarning
 from tacit.methods import PrivateStatistics
 from tacit.models import TopicModel
 from tacit.models.lda.estep import expect
@@ -19,6 +21,7 @@ from tacit.plan.plan import make_plan
 from tacit.privacy.accounting import epsilon
 from tacit.privacy.events import GaussianEvent, Poisson, WithoutReplacement
 from tacit.privacy.ledger.ledger import Budget, Ledger
+from tacit.privacy.ledger.paths import own_ledger
 from tacit.server.schedule import PowerDamping, Synchronous
 from tacit.sklearn import LDA
 
@@ -394,3 +397,17 @@ def test_one_guarantee_does_not_speak_for_steps_of_several_kinds():
                 model.partial_fit(planted(20))
             assert model.n_batch_iter_ == 1
         model.fit(planted(20))  # begins anew
+
+
+def test_without_a_ledger_the_users_own_is_charged():
+    """As in `tacit.fit`: no budget is needed, and a second fit warns with the running total."""
+    privacy = Privacy(epsilon=2.0, delta=1e-4)
+    model = LDA(**PRIVATE, privacy=privacy).fit(planted(400))
+    with Ledger(own_ledger()) as ledger:
+        (dataset,) = ledger.datasets()
+        assert ledger.spent(dataset).charges == model.n_batch_iter_ == 4
+    with pytest.warns(RunningTotalWarning, match="ε = 2 so far"):
+        LDA(**PRIVATE, privacy=privacy).fit(planted(400))
+    LDA(**PRIVATE, privacy=msgspec.structs.replace(privacy, ledger="none")).fit(planted(400))
+    with Ledger(own_ledger()) as ledger:
+        assert ledger.spent(dataset).charges == 8

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tacit.data import Federation
 from tacit.errors import ConfigError, PrivacyBudgetError, TacitError
-from tacit.party.charge import Charging, closing
+from tacit.party.charge import Charging, Datasets, closing
 from tacit.party.datasets import identify_arrays, identify_parties
 from tacit.plan.plan import Plan
 from tacit.privacy.ledger.ledger import Ledger
@@ -40,11 +40,15 @@ class ChargedFit:
 
 @contextmanager
 def fit_ledger(
-    plan: Plan, federation: Federation | None, asked: str | Path | None
+    plan: Plan,
+    federation: Federation | None,
+    asked: str | Path | None,
+    datasets: Datasets | None = None,
 ) -> Iterator[ChargedFit | None]:
     """Context with the ledger of a private fit; None if nothing is charged.
 
-    Refuses a fit that would exceed the budget of a party's records.
+    Refuses a fit that would exceed the budget of a party's records. `datasets` identifies records
+    that are neither a federation nor plain arrays.
     """
     path = _path(plan, asked)
     if path is None:
@@ -52,15 +56,16 @@ def fit_ledger(
         return
     assert plan.privacy is not None
     with Ledger(path, create=True) as ledger:
-        datasets = (
-            identify_arrays(ledger, plan.parties)
-            if federation is None
-            else identify_parties(ledger, federation, plan.parties)
-        )
+        if datasets is not None:
+            found = datasets(ledger)
+        elif federation is None:
+            found = identify_arrays(ledger, plan.parties)
+        else:
+            found = identify_parties(ledger, federation, plan.parties)
         charging = Charging(
             ledger,
             f"{PREFIX}{secrets.token_hex(12)}",
-            datasets,
+            found,
             plan.settled,
             plan.privacy.unit,
             plan.privacy.adjacency,
@@ -68,7 +73,7 @@ def fit_ledger(
         )
         charging.require_budget()
         facts = _totals(charging, path)
-        if facts.before > 0.0 and any(ledger.budget(one) is None for one in datasets.values()):
+        if facts.before > 0.0 and any(ledger.budget(one) is None for one in found.values()):
             _warn(facts)
         with closing(charging):
             yield ChargedFit(charging, facts)
@@ -85,6 +90,8 @@ def _path(plan: Plan, asked: str | Path | None) -> Path | None:
             )
         return None
     named = plan.privacy.ledger if asked is None else str(asked)
+    if named == NO_LEDGER:
+        return None
     if plan.privacy.insecure_noise_seed is not None:
         if named is None:
             return None

@@ -154,6 +154,9 @@ class Charging:
         Usually `requested`. A reply of version 0.1 that was lost is charged again, in addition.
         None if no visit is left.
         """
+        charges = self.ledger.charges(self.run)
+        if not charges:
+            return {one: events for one, events in self.requested.items() if events} or None
         paid = {one.purpose for one in self.ledger.paid_for(self.run)}
         found: dict[DatasetId, list[GaussianEvent]] = {}
         for party, dataset in self.datasets.items():
@@ -163,7 +166,7 @@ class Charging:
                     found.setdefault(dataset, []).extend(settled.events_at(visit))
         if not any(found.values()):
             return None
-        for charge in self.ledger.charges(self.run):
+        for charge in charges:
             if charge.dataset in found:
                 found[charge.dataset].extend(charge.events)
         return {dataset: events for dataset, events in found.items() if events}
@@ -263,14 +266,17 @@ def ledger_charging(
 
 @contextmanager
 def closing(charging: Charging) -> Iterator[None]:
-    """Context of a run that cannot be resumed: its end, also by an error, releases its reserve."""
+    """Context of a run that cannot be resumed: its end, also by an error, releases its reserve.
+
+    If the ledger cannot be written then, the reserve is kept, which overstates the spending.
+    """
+    reason = "interrupted"
     try:
         yield
-    except BaseException:
-        with suppress(TacitError, OSError, sqlite3.Error):  # the first error says more
-            charging.close("interrupted")
-        raise
-    charging.close("finished")
+        reason = "finished"
+    finally:
+        with suppress(TacitError, OSError, sqlite3.Error):  # results were paid for
+            charging.close(reason)
 
 
 def _purpose(request: Request) -> str:

@@ -82,7 +82,8 @@ class Privacy(Table, frozen=True, kw_only=True):
     """
     ledger: str | None = None
     """Ledger file to which this and later runs on the same records are charged. "run-directory":
-    one inside the run directory, for records that are generated from a seed.
+    one inside the run directory, for records that are generated from a seed. "none": no ledger, in
+    `tacit.fit` and estimators.
     """
     parties: dict[str, PartyPrivacy] = msgspec.field(default_factory=dict)
     """Settings of single parties, by name."""

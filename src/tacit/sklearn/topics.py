@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -24,13 +26,14 @@ from tacit.data.bags import DOCUMENTS_COLUMN, document_texts, ledger_form
 from tacit.data.documents import Documents, check_documents, check_vocabulary
 from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError
+from tacit.fitting.charged import NO_LEDGER, fit_ledger
 from tacit.methods import Clipped, ExpectedStatistics, LocalMethod, PrivateStatistics
 from tacit.methods.batches import SamplingName, rate_of
 from tacit.models.lda import TopicModel, perplexity
 from tacit.models.lda.denoise import DenoiseName
 from tacit.models.lda.estep import Array
 from tacit.models.lda.table import TopicTable
-from tacit.party.charge import ledger_charging
+from tacit.party.charge import Charging, Datasets, ledger_charging
 from tacit.plan.calibrate import Settled
 from tacit.plan.checks import Live
 from tacit.plan.plan import Plan, first_factors, make_plan
@@ -318,12 +321,23 @@ class LDA:
             form = ledger_form(documents.shape[1])
             return dict.fromkeys(plan.parties, ledger.identify(form, document_texts(documents)))
 
-        with ledger_charging(plan.privacy, plan.settled, datasets, run="topics") as charging:
+        with self._charged(plan, datasets) as charging:
             self.n_features_in_, self._noise = documents.shape[1], self._kind_of_noise
             keep(start)
             self._promise(plan, earlier)
             carry_out(plan, charging=charging, observe=keep, start=start)
         return self
+
+    @contextmanager
+    def _charged(self, plan: Plan, datasets: Datasets) -> Iterator[Charging | None]:
+        """The named ledger, which needs a budget, or the user's own, as for `tacit.fit`."""
+        named = None if plan.privacy is None else plan.privacy.ledger
+        if named not in (None, NO_LEDGER):
+            with ledger_charging(plan.privacy, plan.settled, datasets, run="topics") as charging:
+                yield charging
+            return
+        with fit_ledger(plan, None, None, datasets) as charged:
+            yield None if charged is None else charged.charging
 
     def _promise(self, plan: Plan, earlier: tuple[GaussianEvent, ...]) -> None:
         """Guarantee of all earlier steps and this plan, computed before its first release."""
