@@ -18,6 +18,7 @@ from tacit.engines.in_process import InProcess
 from tacit.errors import ConfigError
 from tacit.expfam import Gaussian
 from tacit.methods import Clipped
+from tacit.methods.natural.method import SOLVED_UP_TO
 from tacit.methods.natural.stages import DISPERSION
 from tacit.party.charge import Charging
 from tacit.party.clipping import clipped_share
@@ -26,6 +27,7 @@ from tacit.results import gradient_step
 from tacit.results.diagnostics import run_verdict
 from tacit.results.dispersion import Dispersion, measured_dispersion
 from tacit.results.evaluation import EvaluationWarning
+from tacit.results.images import other_mode
 from tacit.results.posterior import Posterior, posterior_of
 from tacit.results.verdict import (
     Verdict,
@@ -56,6 +58,8 @@ class Outcome:
     """Result of `tacit.party.clipping.clipped_share`; None unless this was a simulation."""
     dispersion: Dispersion | None = None
     """Result of `measured_dispersion`, if the parties' replies did not contain it."""
+    other_mode: str | None = None
+    """Result of `tacit.results.images.other_mode`."""
 
     @property
     def posterior(self) -> Posterior:
@@ -65,7 +69,8 @@ class Outcome:
     @property
     def verdict(self) -> Verdict:
         """Whether the run converged, and why."""
-        return run_verdict(self.plan, self.state, self.log, self.gradient_step, self.dispersion)
+        found = run_verdict(self.plan, self.state, self.log, self.gradient_step, self.dispersion)
+        return found._replace(other_mode=self.other_mode)
 
 
 def carry_out(
@@ -125,6 +130,7 @@ def _carried_out(
         _measured_step(plan, state),
         _measured_clipping(plan, state, driver),
         _measured_dispersion(plan, state),
+        _other_mode(plan, state),
     )
 
 
@@ -153,6 +159,19 @@ def _measured_dispersion(plan: Plan, state: ServerState) -> Dispersion | None:
         return None
     try:
         return measured_dispersion(plan.model, posterior.family, posterior.natural, plan.parties)
+    except (MemoryError, np.linalg.LinAlgError):  # keep the posterior
+        return None
+
+
+def _other_mode(plan: Plan, state: ServerState) -> str | None:
+    """An image of the mean at which the density is nearly as large; never in a private run."""
+    if plan.privacy is not None or plan.model.dimension > SOLVED_UP_TO:
+        return None
+    posterior = posterior_of(plan, state.result, state.public)
+    if not isinstance(posterior.family, Gaussian) or not all(plan.parties.values()):
+        return None
+    try:
+        return other_mode(plan.model, posterior.family, posterior.natural, plan.parties)
     except (MemoryError, np.linalg.LinAlgError):  # keep the posterior
         return None
 

@@ -18,6 +18,7 @@ compares each with the log-likelihood.
 | `SimulatesOutcomes` | private scores: centres clipped scores without bias |
 | `ImpliedVariance` | comparison of residuals with the variance implied by the model |
 | `ComparesCounts` | the same for counts of any model, by draws of θ |
+| `HasImages` | search for modes that are images of the one that was found |
 | `TopicTables` | `Fit.topics` |
 """
 
@@ -380,6 +381,22 @@ class ComparesCounts(Protocol):
 
     def unchecked_dispersion(self, *, private: bool) -> str:
         """As `ImpliedVariance`."""
+        ...
+
+
+@runtime_checkable
+class HasImages(Protocol):
+    """A model whose posterior may have modes that are images of each other."""
+
+    names: tuple[str, ...]
+
+    @property
+    def site_places(self) -> dict[str, tuple[slice, tuple[int, ...]]]:
+        """Position in θ and shape of each latent site."""
+        ...
+
+    def log_joints(self, thetas: Array, records: Records) -> Array:
+        """log p(records, θ) for each row of `thetas`."""
         ...
 
 

@@ -234,7 +234,8 @@ def cautions_of(
     if verdict is not None and plan.privacy is None:
         doubts += unchecked_caution(plan, verdict)
     doubts += [*spread_caution(plan, memory or {}), *steep_caution(plan, posterior, memory or {})]
-    doubts += [*_unweighed_caution(plan), *known_limits(plan), *modes_caution(plan.model)]
+    doubts += [*_unweighed_caution(plan), *known_limits(plan)]
+    doubts += modes_caution(plan.model, verdict)
     return [*doubts, *learning_caution(share, posterior.names), *_clipping_cautions(plan, clipped)]
 
 
@@ -293,8 +294,18 @@ def steep_caution(plan: Plan, posterior: Posterior, memory: Arrays) -> list[Caut
     ]
 
 
-def modes_caution(model: Model) -> list[Caution]:
+def modes_caution(model: Model, verdict: Verdict | None = None) -> list[Caution]:
     """A caution if the posterior may have modes that a single normal, and its draws, miss."""
+    if verdict is not None and verdict.other_mode is not None:
+        return [
+            Caution(
+                "several-modes",
+                f"The posterior has another mode, with {verdict.other_mode}: this fit describes "
+                "only one of them, and means and intervals of these parameters hold within it; "
+                "give the model a prior that allows one of them, such as a positive or an ordered "
+                "one, or read only quantities that are the same in both.",
+            )
+        ]
     if not (model.user_program and model.mixes):
         return []
     return [

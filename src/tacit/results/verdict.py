@@ -101,6 +101,8 @@ class Verdict(NamedTuple):
     """How the records differ from the model, if that is known."""
     dispersion: Dispersion | None = None
     """Comparison of the outcomes' variance with the variance implied by the model."""
+    other_mode: str | None = None
+    """An image of the posterior's mean at which the density is nearly as large."""
 
 
 class Caution(NamedTuple):

@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 
 
 class ComparedCounts(PoissonVariance):
-    """Residuals of observed Poisson sites, for draws of θ."""
+    """Residuals of observed Poisson sites, and the density, for several θ."""
 
     if TYPE_CHECKING:
         program: Program
         layout: Layout
 
         def _sites(self, theta: Array, records: Records) -> Sites: ...
+        def log_likelihood(self, theta: Array, records: Records) -> Array: ...
+        def log_prior(self, theta: Array) -> Array: ...
 
     @cached_property
     def observes_counts(self) -> bool:
@@ -62,6 +64,22 @@ class ComparedCounts(PoissonVariance):
             return total
 
         return jnp.mean(jax.lax.map(at, thetas), axis=0)
+
+    @property
+    def site_places(self) -> dict[str, tuple[slice, tuple[int, ...]]]:
+        """Position in θ and shape of each latent site."""
+        return {one.name: (slice(one.start, one.stop), one.shape) for one in self.layout.latents}
+
+    def log_joints(self, thetas: Array, records: Records) -> Array:
+        """log p(records, θ) for each row of `thetas`."""
+        return self._log_joints(jnp.asarray(thetas), self.program.batch(records))
+
+    @partial(jax.jit, static_argnums=0)
+    def _log_joints(self, thetas: Array, records: Records) -> Array:
+        def at(theta: Array) -> Array:
+            return self.log_prior(theta) + jnp.sum(self.log_likelihood(theta, records))
+
+        return jax.lax.map(at, thetas)
 
 
 def _rate(site: dict[str, Any]) -> tuple[Array, Array] | None:

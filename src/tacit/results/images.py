@@ -1,0 +1,80 @@
+"""Other modes of a posterior that are mirror images of the one that was found.
+
+A slope that enters by its square, or the loadings of a factor, have the same likelihood with the
+other sign, and components of a mixture in another order. The normal q describes one of these
+modes, and its draws, and so its importance weights, do not reach the others. Images of the mean
+are therefore evaluated exactly: if the posterior density there is at least exp(−`NEARLY`) of that
+at the mean, although the image is more than `FAR` standard deviations away, there is a second mode
+or a ridge that q does not describe, whatever the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+
+import numpy as np
+
+from tacit.arrays import Natural
+from tacit.expfam import Gaussian
+from tacit.models import Model, Records
+from tacit.models.capabilities import HasImages
+
+NEARLY = 7.0
+"""Nats below the density at the mean, as for the ends of a split."""
+FAR = 6.0
+MOST_IMAGES = 256
+MOST_TERMS = 20_000_000
+"""Largest number of images times records."""
+MOST_COMPONENTS = 8
+"""Largest length of vectors whose elements are exchanged in pairs."""
+
+
+def images_of(model: HasImages, theta: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Names and images of θ: signs of sites, of pairs of sites and of coordinates, and orders."""
+    places = model.site_places
+    for count in (1, 2):
+        for some in combinations(places, count):
+            signs = np.ones(len(theta))
+            for name in some:
+                signs[places[name][0]] = -1.0
+            yield f"the other sign of {' and '.join(some)}", signs * theta
+    sizes = {shape[0] for _, shape in places.values() if shape}
+    for size in sorted(one for one in sizes if 1 < one <= MOST_COMPONENTS):
+        alike = {name: at for name, (at, shape) in places.items() if shape and shape[0] == size}
+        for first, second in combinations(range(size), 2):
+            order = np.arange(size)
+            order[[first, second]] = second, first
+            image = theta.copy()
+            for at in alike.values():
+                rows = np.arange(at.start, at.stop).reshape(size, -1)
+                image[rows] = theta[rows[order]]
+            yield f"elements {first} and {second} of {', '.join(alike)} exchanged", image
+    for place, name in enumerate(model.names):
+        signs = np.ones(len(theta))
+        signs[place] = -1.0
+        yield f"the other sign of {name}", signs * theta
+
+
+def other_mode(
+    model: Model, family: Gaussian, q: Natural, parties: Mapping[str, Records]
+) -> str | None:
+    """Description of an image that q should describe and does not; None if there is none."""
+    if not isinstance(model, HasImages):
+        return None
+    mean = np.asarray(family.location_scale(q)[0], np.float64)
+    root = np.linalg.cholesky(np.asarray(family.covariance(q), np.float64))
+    every = [records for records in parties.values() if records]
+    joined = {name: np.concatenate([one[name] for one in every]) for name in every[0]}
+    most = min(MOST_IMAGES, MOST_TERMS // max(len(next(iter(joined.values()))), 1))
+    found: dict[str, np.ndarray] = {}
+    for name, image in images_of(model, mean):
+        if len(found) < most and np.linalg.norm(np.linalg.solve(root, image - mean)) > FAR:
+            found[name] = image
+    if not found:
+        return None
+    points = np.stack([mean, *found.values()])
+    padded = np.concatenate([points, np.repeat(points[:1], -len(points) % 32, axis=0)])
+    density = np.asarray(model.log_joints(padded, joined))[: len(points)]
+    near = np.flatnonzero(density[1:] > density[0] - NEARLY)
+    return list(found)[int(near[np.argmax(density[1:][near])])] if len(near) else None

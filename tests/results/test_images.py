@@ -1,0 +1,82 @@
+"""Modes that are images of the one that was found are reported."""
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax.scipy.special import logsumexp
+
+import tacit
+from tacit.expfam import FullGaussian
+from tacit.results.images import images_of, other_mode
+
+
+def squared(x, y=None):
+    c = numpyro.sample("c", dist.Normal(0.0, 2.0))
+    b = numpyro.sample("b", dist.Normal(0.0, 2.0))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Normal(b + c * c * x, 1.0), obs=y)
+
+
+def components(y):
+    mean = numpyro.sample("mean", dist.Normal(0.0, 5.0).expand([2]).to_event(1))
+    with numpyro.plate("records", y.shape[0]):
+        each = dist.Normal(mean, 1.0).log_prob(y[:, None])
+        numpyro.factor("y", logsumexp(each, axis=1) - jnp.log(2.0))
+
+
+def sums(x, y=None):
+    c = numpyro.sample("c", dist.Normal(0.0, 2.0).expand([2]).to_event(1))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Normal(x @ c, 1.0), obs=y)
+
+
+def mode_of(function, mean, sd, records):
+    family = FullGaussian(len(mean))
+    q = family.natural(mean=np.array(mean), covariance=np.diag(np.square(sd)))
+    model = tacit.from_numpyro(function, records)
+    half = {f"p{k}": {name: one[k::2] for name, one in records.items()} for k in range(2)}
+    return other_mode(model, family, q, half)
+
+
+def test_a_sign_that_the_records_do_not_determine_is_found():
+    rng = np.random.default_rng(0)
+    x = rng.normal(5.0, 2.0, 60)
+    found = mode_of(squared, [0.7, 1.0], [0.03, 0.3], {"x": x, "y": 1.0 + 0.49 * x})
+    assert found == "the other sign of c"
+
+
+def test_components_in_another_order_are_found():
+    y = np.random.default_rng(0).normal([-3.0, 3.0], 1.0, (40, 2)).ravel()
+    assert mode_of(components, [-3.0, 3.0], [0.2, 0.2], {"y": y}) is not None
+    assert mode_of(components, [-3.0, 3.0], [3.0, 3.0], {"y": y}) is None, "q reaches the image"
+
+
+def test_clear_effects_of_a_regression_are_no_second_mode():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 2))
+    records = {"x": x, "y": x @ [3.0, 3.0] + rng.normal(size=80)}
+    assert mode_of(sums, [3.0, 3.0], [0.1, 0.1], records) is None
+    names = [name for name, _ in images_of(tacit.from_numpyro(sums, records), np.ones(2))]
+    assert names == [
+        "the other sign of c",
+        "elements 0 and 1 of c exchanged",
+        "the other sign of c[0]",
+        "the other sign of c[1]",
+    ]
+
+
+def test_a_fit_says_so(recwarn):
+    x = np.random.default_rng(0).normal(5.0, 2.0, 60)
+    records = {"x": x, "y": 1.0 + 0.49 * x}
+    fit = tacit.fit(squared, {"a": records, "b": records}, privacy="none")
+    assert any("another mode, with the other sign of c" in text for text in fit.cautions)
+
+
+def test_the_density_is_that_of_prior_and_likelihood():
+    rng = np.random.default_rng(0)
+    records = {"x": rng.normal(size=8), "y": rng.normal(size=8)}
+    model = tacit.from_numpyro(squared, records)
+    thetas = rng.normal(size=(3, 2))
+    expected = [model.log_prior(t) + np.sum(model.log_likelihood(t, records)) for t in thetas]
+    np.testing.assert_allclose(model.log_joints(thetas, records), expected, rtol=1e-9)
