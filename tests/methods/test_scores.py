@@ -24,8 +24,9 @@ from tacit.methods.scores.estimate import (
 )
 from tacit.methods.scores.expected import Simulator
 from tacit.methods.scores.prior import PriorTerm
-from tacit.methods.scores.server import rank_fit, trouble
+from tacit.methods.scores.server import ScoresServer, rank_fit, trouble
 from tacit.methods.scores.widths import width
+from tacit.methods.scoring.party import counts_sum
 from tacit.models import LogisticRegression, NormalMean, PoissonRegression, from_numpyro
 from tacit.models.glm.poisson import PoissonLikelihood
 from tacit.models.learnt_scale import scaled_prior
@@ -251,6 +252,25 @@ def test_auto_compares_the_noise_of_both_methods_for_counts():
     assert plan.why.startswith("not dp-scores: 2 parameters, 45 records")
 
 
+def test_large_counts_start_at_their_mean():
+    """From a rate of 1 the burn-in would have to go 26 units of one record's information."""
+    rng = np.random.default_rng(2)
+    x = np.column_stack([np.ones(900), rng.uniform(0.2, 0.8, 900)])
+    y = rng.poisson(200.0, 900) * 1.0
+    model = PoissonRegression(("intercept", "x"), max_count=1000.0, layout=COUNTED)
+    parties = {name: {"x": x, "y": y} for name in "abc"}
+    plan = plan_of(parties, model)
+    server = plan.rules.combine
+    assert isinstance(server, ScoresServer)
+    what = server.design.counted
+    assert what.columns == 2  # a number and the outcome; its sensitivity is charged
+    assert plan.method.bound_of(model, "counts") == pytest.approx(np.sqrt(2.0))
+    summed = counts_sum(what, {"x": x, "y": y}, jnp.ones(900), jnp.sqrt(2.0)).value
+    point = server._first_point({"counts": 3.0 * np.asarray(summed)})
+    assert np.exp(point[0]) == pytest.approx(y.mean(), rel=0.01)
+    assert point[1] == 0.0
+
+
 def test_learned_scales_give_the_moments_of_the_exact_posterior():
     model = PoissonRegression(("intercept", "x", "z"), max_count=20.0)
     assert PrivateScores().learns_scale(model)
@@ -355,7 +375,7 @@ def test_synthetic_rows_have_the_released_marginals_and_correlations():
     assert isinstance(method, PrivateScores)
     design = design_of(model.outcome_law().covariates)
     from tacit.methods.scores.covariates import described, public_scale
-    from tacit.methods.scoring.party import counts_sum, moment_sum
+    from tacit.methods.scoring.party import moment_sum
 
     plus = jnp.concatenate([x, jnp.ones((records, 1))], axis=1)
     mask = jnp.ones(records)
@@ -542,7 +562,7 @@ def test_wide_intervals_are_announced_before_anything_is_spent():
         )
     found = tacit.check(model, parties, privacy=Privacy(epsilon=1.0), method="dp-scores")
     assert any(text.startswith("Expect intervals about") for text in found.warnings)
-    noisy = tacit.check(model, parties, privacy=Privacy(epsilon=0.4), method="dp-scores")
+    noisy = tacit.check(model, parties, privacy=Privacy(epsilon=0.25), method="dp-scores")
     assert any(text.startswith("Some fits with 3000 records") for text in noisy.warnings)
     assert not any(text.startswith("Some fits with") for text in found.warnings)
     precise = plan_of(parties, model, epsilon=8.0, aggregation="trusted")

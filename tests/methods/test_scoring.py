@@ -32,6 +32,7 @@ from tacit.models.glm.poisson import PoissonLikelihood
 from tacit.plan.plan import make_plan
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.settings import Privacy
+from tacit.results.diagnostics import steep_caution
 from tacit.server.schedule import Sequential, Synchronous
 
 LAYOUT = (
@@ -339,6 +340,23 @@ def test_nobody_is_taken_to_have_none_of_the_levels_because_of_noise():
         assert np.allclose(told @ shared, 0.0) == (total == 1.0)
         alone = np.eye(8)[1]
         np.testing.assert_array_equal(told @ alone, alone)
+
+
+def test_an_outcome_that_a_column_separates_is_said_not_to_have_converged():
+    """Coefficients would grow without end, and q is wherever the rounds ended."""
+    wide = LogisticRegression(NAMES, layout=LAYOUT, prior_sd=50.0)
+    separated = {
+        name: {"x": one["x"], "y": (one["x"][:, 1] > 0) * 1.0}
+        for name, one in two_parties().items()
+    }
+    calm = fit(MODEL, two_parties(), epsilon=1e3)
+    assert calm.verdict.converged
+    assert not steep_caution(calm.plan, calm.posterior, calm.state.memory)
+    steep = fit(wide, separated, epsilon=1e3)
+    assert not steep.verdict.converged
+    assert "still moved the predictor by as much as a step may" in steep.verdict.why
+    (caution,) = steep_caution(steep.plan, steep.posterior, steep.state.memory)
+    assert caution.kind == "too-narrow"
 
 
 def test_what_it_cannot_do_is_refused_with_the_next_step():

@@ -19,7 +19,10 @@ from tacit.methods.scoring.marginals import Marginals, marginals
 from tacit.methods.scoring.party import Counted, counted
 from tacit.methods.scoring.synthetic import correlated, independent, triangle
 from tacit.methods.scoring.units import counted_at_end, unfit_values
+from tacit.models import Model
+from tacit.models.capabilities import Scores
 from tacit.models.outcomes import Covariates
+from tacit.models.scores import ScoreLikelihood
 
 ROWS = 1024
 """Number of synthetic records."""
@@ -41,13 +44,24 @@ class Design(NamedTuple):
         return sum(feature.kind != "intercept" for feature in self.layout)
 
 
-def design_of(covariates: Covariates) -> Design:
-    """The columns to count, from the public schema alone."""
+def design_of(covariates: Covariates, likelihood: ScoreLikelihood | None = None) -> Design:
+    """The columns to count, from the public schema alone, and an outcome with public bounds."""
     layout = covariates.layout
     own = len(layout)
     if not any(feature.kind == "intercept" for feature in layout):
         layout = (*layout, INTERCEPT)
-    return Design(layout, counted(layout, None), own)
+    largest = None if likelihood is None else likelihood.largest
+    smallest = 0.0 if likelihood is None else likelihood.smallest
+    return Design(layout, counted(layout, largest, smallest), own)
+
+
+def counted_outcome(model: Model) -> ScoreLikelihood | None:
+    """The likelihood of a regression on one predictor whose outcome has public bounds: its mean
+    gives a starting point; None for other models.
+    """
+    likelihood = model.score_likelihood() if isinstance(model, Scores) else None
+    bounded = likelihood is not None and likelihood.largest is not None and not likelihood.levels
+    return likelihood if bounded else None
 
 
 def described(design: Design, counts: np.ndarray, noise_sd: float, records: float) -> Marginals:

@@ -32,7 +32,7 @@ from tacit.errors import ConfigError
 from tacit.expfam import Family
 from tacit.expfam.gaussian import Gaussian as GaussianFamily
 from tacit.methods.base import LocalMethod, RunFacts, Task
-from tacit.methods.scores.covariates import Design, check_ranges, design_of
+from tacit.methods.scores.covariates import Design, check_ranges, counted_outcome, design_of
 from tacit.methods.scores.party import (
     LEVELS,
     RANKS,
@@ -116,7 +116,7 @@ class PrivateScores(SummedMethod):
     def suited(self, model: Model) -> LocalMethod:
         if not isinstance(model, SimulatesOutcomes):
             return self  # `check` reports what is missing
-        design = design_of(model.outcome_law().covariates)
+        design = _design(model)
         return replace(
             self,
             _columns=len(design.layout),
@@ -249,9 +249,7 @@ class PrivateScores(SummedMethod):
         """Refuse plain records in units that the counts cannot describe; for simulations."""
         assert isinstance(model, SimulatesOutcomes)
         covariates = model.outcome_law().covariates
-        check_ranges(
-            design_of(covariates), [np.asarray(covariates.flat(one)) for one in parties.values()]
-        )
+        check_ranges(_design(model), [np.asarray(covariates.flat(one)) for one in parties.values()])
 
     def stage_at(self, visit: int) -> Stage:
         stages = self.stages
@@ -325,7 +323,8 @@ class PrivateScores(SummedMethod):
                 x = jnp.concatenate([x, jnp.ones((x.shape[0], 1))], axis=1)
             if task.stage == MOMENT:
                 return moment_sum(x, public["centre"], public["scale"], weights, clip)
-            return counts_sum(_design(model).counted, {"x": x}, weights, clip)
+            counted = {"x": x} | ({"y": records["y"]} if counted_outcome(model) else {})
+            return counts_sum(_design(model).counted, counted, weights, clip)
         key, point = draws_key(task.secret), public["point"]
         if task.stage == RANK:
             edges = public["edges"]
@@ -354,8 +353,9 @@ def _summed_noise(settled: Mapping[str, Any], visit: int) -> float:
     return math.sqrt(sum(each))
 
 
-def _design(model: SimulatesOutcomes) -> Design:
-    return design_of(model.outcome_law().covariates)
+def _design(model: Model) -> Design:
+    assert isinstance(model, SimulatesOutcomes)
+    return design_of(model.outcome_law().covariates, counted_outcome(model))
 
 
 def main_share(aggregation: str) -> float:

@@ -14,6 +14,7 @@ from tacit.expfam.gaussian import Gaussian as GaussianFamily
 from tacit.methods.scores.covariates import (
     Design,
     counted_at_ends,
+    counted_outcome,
     described,
     design_of,
     public_scale,
@@ -80,7 +81,8 @@ class ScoresServer:
         assert isinstance(run.family, GaussianFamily)
         self.method, self.run = method, run
         self.law: OutcomeLaw = run.model.outcome_law()
-        self.design: Design = design_of(self.law.covariates)
+        self.outcome = counted_outcome(run.model)
+        self.design: Design = design_of(self.law.covariates, self.outcome)
         start = run.model.start(run.family)
         prior = run.model.prior(run.family)
         mean, sd = (np.asarray(one, np.float64) for one in run.family.location_scale(prior))
@@ -155,7 +157,7 @@ class ScoresServer:
             found = self._marginals(known)
             return {"centre": found.centre, "scale": public_scale(self.design, found)}
         if following and following[0] in (CURVATURE, SCORE) and "map" not in known:
-            point = known.get("point", self.start)
+            point = known.get("point", self._first_point(known))
             identity = Ratio(np.eye(len(point)), np.zeros((len(point), len(point))))
             return {"point": point, "map": self.estimator(known).mapping(point, identity)}
         if following == (RANK,):
@@ -275,6 +277,17 @@ class ScoresServer:
             noise_sd = self.run.noise_sd(self.method.stages.index(MOMENT) + 1)
         rows = synthetic_rows(self.design, found, moment, noise_sd)
         return Estimator(Simulator(self.law, rows), self._prior(found), found.records)
+
+    def _first_point(self, known: Arrays) -> np.ndarray:
+        """The start, with an intercept that gives the mean of a counted outcome."""
+        found = self._marginals(known)
+        places = [i for i, one in enumerate(self.law.covariates.layout) if one.kind == "intercept"]
+        if self.outcome is None or found.outcome is None or not places:
+            return self.start
+        point, x = self.start.copy(), found.centre[: self.design.own].copy()
+        x[places[0]] = 1.0
+        point[places[0]] += self.outcome.link(found.outcome) - x @ point[: len(x)]
+        return point
 
     def scale_prior(self, known: Arrays) -> LearntScalePrior | None:
         """The prior with learned scales, in the units of the columns; None if it is declared."""
