@@ -42,7 +42,10 @@ from tacit.privacy.events import GaussianEvent
 from tacit.server.combine import Combine, Run
 from tacit.server.messages import Asked, Stage
 
-COUNTS_SHARE, MOMENT_SHARE = 0.08, 0.04
+PREPARATION = {"plain": (0.08, 0.04), "sum": (0.05, 0.03)}
+"""Shares of the budget of the counts and of the second moment, if each party adds its own noise and
+if the parties share one noise: the preparation then has less of it, and the scores get the rest.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,10 +132,11 @@ class PrivateScoring(SummedMethod):
 
     def budget_share(self, visit: int, visits: int, mu: float = 1.0) -> float:
         del mu
+        preparation = PREPARATION["plain" if self.aggregation == "plain" else "sum"]
         if visit < 2:
-            return (COUNTS_SHARE, MOMENT_SHARE)[visit]
+            return preparation[visit]
         weights = np.sqrt(np.arange(1, visits - 1))
-        return float((1.0 - COUNTS_SHARE - MOMENT_SHARE) * weights[visit - 2] / np.sum(weights))
+        return float((1.0 - sum(preparation)) * weights[visit - 2] / np.sum(weights))
 
     def party_likelihood(self, model: Model) -> ScoreLikelihood:
         """The score that parties sum, and its bound, which determines the clip."""
