@@ -192,14 +192,17 @@ def test_the_residual_is_centred_at_the_model_and_within_its_bound(likelihood):
     np.testing.assert_allclose(likelihood.expected(eta, eta, reach), 0.0, atol=1e-12)
 
 
-def test_events_spend_the_budget_in_fixed_shares():
-    method = PrivateScoring()
+@pytest.mark.parametrize(("aggregation", "counts", "moment"), [
+    ("plain", 0.08, 0.04), ("trusted", 0.05, 0.03), ("secure", 0.05, 0.03),
+])  # fmt: skip
+def test_events_spend_the_budget_in_fixed_shares(aggregation, counts, moment):
+    method = PrivateScoring().bind(aggregation=aggregation)
     spent = []
     for visit in range(20):
         (event,) = method.events(visit=visit, visits=20, clip=1.0, noise_sd=4.0, units=9)
         spent.append((event.sensitivity("replace-one") / event.noise_sd) ** 2 * 16.0)
-    assert spent[0] == pytest.approx(0.08)
-    assert spent[1] == pytest.approx(0.04)
+    assert spent[0] == pytest.approx(counts)
+    assert spent[1] == pytest.approx(moment)
     assert sum(spent) == pytest.approx(1.0)
     assert spent[19] / spent[2] == pytest.approx(math.sqrt(18.0))
 

@@ -17,8 +17,7 @@ from tacit.methods.private import PrivateMethod
 from tacit.methods.scores.method import LEAST_ROUNDS as LEAST_SCORES
 from tacit.methods.scores.method import MOST_PARAMETERS, PrivateScores, main_share
 from tacit.methods.scores.party import score_bound
-from tacit.methods.scoring.method import SCORES_SHARE as SCORING_SHARE
-from tacit.methods.scoring.method import PrivateScoring
+from tacit.methods.scoring.method import PrivateScoring, scores_share
 from tacit.methods.scoring.stages import LEAST_ROUNDS
 from tacit.methods.statistics.method import ExpectedStatistics, PrivateStatistics
 from tacit.models import ConjugateGaussian, Model
@@ -175,7 +174,7 @@ def least_noise_ratio(likelihood: ScoreLikelihood, dimension: int, aggregation: 
     scoring is at least `ScoreLikelihood.least_bound`·√d, and that of private scores always
     (1 + η)C. All of this is public and known before anything is spent.
     """
-    scoring = likelihood.least_bound / math.sqrt(SCORING_SHARE)
+    scoring = likelihood.least_bound / math.sqrt(scores_share(aggregation))
     scores = score_bound(dimension) / math.sqrt(dimension * main_share(aggregation))
     return scoring / scores
 

@@ -43,8 +43,19 @@ from tacit.privacy.events import GaussianEvent
 from tacit.server.combine import Combine, Run
 from tacit.server.messages import Asked, Stage
 
-COUNTS_SHARE, MOMENT_SHARE = 0.08, 0.04
-SCORES_SHARE = 1.0 - COUNTS_SHARE - MOMENT_SHARE
+PREPARATION = {"plain": (0.08, 0.04), "sum": (0.05, 0.03)}
+"""Shares of the budget of the counts and of the second moment, if each party adds its own noise and
+if the parties share one noise: the preparation then has less of it, and the scores get the rest.
+"""
+
+
+def scores_share(aggregation: str) -> float:
+    """Share of the budget of all scores together."""
+    return 1.0 - sum(_preparation(aggregation))
+
+
+def _preparation(aggregation: str) -> tuple[float, float]:
+    return PREPARATION["plain" if aggregation == "plain" else "sum"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,9 +144,9 @@ class PrivateScoring(SummedMethod):
     def budget_share(self, visit: int, visits: int, mu: float = 1.0) -> float:
         del mu
         if visit < 2:
-            return (COUNTS_SHARE, MOMENT_SHARE)[visit]
+            return _preparation(self.aggregation)[visit]
         weights = np.sqrt(np.arange(1, visits - 1))
-        return float(SCORES_SHARE * weights[visit - 2] / np.sum(weights))
+        return float(scores_share(self.aggregation) * weights[visit - 2] / np.sum(weights))
 
     def party_likelihood(self, model: Model) -> ScoreLikelihood:
         """The score that parties sum, and its bound, which determines the clip."""
