@@ -221,13 +221,9 @@ def run(
     book = ledger_path(config, out, ledger) if plan.settled else None
     inside = book is not None and own_ledger_of_run(config, book, out)
     seen = records_used(plan, federation, config.continues, None if inside else book)
-    before = known_run(out)
     if book is not None:
-        found = {"run": before} if resume else {"ended": before}
-        check_room(plan, federation, book, inside=inside, **found)
+        _make_room(prepared, out, book, resume=resume, inside=inside)
     if overwrite and out.exists():
-        if book is not None and before is not None and not inside:
-            end_run(book, before)
         shutil.rmtree(out)
     make_run_directory(out, covered=covered(plan))
     if seen is not None:
@@ -258,6 +254,15 @@ def run(
     result = _timed(result, started, cpu)
     _write(out, result, public_result(result, plan, publish=config.evaluate.publish))
     return result
+
+
+def _make_room(prepared: Prepared, out: Path, book: Path, *, resume: bool, inside: bool) -> None:
+    """Compare the run with its budgets, and close a run that it overwrites."""
+    before = known_run(out)
+    found = {"run": before} if resume else {"ended": before}
+    check_room(prepared.plan, prepared.federation, book, inside=inside, **found)
+    if before is not None and not resume and not inside:
+        end_run(book, before)
 
 
 def _digest(prepared: Prepared, key: bytes) -> str:
