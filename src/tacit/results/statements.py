@@ -129,9 +129,9 @@ def clipping_statement(clipped: Clipped) -> str:
 WITHOUT_CORRELATIONS = (
     "Parameters are independent in this posterior: intervals of single parameters account for "
     "correlations, those of sums and differences of parameters and of predictions do not. With "
-    "about ten records per parameter or fewer, means may be wrong by part of an sd and sds by up to "
-    "a fifth; with a declared prior, the intercept of a regression on columns that are not centred "
-    "may be wrong by more than one sd: centre them."
+    "about ten records per parameter or fewer, means may be wrong by part of an sd and sds by up "
+    "to a third; with a declared prior, the intercept of a regression on columns that are not "
+    "centred may be wrong by more than one sd: centre them."
 )
 
 
