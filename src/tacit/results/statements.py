@@ -134,8 +134,9 @@ def clipping_statement(clipped: Clipped) -> str:
 WITHOUT_CORRELATIONS = (
     "Parameters are independent in this posterior. Intervals of single parameters account for "
     "correlations; intervals of sums, differences and predictions do not. With about ten records "
-    "per parameter or fewer, means may be wrong by part of an sd, and with the default prior of "
-    "regressions sds by up to a fifth."
+    "per parameter or fewer, means may be wrong by part of an sd, and sds by up to a third. With "
+    "a declared prior, the intercept of a regression may be wrong by more than one sd if columns "
+    "are not centred: centre them."
 )
 
 
