@@ -141,7 +141,7 @@ MODELS = {
         **BINARY,
         "model": {"kind": "numpyro", "function": "own.py:chance"},
         "records": 72,
-        "privacy": SEEDED,
+        "privacy": {**SEEDED, "epsilon": 8.0},
         "method": {"kind": "dp-scores"},
     },
     "secure scoring": {
@@ -153,7 +153,7 @@ MODELS = {
         **NUMBERS,
         "model": {"kind": "numpyro", "function": "own.py:spread"},
         "records": 72,
-        "privacy": SECURE,
+        "privacy": {**SECURE, "epsilon": 8.0},
         "method": {"kind": "dp-scores"},
     },
     "secure updates": {**PRIVATE, "privacy": SECURE, "method": {"kind": "dp-updates"}},

@@ -11,9 +11,10 @@ window of w of K cells, the log-likelihood of the window would be, up to a const
 
 The window that maximises it contains most values, for normal ones those within 1.6 standard
 deviations. It is made twice as wide, and doubled again as long as the dozen knots over the whole
-range, which have less noise, show more values outside of it than their noise explains. The whole
-range is used if that takes more than half of it, or if the likelihood ratio is not far above what
-noise alone attains over all windows.
+range, which have less noise, show values outside of it, or leave room for more than a few percent
+of them: a tail of 5 % may have most of the variance. The whole range is used if that takes more
+than half of it, or if the likelihood ratio is not far above what noise alone attains over all
+windows.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ number of windows, 2⁸ places of a few widths.
 """
 WIDER = 2.0
 """Width of the part that is used, in widths of the best window."""
-OUTSIDE, DOUBTS = 0.01, 1.5
-"""Share of values that may lie outside of the part, and the number of standard deviations of noise
-beyond it.
+OUTSIDE, MOST_OUTSIDE, DOUBTS = 0.005, 0.04, 1.5
+"""Share of values that may lie outside of the part, the largest one that noise may hide, and the
+number of standard deviations of noise.
 """
 MOST = 0.5
 """Largest share of the range that counts as a part of it."""
@@ -71,13 +72,14 @@ def part_of(
         high = min(FINE - 1, int(np.ceil(middle + reach)))
         if high - low + 1 > MOST * FINE:
             return None
-        if _outside(rough, low, high, records) <= OUTSIDE:
+        outside, doubt = _outside(rough, low, high, records)
+        if outside - doubt <= OUTSIDE and outside + doubt <= MOST_OUTSIDE:
             return low, high
         reach *= 2.0
 
 
-def _outside(rough: Grid, low: int, high: int, records: float) -> float:
-    """Share of the values outside of fine cells, beyond what noise explains.
+def _outside(rough: Grid, low: int, high: int, records: float) -> tuple[float, float]:
+    """Share of the values outside of fine cells, and what noise explains of it.
 
     All values between two cells are counted at the knots around them.
     """
@@ -85,7 +87,7 @@ def _outside(rough: Grid, low: int, high: int, records: float) -> float:
     first, last = int(np.floor(low * ratio)), int(np.ceil(high * ratio))
     inside = float(np.sum(rough.counts[first : last + 1])) / records
     noise = rough.noise_sd / records * np.sqrt(last - first + 1)
-    return 1.0 - inside - DOUBTS * noise
+    return 1.0 - inside, DOUBTS * noise
 
 
 def rebinned(
