@@ -122,8 +122,9 @@ def test_killed_between_charge_and_reply_under_a_budget_of_exactly_the_cost(work
         assert found.charges == ROUNDS
         assert found.epsilon == pytest.approx(cost, rel=1e-3)
         assert found.epsilon <= found.budget.epsilon <= 1.001 * found.epsilon
-        said = json.loads((fed.base / f"state-{name}" / "public" / "result.json").read_text())
-        balance = said["guarantee"]["ledger"]
+        kept = fed.base / f"state-{name}"
+        assert "epsilon_spent" not in (kept / "public" / "result.json").read_text()
+        balance = json.loads((kept / "private" / "evaluation.json").read_text())["ledger"]
         assert (balance["epsilon_spent"], balance["budget"]) == (
             found.epsilon,
             found.budget.epsilon,

@@ -264,7 +264,7 @@ def test_auto_with_privacy_is_scoring_where_it_will_do_and_says_why_not_elsewher
         assert kind == "dp-sgd"
         assert word in why
         told.append(why)
-    assert len(told) == len(REASONS), "every reason but unknown noise; two models are not linear"
+    assert len(told) == len(REASONS) - 1, "all but unknown noise and unbounded scores; one twice"
 
 
 def test_dpsgd_as_auto_takes_it_is_blind_to_labels_damped_and_averaged():

@@ -15,6 +15,7 @@ from tacit.methods.scoring.party import score_sum
 from tacit.models import LogisticRegression, SoftmaxRegression
 from tacit.party.compute import padded_rows, stack_records
 from tacit.privacy.sampling import chunk_length
+from tacit.results.verdict import TooNarrowWarning
 
 
 @pytest.mark.parametrize("bad", [np.inf, np.nan, 1e30])
@@ -43,7 +44,8 @@ def test_a_private_fit_scores_no_training_records():
     cohort = tacit.datasets.load("synthetic-cohort", parties=2, records=200, seed=1)
     private = tacit.Privacy(epsilon=1.0, insecure_noise_seed=0)
     schedule = tacit.schedules.Synchronous(rounds=2)
-    fit = tacit.fit(tacit.models.LogisticRegression, cohort, privacy=private, schedule=schedule)
+    with pytest.warns(TooNarrowWarning, match="selected dp-sgd"):
+        fit = tacit.fit(tacit.models.LogisticRegression, cohort, privacy=private, schedule=schedule)
     assert fit.metrics["training"] is None
     assert fit.metrics["held_out"] is not None
 

@@ -643,3 +643,12 @@ def test_an_estimate_that_has_not_settled_is_said_not_to_have_converged():
     server = plan_of(parties_of(np.random.default_rng(3))).rules.combine
     assert trouble(server, {"moved": np.array([0.4])}) is None
     assert "moved q's mean by 1.6 posterior sds" in str(trouble(server, {"moved": np.array([1.6])}))
+
+
+def test_an_intercept_alone_is_estimated_where_the_number_of_records_is_not_public():
+    rng = np.random.default_rng(0)
+    parties = {"a": {"x": np.ones((3000, 1)), "y": (rng.random(3000) < 0.3).astype(float)}}
+    privacy = Privacy(epsilon=5.0, adjacency="add-or-remove-one", insecure_noise_seed=1)
+    model = LogisticRegression(("intercept",))
+    done = carry_out(make_plan(model, parties, method=PrivateScores(), privacy=privacy))
+    assert abs(done.posterior.mean[0] - np.log(0.3 / 0.7)) < 0.2

@@ -152,7 +152,7 @@ def test_a_normal_sample_has_no_fault(seed):
         (np.repeat(normal(draws=4000), 2, axis=0), "independence: two keys"),
         (0.0 * normal(), "variance"),
         (np.full((10, 2), np.nan), "law: the noise is not finite"),
-        (np.zeros((10, 0)), "law: there is no noise"),
+        (np.zeros((10, 0)), "law: there are no draws"),
     ],
 )
 def test_a_sample_that_is_not_normal_has_the_fault_that_it_was_given(noise, said):

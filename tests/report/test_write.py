@@ -371,12 +371,9 @@ def test_a_party_of_a_live_federation_has_a_report(make_run, result):
                  "trust": "no trusted server"}  # fmt: skip
     attackers = [{"attacker": "the server", "sees": "every reply", "epsilon": 1.0}]
     facts = {"private": True, "statement": "s", "guarantee": guarantee, "attackers": attackers,
-             "not_covered": ["the duration of a run"],
-             "ledger": {"path": "l.sqlite", "run": "r1", "epsilon_spent": 1.25, "budget": 2.0,
-                        "delta": 1e-5}}  # fmt: skip
+             "not_covered": ["the duration of a run"]}  # fmt: skip
     text = read(write_report(make_run({**party, "guarantee": facts}))).text
-    for words in ("ε by attacker", "every reply", "the duration of a run",
-                  "ε = 1.25 of 2 spent at δ = 1e-05, this run included; 0.75 left"):  # fmt: skip
+    for words in ("ε by attacker", "every reply", "the duration of a run"):
         assert words in text
 
 

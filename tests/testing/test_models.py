@@ -11,10 +11,12 @@ from tacit.models import (
     GaussianMixture,
     LinearRegression,
     LogisticRegression,
+    NegativeBinomialRegression,
     NeuralNetwork,
     NormalMean,
     PoissonRegression,
     SoftmaxRegression,
+    StudentRegression,
     TopicModel,
     from_numpyro,
 )
@@ -47,6 +49,10 @@ SHIPPED_MODELS = {
     "softmax": lambda: SoftmaxRegression(NAMES, levels=("u", "v", "w"), prior_sd=1.0),
     "linear": lambda: LinearRegression(NAMES, noise_sd=0.7, bounds=(-9.0, 9.0), prior_sd=1.0),
     "poisson": lambda: PoissonRegression(NAMES, max_count=30, prior_sd=1.0),
+    "negative-binomial": lambda: NegativeBinomialRegression(
+        NAMES, dispersion=1.5, max_count=200, prior_sd=1.0
+    ),
+    "student": lambda: StudentRegression(NAMES, scale=0.7, prior_sd=1.0),
     "normal-mean": lambda: NormalMean(noise_sd=2.0),
     "neural-network": lambda: NeuralNetwork(NAMES, hidden=3),
     "topics": lambda: TopicModel(2, words=9, start_seed=3),
@@ -279,5 +285,5 @@ def test_records_of_counts_have_to_be_given_or_simulated():
     class Counts(PoissonRegression):
         simulate = None
 
-    with pytest.raises(TypeError, match="give records="):
+    with pytest.raises(TypeError, match="pass records="):
         check_model(Counts(NAMES, max_count=9))

@@ -149,13 +149,16 @@ def _named(datasets: Sequence[str], names: dict[str, str]) -> str:
 def _show_spent(
     spent: Sequence[Spent], names: dict[str, str], *, whole: bool, as_one_run: bool
 ) -> None:
-    """Table of data sets, with ε as one run if `as_one_run`, and with plans if they add to ε."""
+    """Table of data sets, with ε as one run if `as_one_run`, and with plans if they add to ε.
+
+    Full ids leave no space for the column of plans.
+    """
     from tacit.cli.show.results import console, show_table
 
     rows = [_spent_row(row, names, whole=whole) for row in spent]
     columns = ["party", "data set", "ε spent", "as one run", "with plans", "budget", "remaining",
                "δ", "adjacency", "unit", "releases"]  # fmt: skip
-    plans = any(row.committed != row.epsilon for row in spent)
+    plans = not whole and any(row.committed != row.epsilon for row in spent)
     kept = [n for n in range(len(columns)) if (n != 3 or as_one_run) and (n != 4 or plans)]
     show_table(
         "Spent per data set, over all runs",

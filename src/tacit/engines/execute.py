@@ -159,7 +159,7 @@ def _measured_dispersion(plan: Plan, state: ServerState) -> Dispersion | None:
         return None
     try:
         return measured_dispersion(plan.model, posterior.family, posterior.natural, plan.parties)
-    except (MemoryError, np.linalg.LinAlgError):  # keep the posterior
+    except (MemoryError, RuntimeError, np.linalg.LinAlgError):  # keep the posterior
         return None
 
 
@@ -172,7 +172,7 @@ def _other_mode(plan: Plan, state: ServerState) -> str | None:
         return None
     try:
         return other_mode(plan.model, posterior.family, posterior.natural, plan.parties)
-    except (MemoryError, np.linalg.LinAlgError):  # keep the posterior
+    except (MemoryError, RuntimeError, np.linalg.LinAlgError):  # keep the posterior
         return None
 
 

@@ -118,9 +118,8 @@ def fit(
     test
         Held-out records, or the share of a data frame to hold out; by default the federation's.
     posterior, method, schedule
-        `posterior`: "mean-field", "full" (covariance) or "auto". `method`: a method of
-        `tacit.methods`, its name or "auto". `schedule`: a schedule of `tacit.schedules` or its
-        name, e.g. "sequential".
+        `posterior`: "mean-field", "full" (covariance) or "auto". `method` and `schedule`: objects
+        of `tacit.methods` and `tacit.schedules`, or names such as "auto" and "sequential".
     seed
         Seed of everything random except privacy noise.
     ledger

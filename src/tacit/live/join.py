@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 from msgspec import to_builtins
 
 from tacit.data import Federation as Loaded
@@ -60,7 +59,6 @@ from tacit.results.summary import (
     LedgerFacts,
     PartyEvaluation,
     PartyResult,
-    PrivacyFacts,
     read_part,
     write_result,
 )
@@ -486,20 +484,18 @@ def answers_charged(ledger: Ledger, run: str) -> int:
     return len({charge.request for charge in ledger.charges(run)})
 
 
-def _cost(ready: ReadyParty, party: LiveParty, ledger: Ledger | None) -> PrivacyFacts:
-    """The guarantee, with the spending in this party's ledger after the run."""
-    found = privacy_facts(ready.plan)
+def _balance(ready: ReadyParty, party: LiveParty, ledger: Ledger | None) -> LedgerFacts | None:
+    """Spending on this party's records after the run, which depends on them: it is not public."""
     spent = None if ledger is None else ledger.spent(_dataset(ready, ledger))
     if spent is None or spent.budget is None or spent.epsilon is None:
-        return found
-    after = LedgerFacts(
+        return None
+    return LedgerFacts(
         path=ready.ledger_path.name,
         run=run_in_ledger(ready.first_approved, party.store.run or ""),
         epsilon_spent=spent.epsilon,
         delta=spent.budget.delta,
         budget=spent.budget.epsilon,
     )
-    return msgspec.structs.replace(found, ledger=after)
 
 
 def _result(
@@ -507,7 +503,8 @@ def _result(
 ) -> PartyEnd:
     """The posterior, and metrics on this party's own held-out records; nothing is sent.
 
-    Metrics, bytes and the number of answers are in the private part of the state directory.
+    Metrics, bytes, the number of answers and the balance of the ledger are in the private part of
+    the state directory.
     """
     setup = ready.setup
     public, private = public_part(setup.state), private_part(setup.state)
@@ -534,9 +531,10 @@ def _result(
         coefficients=stored_coefficients(posterior, data, verdict["learned"]),
         model=model_facts(ready.plan.model),
         data=data,
-        guarantee=attempts.attempt("privacy", lambda: _cost(ready, party, ledger), otherwise=None),
+        guarantee=attempts.attempt("privacy", lambda: privacy_facts(ready.plan), otherwise=None),
         **verdict,
     )
+    balance = attempts.attempt("ledger", lambda: _balance(ready, party, ledger), otherwise=None)
     local = PartyEvaluation(
         answers=party.store.visits
         if ledger is None
@@ -545,6 +543,7 @@ def _result(
         sent_bytes=party.sent_bytes,
         received_bytes=party.received_bytes,
         metrics=metrics,
+        ledger=balance,
         not_evaluated=attempts.failed,
     )
     write_result(private / EVALUATION, local)

@@ -261,12 +261,12 @@ def _check_clips(method: PrivateMethod, privacy: Privacy, parties: list[str]) ->
     """Refuse different clips where a common noise is divided by them."""
     if privacy.aggregation == "plain" or not method.needs_one_clip:
         return
-    if len({clip_of(privacy, method, party) for party in parties}) > 1:
+    if {clip_of(privacy, method, party) for party in parties} != {method.clip}:
         raise ConfigError(
             f"method.kind = {method.kind!r} with privacy.aggregation = {privacy.aggregation!r} and "
-            "different clips of parties; the server divides sums by the clip, so a party with a "
-            "smaller one would have less noise than it is charged for: use one clip, or "
-            "aggregation 'plain'"
+            "clips of parties other than method.clip; the server divides sums by the clip, so a "
+            "party with a smaller one would have less noise than it is charged for: set only "
+            "method.clip, or use aggregation 'plain'"
         )
 
 

@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -334,20 +335,29 @@ def make_plan(
     )  # fmt: skip
     if privacy is None:
         return plan
-
-    def instead(kind: str, reason: str) -> Plan:
-        other, also = choose_method(
-            model, privacy=privacy, schedule=given, parties=len(parties), steady=steady,
-            refused=(kind,),
-        )  # fmt: skip
-        made = make_plan(
-            model, parties, family=family, method=other, schedule=given, seed=seed,
-            batch_parties=batch_parties, privacy=privacy, trust=trust, live=live, earlier=earlier,
-        )  # fmt: skip
-        also = LACKS if isinstance(other, DPSGD) else also
-        return replace(made, why=f"not {kind}: {reason}; {also}")
-
+    again = partial(
+        make_plan, model, parties, family=family, schedule=given, seed=seed, privacy=privacy,
+        batch_parties=batch_parties, trust=trust, live=live, earlier=earlier,
+    )  # fmt: skip
+    instead = partial(_second_choice, again, plan, privacy, given)
     return _private_plan(plan, privacy, units, trust, None if any_noise else instead)
+
+
+def _second_choice(
+    again: Callable[..., Plan],
+    plan: Plan,
+    privacy: Privacy,
+    schedule: Schedule,
+    kind: str,
+    reason: str,
+) -> Plan:
+    """The plan of the next method of "auto", because method `kind` is refused for `reason`."""
+    method, why = choose_method(
+        plan.model, privacy=privacy, schedule=schedule, parties=len(plan.parties),
+        steady=plan.live is None or plan.live.quorum is None, refused=(kind,),
+    )  # fmt: skip
+    why = LACKS if isinstance(method, DPSGD) else why
+    return replace(again(method=method), why=f"not {kind}: {reason}; {why}")
 
 
 def _private_plan(

@@ -96,18 +96,6 @@ def page_of(run: Run) -> Page:
     )
 
 
-def _balance(result: PartyResult) -> str:
-    """Sentence about the party's budget: ε spent by all its runs, and ε left."""
-    book = None if result.guarantee is None else result.guarantee.ledger
-    if book is None or book.budget is None:
-        return ""
-    left = max(0.0, book.budget - book.epsilon_spent)
-    return (
-        f"Budget of this party's records: ε = {book.epsilon_spent:.4g} of {book.budget:g} spent at "
-        f"δ = {book.delta:g}, this run included; {left:.4g} left. "
-    )
-
-
 def party_page(run: PartyRun) -> Page:
     """The report at one party of a live federation."""
     result = run.result
@@ -118,8 +106,8 @@ def party_page(run: PartyRun) -> Page:
         ("Agreed configuration", result.configuration),
     ]
     ledger = (
-        f"{_balance(result)}Every charge is in this party's own ledger: tacit ledger show. Metrics "
-        "on its held-out records are in private/evaluation.json."
+        "Every charge is in this party's own ledger: tacit ledger show. The total spending on its "
+        "records and metrics on its held-out records are in private/evaluation.json."
     )
     sections = [
         (

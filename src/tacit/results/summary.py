@@ -335,6 +335,7 @@ class PartyEvaluation(Part, frozen=True, kw_only=True, omit_defaults=True):
     sent_bytes: int
     received_bytes: int
     metrics: dict[str, Metrics | None]
+    ledger: LedgerFacts | None = None
     not_evaluated: dict[str, str] = {}
 
 

@@ -470,3 +470,64 @@ def test_a_table_read_beside_one_with_fewer_columns_is_the_same_data_set(ledger)
     for name, frame in frames.items():
         alone = named({name: frame})[name]
         assert ledger.spent(alone).releases == 1
+
+
+def whole_numbers(count=60):
+    """Columns without measurements, by which columns could be recognised."""
+    rng = np.random.default_rng(3)
+    return {"x": rng.integers(0, 50, count) * 1.0, "k": np.arange(count) * 1.0}
+
+
+def test_charges_add_up_over_every_choice_of_constant_columns(ledger):
+    base = whole_numbers()
+    more = {"a": np.full(60, 3.0), "b": np.full(60, "b")}
+    choices = [base, base | {"a": more["a"]}, base | {"b": more["b"]}, base | more]
+    ids = [ledger.identify({}, records) for records in choices]
+    ledger.set_budgets(dict.fromkeys(ids, budget_of(epsilon=50.0)), reason="test")
+    for number, dataset in enumerate(ids):
+        ledger.charge(dataset, f"run-{number}", "q", [EVENT], **TERMS)
+        assert {ledger.spent(one).releases for one in ids} == {number + 1}
+
+
+def test_a_chain_of_tables_is_one_group(ledger):
+    """The pooled table and the file without the party column share no hash with each other."""
+    base = whole_numbers()
+    site = np.where(np.arange(60) < 30, "north", "south")
+    divided = ledger.identify_many(
+        {},
+        {
+            name: {key: values[site == name] for key, values in base.items()}
+            | {"site": site[site == name]}
+            for name in ("north", "south")
+        },
+    )
+    pooled = ledger.identify({}, base | {"site": site})
+    north = ledger.identify({}, {key: values[site == "north"] for key, values in base.items()})
+    ids = [divided["north"], pooled, north]
+    ledger.set_budgets(dict.fromkeys([*ids, divided["south"]], budget_of(epsilon=50.0)), reason="t")
+    for number, dataset in enumerate(ids):
+        ledger.charge(dataset, f"run-{number}", "q", [EVENT], **TERMS)
+    assert [ledger.spent(one).releases for one in ids] == [3, 3, 3]
+
+
+def test_one_record_is_found_without_its_label_but_not_by_some_of_its_numbers(ledger):
+    one = {"x": np.array([3.0]), "y": np.array([1.0])}
+    with_label = ledger.identify({}, one | {"site": np.array(["s1"])})
+    again, other = ledger.identify({}, one), ledger.identify({}, one | {"y": np.array([0.0])})
+    budgets = dict.fromkeys([with_label, again, other], budget_of())
+    ledger.set_budgets(budgets, reason="test")
+    ledger.charge(with_label, "run", "q", [EVENT], **TERMS)
+    assert ledger.spent(again).releases == 1
+    assert ledger.spent(other).releases == 0
+
+
+def test_a_table_read_with_one_of_more_columns_is_found_again(ledger):
+    """Parties have rows of both tables, so that the further column is missing in some rows."""
+    base = whole_numbers()
+    alone = {key: values[:30] for key, values in base.items()}
+    dataset = ledger.identify({}, alone)
+    extra = np.r_[np.full(30, np.nan), np.arange(30.0)]
+    both = ledger.identify({}, base | {"c": extra})
+    ledger.set_budgets(dict.fromkeys([dataset, both], budget_of()), reason="test")
+    ledger.charge(dataset, "run", "q", [EVENT], **TERMS)
+    assert ledger.spent(both).releases == 1

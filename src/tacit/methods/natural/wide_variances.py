@@ -257,5 +257,6 @@ def _share_of_change(memory: Arrays, change: float) -> float:
     """
     if "turn.step" not in memory:
         return 1.0
-    share = (float(memory["turn.change"]) - change) / float(memory["turn.step"])
+    step = float(memory["turn.step"])
+    share = (float(memory["turn.change"]) - change) / step if step else math.nan
     return min(max(share, LEAST_SHARE), 1.0) if math.isfinite(share) else 1.0

@@ -81,7 +81,8 @@ def marginals(
     hats = hats.reshape(len(what.numbers), KNOTS) / np.sqrt(1.0 - FINE_SHARE)
     if not records:
         columns = [*np.split(levels, split[:-1]), *hats] if len(split) else [*hats]
-        records = max(float(np.mean([column.sum() for column in columns])), noise_sd, 1.0)
+        sums = [column.sum() for column in columns or [outcomes]]
+        records = max(noise_sd, 1.0, float(np.mean(sums)))  # the first of them if the last is NaN
     # If a count is zero, the true count may still be about a quarter of the noise's sd.
     least = min(0.1, max(0.5, 0.25 * noise_sd) / records)
     if what.largest is not None:

@@ -89,17 +89,22 @@ class CachedAccountant:
         so a filter must bound them, with the plans of those that may continue. It must also bound
         each plan as a whole, because not finishing a run may be such a choice.
         """
-        if not charged.adaptive:
-            parts = [charged.committed, *charged.unfinished.values()]
-            return max(self._value(_query(part, budget)) for part in parts)
-        parts = [charged.committed, *charged.unfinished.values()]
-        return max(self._filtered(part, budget) for part in parts)
+        return self._largest(charged.committed, charged, budget)
 
     def of_charges(self, charged: Charged, budget: Budget) -> float:
-        """ε of all charges so far, without what runs have planned beyond them."""
-        if not charged.adaptive:
-            return self._value(_query(charged.paid, budget))
-        return self._filtered(charged.paid, budget)
+        """ε of all charges so far, without what runs may still release.
+
+        A run that was closed early counts as planned, because the decision to end it may depend on
+        its releases.
+        """
+        return self._largest(charged.paid, charged, budget)
+
+    def _largest(self, events: Counter[Paid], charged: Charged, budget: Budget) -> float:
+        """Largest ε of `events` and of the complete plans of runs that were closed early."""
+        parts = [events, *charged.unfinished.values()]
+        if charged.adaptive:
+            return max(self._filtered(part, budget) for part in parts)
+        return max(self._value(_query(part, budget)) for part in parts)
 
     def _only_run(self, charged: Charged, budget: Budget, run: str) -> str:
         """Another unfinished run that no run may accompany, whatever it costs; "" without one."""

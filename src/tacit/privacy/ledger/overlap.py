@@ -61,7 +61,8 @@ class Overlaps:
         columns = {name: own.columns for name, own in hashed.items()}
         pairs = [pair for pair in _same_columns(columns) if not self._divided(*pair)]
         partial = [pair for pair in pairs if self.in_common(*pair) < min(map(self._size, pair))]
-        self._groups = self._grouped(every, partial)
+        rows_only = [pair for pair in self._alike if self._alike_by_rows(*pair)]
+        self._groups = self._grouped(every, [*partial, *rows_only])
         fewer = [pair for pair in pairs if not self.in_common(*pair)]
         self._covering = self._grouped(self._shared, fewer)
 
@@ -126,18 +127,32 @@ class Overlaps:
                 found[other] = self.in_common(content, other) or min(by_rows, least) or None
         return dict(sorted(found.items()))
 
+    def _alike_by_rows(self, one: str, other: str) -> bool:
+        """True if records are equal only without some column, so that chains must be followed.
+
+        A record in common has at most as many equal hashes as either data set has per record.
+        """
+        sizes = [
+            len(_alone(self._hashed[name])) / max(1, len(self._hashed[name].rows))
+            for name in (one, other)
+        ]
+        return self._alike[(one, other)] > self.in_common(one, other) * min(sizes)
+
     def _divided(self, one: str, other: str) -> bool:
         division = self._divisions.get(one, "")
         return division != "" and division == self._divisions.get(other, "")
 
     def _with_alike(self, group: Group, pairs: Mapping[str, set[str]]) -> list[Group]:
-        """A group with the data sets that share a column with its members.
+        """A group with the data sets that may hold the same records as its members.
 
         A record is in only one part of a division, so there is one group for every combination of
         parts. If there are too many combinations, all parts form one group, which never understates
         the charges.
         """
-        alike = set[str]().union(*(pairs.get(member, set()) for member in group)) - group
+        alike, added = set[str](), set(group)
+        while added:
+            added = set[str]().union(*(pairs.get(one, set()) for one in added)) - group - alike
+            alike |= added
         free = [one for one in alike if not any(self._divided(one, member) for member in group)]
         return [group | choice for choice in self._choices(free)]
 

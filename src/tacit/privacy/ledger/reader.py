@@ -41,7 +41,7 @@ class LedgerReader:
         self._hashed: dict[str, HashedRecords] = {}
         self._older: dict[str, DatasetId] = {}
         self._divisions: dict[str, str] = {}
-        self._overlaps: tuple[dict[str, str], Overlaps] = {}, Overlaps({})
+        self._overlaps: tuple[Any, Overlaps] = None, Overlaps({})
 
     @property
     def path(self) -> Path:
@@ -133,10 +133,12 @@ class LedgerReader:
         contents = dict.fromkeys(self._hashed, "")
         contents |= {one: known.division for one, known in state.records.items()}
         contents |= self._divisions
-        if self._overlaps[0] != contents:
+        # Hashes of an earlier version are replaced when their data set is identified again.
+        present = contents, frozenset(self._hashed)
+        if self._overlaps[0] != present:
             stored = contents.keys() - self._hashed.keys()
             hashed = self._hashed | {one: self._log.records(state, one) for one in stored}
-            self._overlaps = contents, Overlaps(hashed, contents)
+            self._overlaps = present, Overlaps(hashed, contents)
         return Exposure(state, self._overlaps[1], self._older)
 
     def derived_key(self, use: str) -> bytes:

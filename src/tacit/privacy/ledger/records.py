@@ -7,10 +7,11 @@ share. Without the ledger's key, guesses about a record cannot be tested against
 Equal records of one data set are numbered (first copy, second copy, …), so that parties among which
 one table is divided share no record, even if the table contains equal rows.
 
-A party's records are hashed a second time on their own, with and without each column that has one
-value for all of them, and always without columns that are missing in all of them. So a table with a
-column of parties' names, divided by it, has hashes in common with files of the parties that lack
-this column. Parties of one division may have such hashes in common without sharing a record.
+A party's records are hashed a second time on their own: with and without each column that has one
+value for all of them, and without all such columns. Missing values count as if their column did not
+exist. So a table with a column of parties' names, divided by it, has hashes in common with files of
+the parties that lack this column, and so has a table that was read together with one of more
+columns. Parties of one division may have such hashes in common without sharing a record.
 
 Values are compared by their meaning, independent of reader and type: text that contains a number
 counts as this number, a boolean as 0 or 1, an ISO date as a time, and "NA" as a missing value.
@@ -38,7 +39,7 @@ SAMPLE = 64
 """Number of stored values of a column of measurements: those with the smallest hashes."""
 MOST_COLUMNS = 64
 MOST_CONSTANT = 8
-"""Constant columns that are left out one at a time; if there are more, all are left out at once."""
+"""Constant columns that are left out one at a time; if there are more, only all at once."""
 _FORMAT = 2**64 - 1
 """First number of stored hashes with `rows` and `fewer`; hashes of earlier versions are sorted."""
 _NAN = float("nan")
@@ -57,11 +58,11 @@ class HashedRecords(NamedTuple):
     columns: np.ndarray
     """Hashes of sampled values, one row of `SAMPLE` per column of measurements."""
     rows: np.ndarray
-    """Hashes of the party's records on their own, without columns that are missing in all of them;
-    empty in data sets of earlier versions.
+    """Hashes of the party's records on their own, without missing values; empty in data sets of
+    earlier versions.
     """
     fewer: np.ndarray
-    """The same without a column that has one value for all records of the party."""
+    """The same without one or all of the columns that have one value for all records."""
 
     def packed(self) -> tuple[bytes, bytes]:
         """All arrays as bytes."""
@@ -132,28 +133,33 @@ class _Keyed:
     def rows(self, columns: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
         """128-bit sum over the columns of a pseudo-random function of name and value.
 
-        Also returns the sum without columns that are missing in all records, and the terms of
-        constant columns, which can be subtracted from it.
+        Also returns the sum without missing values, and the terms of columns that may be left out,
+        which can be subtracted from it: of constant columns, or, if all columns are constant, of
+        constant columns of text, because numbers alone identify such a record.
         """
         total = np.zeros((_common_length(columns), 2), np.uint64)
-        empty, constant = np.zeros(2, np.uint64), []
-        count = 0
+        present = np.zeros_like(total)
+        constant: list[np.ndarray] = []
+        labels: list[np.ndarray] = []
+        varying = False
         for name, values in _flat(columns):
             cells = self._cells(b"cell", name, values)
+            missing = (cells == self._cells(b"cell", name, np.array([_NAN]))).all(axis=1)
             total += cells
+            present += np.where(missing[:, None], np.uint64(0), cells)
             if not (cells == cells[0]).all():
-                count += 1
-            elif (cells[0] == self._cells(b"cell", name, np.array([_NAN]))[0]).all():
-                empty += cells[0]
-            else:
+                varying = True
+            elif not missing[0]:
                 constant.append(cells[0])
+                labels += [cells[0]] if values.dtype.kind != "f" else []
         for name, matrix in _sparse(columns):
-            total += self._sparse_rows(name, matrix)
-            count += 1
-        if count == 0:
-            return total, total, []
-        several = len(constant) > MOST_CONSTANT
-        return total, total - empty, [np.add.reduce(constant)] if several else constant
+            cells = self._sparse_rows(name, matrix)
+            total, present, varying = total + cells, present + cells, True
+        if not varying:
+            constant = labels if len(labels) < len(constant) else []
+        together = [np.add.reduce(constant)] if len(constant) > 1 else []
+        each = constant if len(constant) <= MOST_CONSTANT else []
+        return total, present, [*each, *together]
 
     def numbered(self, rows: list[np.ndarray]) -> list[np.ndarray]:
         """64-bit hashes in which equal rows of all arrays differ by their number."""
