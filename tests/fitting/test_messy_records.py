@@ -247,5 +247,5 @@ def test_a_column_that_fills_little_of_its_bounds_is_named():
             )
         return [text for text in fit.cautions if "The spread of 'creatinine'" in text]
 
-    assert cautions(200_000)
-    assert not cautions(900)
+    assert cautions(900)
+    assert not cautions(150)

@@ -14,15 +14,7 @@ from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError, DataError
 from tacit.methods import DPSGD, PrivateScoring
 from tacit.methods.scoring.marginals import apart, flattened, marginals, scales, simplex
-from tacit.methods.scoring.party import (
-    FINE,
-    FINE_SHARE,
-    KNOTS,
-    counted,
-    counts_sum,
-    moment_sum,
-    score_sum,
-)
+from tacit.methods.scoring.party import KNOTS, counted, counts_sum, moment_sum, score_sum
 from tacit.methods.scoring.server import coordinates
 from tacit.methods.scoring.synthetic import correlated, triangle
 from tacit.models import LinearRegression, LogisticRegression, PoissonRegression
@@ -288,7 +280,7 @@ def test_trusted_noise_is_shared_and_mean_field_keeps_the_marginals():
 def test_the_map_is_undone_by_its_inverse_and_its_parts_are_sound():
     rng = np.random.default_rng(11)
     what = counted(LAYOUT, 1.0)
-    assert (what.columns, what.size) == (5, 2 * (KNOTS + FINE) + 7)
+    assert (what.columns, what.size) == (5, 2 * KNOTS + 7)
     found = marginals(LAYOUT, what, rng.normal(20, 30, what.size), 30.0, 100.0)
     scale = scales(found, np.ones(8), 40.0)
     assert np.sum(scale**2 * found.variance) == pytest.approx(1.0)
@@ -330,9 +322,7 @@ def test_directions_that_the_noise_of_the_second_moment_hides_are_not_shortened(
 def test_nobody_is_taken_to_have_none_of_the_levels_because_of_noise():
     """What all levels share adds nothing to η then, and no doubt about a covariance is in it."""
     what = counted(LAYOUT, 1.0)
-    rough = [[np.sqrt(1.0 - FINE_SHARE) * 1000 / KNOTS] * KNOTS] * 2
-    fine = [[np.sqrt(FINE_SHARE) * 1000 / FINE] * FINE] * 2
-    exact = np.concatenate([[700, 250, 50], [500, 500], *rough, [600, 400], *fine])
+    exact = np.concatenate([[700, 250, 50], [500, 500], *[[1000 / KNOTS] * KNOTS] * 2, [600, 400]])
     for missing, total in ((25.0, 1.0), (150.0, 0.655)):
         counts = exact - np.pad([missing] * 3, (0, len(exact) - 3))
         found = marginals(LAYOUT, what, counts, 20.0, 1000.0)

@@ -14,7 +14,7 @@ from tacit.data.schema.layout import INTERCEPT, Feature
 from tacit.errors import ConfigError, DataError
 from tacit.methods import PrivateScoring
 from tacit.methods.scoring.marginals import marginals
-from tacit.methods.scoring.party import FINE, KNOTS, counted, counts_sum, score_sum
+from tacit.methods.scoring.party import KNOTS, counted, counts_sum, score_sum
 from tacit.models import LinearRegression, PoissonRegression
 from tacit.models.glm.linear import GaussianLikelihood
 from tacit.models.glm.poisson import PoissonLikelihood
@@ -42,7 +42,7 @@ def clinic(tmp_path_factory):
     return str(path)
 
 
-def config(path, target, bounds=None, *, privacy="none", model=None, rounds=12, method="auto"):
+def config(path, target, bounds=None, *, privacy="none", model=None, rounds=12):
     columns = {"age": {"low": 0, "high": 100}, target: {"feature": False} | (bounds or {})}
     return parse_config({
         "privacy": privacy,
@@ -52,7 +52,6 @@ def config(path, target, bounds=None, *, privacy="none", model=None, rounds=12, 
         "partition": {"parties": 3},
         "model": model or {"kind": "linear", "noise_sd": 4.0, "prior_sd": 200.0},
         "schedule": {"rounds": rounds},
-        "method": {"kind": method},
         "evaluate": {"reference": "none"},
     })  # fmt: skip
 
@@ -65,12 +64,11 @@ def test_counts_are_learnt_from_a_declared_file(clinic):
     exact = simulate(config(clinic, "falls", {"low": 0, "high": 30}, model=POISSON))
     assert exact.model.kind == "poisson"
     np.testing.assert_allclose(exact.posterior.mean, [0.8, -0.9], atol=0.06)
-    private = {"model": POISSON, "privacy": SEEDED}
-    plan = prepare(config(clinic, "falls", {"low": 0, "high": 30}, **private)).plan
-    assert plan.method.kind == "dp-scores"
+    private = config(clinic, "falls", {"low": 0, "high": 30}, model=POISSON, privacy=SEEDED)
+    plan = prepare(private).plan
+    assert plan.method.kind == "dp-scoring"
     assert "'poisson'" in plan.why
-    private["method"] = "dp-scoring"
-    found = simulate(config(clinic, "falls", {"low": 0, "high": 30}, **private))
+    found = simulate(private)
     assert found.privacy.guarantee.epsilon <= 4.0
     np.testing.assert_allclose(found.posterior.mean, [0.8, -0.9], atol=0.2)
     fit = exact.metrics["held_out"]["log_predictive_density"]
@@ -195,7 +193,7 @@ def test_substitutions_stay_within_the_claimed_sensitivities(model):
 def test_the_mean_of_bounded_numbers_comes_back_from_the_counts():
     y = np.array([120.0, 140.0, 200.0])
     what = counted(LAYOUT, 200.0, 120.0)
-    assert (what.columns, what.size) == (2, KNOTS + 2 + FINE)
+    assert (what.columns, what.size) == (2, KNOTS + 2)
     records = {"x": jnp.array([[1.0, 0.0]] * 3), "y": jnp.array(y)}
     total = counts_sum(what, records, jnp.ones(3), jnp.array(1.0)).value * np.sqrt(2.0)
     found = marginals(LAYOUT, what, np.asarray(total, np.float64), 1e-9, 3.0)

@@ -19,7 +19,7 @@ from tacit.expfam import Natural
 from tacit.methods.scoring.combine import ScoringServer
 from tacit.methods.scoring.marginals import Marginals
 from tacit.methods.scoring.method import PrivateScoring
-from tacit.methods.scoring.party import FINE, KNOTS
+from tacit.methods.scoring.party import KNOTS
 from tacit.methods.scoring.stages import COUNTS, MOMENT
 from tacit.models import Model
 from tacit.models.glm.logistic import BernoulliLikelihood
@@ -55,7 +55,7 @@ class UniformMarginals(PrivateScoring):
         def counts() -> np.ndarray:
             what = whole.counted
             sizes = [len(group) for group in what.groups] + [KNOTS] * len(what.numbers)
-            sizes += [2] * (what.largest is not None) + [FINE] * len(what.numbers)
+            sizes += [2] * (what.largest is not None)
             return np.concatenate([np.full(size, self.total_units / size) for size in sizes])
 
         return _instead(whole, run, COUNTS, counts)

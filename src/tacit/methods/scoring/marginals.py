@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tacit.data.schema.layout import Layout
-from tacit.methods.scoring.grids import Grid, part_of, rebinned
-from tacit.methods.scoring.party import FINE, FINE_SHARE, KNOTS, Counted
+from tacit.methods.scoring.party import KNOTS, Counted
 
 INFORMATION = 0.15
 """κ: approximate information of a clipped record about its own η."""
@@ -28,8 +27,6 @@ DIRECTIONS, FEWEST_DIRECTIONS = 24, 8
 """Largest and smallest number R of directions in which z is shortened; see `flattened`."""
 MISSING = 3.0
 """Noise standard deviations up to which a count is treated as zero."""
-RESOLVED = 0.25
-"""Smallest standard deviation that knots resolve, in distances between them."""
 LEAST_SHARE = 0.02
 """Smallest share of the water level c that a coordinate gets, so that no coordinate is dropped."""
 
@@ -70,15 +67,14 @@ def marginals(
 
     `noise_sd` is the noise of one count; `records` is 0 if their number is not public.
     """
-    outcome, first = None, what.rough - what.outcomes
-    fine = counts[what.rough :].reshape(len(what.numbers), FINE) / np.sqrt(FINE_SHARE)
-    counts, outcomes = counts[:first], counts[first : what.rough]
+    outcome, first = None, len(counts) - what.outcomes
+    counts, outcomes = counts[:first], counts[first:]
     split = np.cumsum([len(group) for group in what.groups])
     levels, hats = (
         counts[: split[-1] if len(split) else 0],
         counts[split[-1] if len(split) else 0 :],
     )
-    hats = hats.reshape(len(what.numbers), KNOTS) / np.sqrt(1.0 - FINE_SHARE)
+    hats = hats.reshape(len(what.numbers), KNOTS)
     if not records:
         columns = [*np.split(levels, split[:-1]), *hats] if len(split) else [*hats]
         sums = [column.sum() for column in columns or [outcomes]]
@@ -99,14 +95,9 @@ def marginals(
     ]
     knots = np.linspace(what.low, what.high, KNOTS, axis=-1).reshape(len(what.numbers), KNOTS)
     histograms = np.zeros_like(knots)
-    rough = noise._replace(sd=noise_sd / np.sqrt(1.0 - FINE_SHARE))
     for row, place in enumerate(what.numbers):
-        grid = Grid(knots[row], hats[row], rough.sd)
-        within = part_of(fine[row], noise_sd / np.sqrt(FINE_SHARE), grid, records)
-        if within is not None:
-            grid = rebinned(fine[row], noise_sd / np.sqrt(FINE_SHARE), within, knots[row])
-        knots[row] = grid.knots
-        histograms[row] = _count_numbers(moments, place, grid, noise._replace(sd=grid.noise_sd))
+        finest = (0.04 * (what.high[row] - what.low[row])) ** 2  # knots resolve no less
+        histograms[row] = _count_numbers(moments, place, hats[row], knots[row], finest, noise)
     centre, variance = moments.centre, moments.variance
     if not any(feature.kind == "intercept" for feature in layout):
         variance, centre = variance + centre**2, np.zeros(len(layout))  # no intercept absorbs it
@@ -159,21 +150,24 @@ def _count_levels(moments: _Moments, group: Any, count: np.ndarray, noise: _Nois
     return share
 
 
-def _count_numbers(moments: _Moments, place: int, grid: Grid, noise: _Noise) -> np.ndarray:
+def _count_numbers(
+    moments: _Moments,
+    place: int,
+    count: np.ndarray,
+    knots: np.ndarray,
+    finest: float,
+    noise: _Noise,
+) -> np.ndarray:
     """Fill in one numeric column; returns its histogram over the knots."""
-    knots = grid.knots
-    share = simplex(grid.counts / noise.records)
+    share = simplex(count / noise.records)
     mean = share @ knots
     # A number is shared by its two nearest knots, h apart: that adds h²/6 on average.
-    spacing = knots[1] - knots[0]
-    sharing, finest = spacing**2 / 6.0, (RESOLVED * spacing) ** 2
+    sharing = (knots[1] - knots[0]) ** 2 / 6.0
     variance = max(share @ (knots - mean) ** 2 - sharing, finest)
     square = np.square(knots - mean)[share > 0]
     moments.centre[place], moments.variance[place] = mean, variance
     moments.centre_error[place] = min(noise.share_variance * np.sum(square), variance)
-    error = noise.share_variance * np.sum(np.square(square - variance))
-    # A variance below what the knots resolve is known by its order of magnitude only.
-    moments.variance_error[place] = max(error, variance**2 if variance <= finest else 0.0)
+    moments.variance_error[place] = noise.share_variance * np.sum(np.square(square - variance))
     return share
 
 

@@ -3,10 +3,9 @@
 With G counted columns (including y), z linear in x, and everything except x and y public:
 
 * counts: for each categorical column its one-hot vector, for each number its position between two
-  of a dozen knots times √(1 − s) and between two of 256 knots times √s, for a bounded y its
-  position between its bounds, for a y of K levels its one-hot vector. Each is a non-negative vector
-  of norm ≤ 1 (for a number 1 − s + s), so a record has norm ≤ √G and replacing a record moves the
-  sum by at most √(2G) (everything is divided by √G);
+  of a dozen knots, for a bounded y its position between its bounds, for a y of K levels its one-hot
+  vector. Each is a non-negative vector of norm ≤ 1, so a record has norm ≤ √G and replacing a
+  record moves the sum by at most √(2G) (everything is divided by √G);
 * second moment: uuᵀ with u = z/‖z‖, of norm 1; replacing a record moves it by at most √2;
 * score: w ψ(y, η) z with w = min(1, 1/(b(η)‖z‖)) and b(η) ≥ |ψ| for any y. Its norm is ≤ 1, and
   replacing a record moves the sum by at most 2. With K levels it is w ψ ⊗ z with ψ = e_y − p, of
@@ -29,10 +28,7 @@ from tacit.models.scores import ScoreLikelihood
 from tacit.privacy.bounded import LARGEST_NORM, Bounded, Tally, clip_moments, clip_sum, row_norms
 from tacit.support.compiler import jnp
 
-KNOTS, FINE = 12, 256
-"""Knots over the range of a number, and those of a second, finer grid over the same range."""
-FINE_SHARE = 0.2
-"""Share of the fine grid in the squared norm of a number's counts."""
+KNOTS = 12
 WIDEST = 3.0
 """Numbers are counted up to this many declared scales from their centre."""
 
@@ -67,12 +63,7 @@ class Counted(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of counts: levels, knots, those of y, and the fine grid."""
-        return self.rough + FINE * len(self.numbers)
-
-    @property
-    def rough(self) -> int:
-        """Number of counts before those of the fine grid."""
+        """Number of counts."""
         return sum(len(group) for group in self.groups) + KNOTS * len(self.numbers) + self.outcomes
 
 
@@ -121,17 +112,15 @@ def counts_sum(what: Counted, records: Records, mask: Array, clip: Array) -> Bou
     Levels are summed in the columns of x and selected from the sum.
     """
     x, unit = records["x"], clip / math.sqrt(what.columns)
-    shares = jnp.zeros((x.shape[0], 0))
     levels, parts = np.concatenate([np.zeros(0, np.int64), *what.groups]), []
     square = jnp.zeros(x.shape[0])
     if len(what.numbers):
-        numbers = jnp.stack([x[:, int(i)] for i in what.numbers], axis=1)
-        shares = (numbers - what.low) / (what.high - what.low)
-        square += _at_most_one(shares)
-        shares = jnp.clip(shares, 0.0, 1.0)
-        places = (KNOTS - 1.0) * shares[:, :, None]
+        step = (what.high - what.low) / (KNOTS - 1)
+        places = (jnp.stack([x[:, int(i)] for i in what.numbers], axis=1) - what.low) / step
+        square += _at_most_one(places)
+        places = jnp.clip(places, 0.0, KNOTS - 1.0)[:, :, None]
         hats = jnp.maximum(0.0, 1.0 - jnp.abs(places - jnp.arange(KNOTS)))
-        parts.append(math.sqrt(1.0 - FINE_SHARE) * hats.reshape(x.shape[0], -1))
+        parts.append(hats.reshape(x.shape[0], -1))
     if what.largest is not None:
         width = what.largest - what.smallest
         share = jnp.clip((records["y"] - what.smallest) / width, 0.0, 1.0)
@@ -148,29 +137,10 @@ def counts_sum(what: Counted, records: Records, mask: Array, clip: Array) -> Bou
 
     def weighted_sum(weights: Array) -> Array:
         sums = [weights @ kept_rows(weights, part) for part in parts]
-        if len(what.numbers):
-            sums.append(math.sqrt(FINE_SHARE) * _fine_counts(weights, shares))
         return unit * jnp.concatenate([sums[0][levels], *sums[1:]] if whole else sums)
 
     least = jnp.zeros(x.shape[0])
     return clip_sum(unit * jnp.sqrt(square), clip, mask, weighted_sum, least=least)
-
-
-def _fine_counts(weights: Array, shares: Array) -> Array:
-    """Weighted counts of each number, a share of its range, over the fine grid, one after the
-    other.
-
-    Each record is added to the two cells that it is in; a dense matrix would not fit into memory.
-    """
-    kept = weights > 0
-    places = jnp.where(kept[:, None], (FINE - 1.0) * shares, 0.0)
-    below = jnp.clip(jnp.floor(places), 0.0, FINE - 2.0)
-    above = places - below
-    weights = jnp.where(kept, weights, 0.0)[:, None]
-    row, cell = jnp.arange(shares.shape[1])[None, :], below.astype(jnp.int32)
-    sums = jnp.zeros((shares.shape[1], FINE))
-    sums = sums.at[row, cell].add(weights * (1.0 - above))
-    return sums.at[row, cell + 1].add(weights * above).reshape(-1)
 
 
 def _at_most_one(numbers: Array) -> Array:

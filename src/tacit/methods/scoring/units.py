@@ -10,13 +10,13 @@ import numpy as np
 from tacit.data.schema.layout import Layout
 from tacit.errors import DataError
 from tacit.methods.scoring.marginals import MISSING
-from tacit.methods.scoring.party import FINE_SHARE, KNOTS, Counted, counted
+from tacit.methods.scoring.party import KNOTS, Counted, counted
 from tacit.models import Model, Records
 from tacit.models.capabilities import Scores
 
 MOST_OUTSIDE = 0.05
 """Largest share of a column's values that may be outside the range in which it is counted."""
-LEAST_SPREAD = 0.0015
+LEAST_SPREAD = 0.01
 """Smallest standard deviation of a column, as a share of that range."""
 MOST_AT_END = 0.25
 """Largest share that released counts may show at an end that is not a declared bound."""
@@ -78,8 +78,6 @@ def counted_at_end(
     """
     first = sum(len(group) for group in what.groups)
     hats = counts[first : first + KNOTS * len(what.numbers)].reshape(-1, KNOTS)
-    unit = math.sqrt(1.0 - FINE_SHARE)
-    hats, noise_sd = hats / unit, noise_sd / unit
     for row, place in enumerate(what.numbers):
         feature, total = layout[place], max(float(np.sum(hats[row])), 1.0)
         for knot, end, bound in (
