@@ -111,7 +111,7 @@ def _give(setup: ServerSetup, name: str, body: dict[str, Any] | None = None) -> 
 
 
 def _place(path: Path) -> tuple[Path, Path | None, Literal["server", "party"]]:
-    """State directory, ledger (if a file names one), and the party or server it belongs to."""
+    """Return the state directory, the ledger (if a file names one), and "server" or "party"."""
     if path.is_dir():
         if (path / "roster").exists() or (path / "status.json").exists():
             return path, None, "server"
@@ -182,7 +182,7 @@ def _party_status(state: Path, ledger_path: Path | None) -> dict[str, Any]:
 
 
 def _charged(path: Path, run: str) -> tuple[int, dict[str, Any] | None]:
-    """Number of answers charged to a run, and total spending on those records."""
+    """Return the number of answers charged to a run, and the total spending on its records."""
     from tacit.privacy.ledger.ledger import Ledger
 
     with Ledger(path) as ledger:

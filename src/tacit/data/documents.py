@@ -9,7 +9,7 @@ import numpy as np
 from tacit.errors import ConfigError, DataError
 
 LARGEST_COUNT = 2**24
-"""Integers up to this are exact in float32."""
+"""Largest allowed count: integers up to this are exact in float32."""
 
 Documents = Any
 """A scipy.sparse.csr_array with one row per document and one column per word: sorted columns,
@@ -79,12 +79,14 @@ def _check_counts(found: Any) -> None:
 
 
 def rows_of(documents: Documents) -> np.ndarray:
-    """Document number of every stored count."""
+    """Return the row (document) of every stored count."""
     return np.repeat(np.arange(documents.shape[0]), np.diff(documents.indptr))
 
 
 def check_vocabulary(vocabulary: Any, words: int) -> list[str]:
-    """Convert the words to text; refused if their number is not `words`."""
+    """Convert the words of a vocabulary to text; raise an error if there are not `words` of
+    them.
+    """
     found = [str(word) for word in vocabulary]
     if len(found) != words:
         raise ConfigError(

@@ -23,11 +23,11 @@ class Compilations(NamedTuple):
     seconds: float
 
     def since(self, earlier: Compilations) -> Compilations:
-        """Difference from an earlier reading."""
+        """Return the difference from an earlier reading."""
         return Compilations(self.count - earlier.count, self.seconds - earlier.seconds)
 
     def plus(self, other: Compilations) -> Compilations:
-        """Sum of two readings."""
+        """Return the sum of two readings."""
         return Compilations(self.count + other.count, self.seconds + other.seconds)
 
 

@@ -36,7 +36,7 @@ class Gaussian(Family):
 
     @abc.abstractmethod
     def free(self, natural: Natural) -> Free:
-        """Location and unconstrained scale."""
+        """Convert λ to free parameters: location and unconstrained scale."""
 
     @abc.abstractmethod
     def from_free(self, free: Free) -> Natural:
@@ -44,7 +44,7 @@ class Gaussian(Family):
 
     @abc.abstractmethod
     def free_entropy(self, free: Free) -> Array:
-        """Entropy up to a constant."""
+        """Entropy of a q in free parameters, up to a constant."""
 
     @abc.abstractmethod
     def free_inner(self, free: Free, natural: Natural) -> Array:
@@ -52,7 +52,7 @@ class Gaussian(Family):
 
     @abc.abstractmethod
     def free_draw(self, free: Free, noise: Array) -> Array:
-        """θ from standard normal noise of shape (…, d)."""
+        """Transform standard normal noise of shape (…, d) to draws of θ."""
 
     @abc.abstractmethod
     def free_project(self, free: Free, directions: Array) -> tuple[Array, Array]:
@@ -60,7 +60,7 @@ class Gaussian(Family):
 
     @abc.abstractmethod
     def free_root(self, free: Free) -> Array:
-        """L of θ = location + L·noise: a matrix, or the diagonal of a diagonal one."""
+        """The factor L in θ = location + L·noise: a matrix, or its diagonal if it is diagonal."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.dimension})"
@@ -295,7 +295,8 @@ class FullGaussian(Gaussian):
 
 
 def _on_diagonal(matrix: Array) -> Array:
-    """Mask of the diagonal; extracting and reinserting a diagonal compiles to much more code.
+    """Mask of the diagonal. Used because extracting and reinserting a diagonal compiles to much
+    more code.
 
     It is made with `arange`, because the compiler unrolls constants.
     """

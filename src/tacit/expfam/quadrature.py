@@ -20,7 +20,8 @@ def hermite(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 @functools.cache
 def normal_points(dimension: int, count: int = 64) -> tuple[np.ndarray, np.ndarray]:
-    """(points (S, dimension), weights (S,)) of a rule for N(0, I), S about `count`.
+    """Points (S, dimension) and weights (S,) of a quadrature rule for N(0, I), with S about
+    `count`.
 
     One dimension: Gauss-Hermite with a quarter of the points. Two: a product of such rules. More: a
     Sobol sequence, shifted by half a cell and mapped to normals, with both signs of each point,
@@ -49,13 +50,16 @@ def normal_points(dimension: int, count: int = 64) -> tuple[np.ndarray, np.ndarr
 
 RULE_POINTS = 64
 MANY_FRAMES = 4
-"""Number of frames above 64 dimensions, where second derivatives are estimated from gradients."""
+"""Number of orthogonal frames in more than 64 dimensions, where second derivatives are estimated
+from gradients.
+"""
 WEIGHING_DRAWS, DRAWS_PER_DIMENSION, MOST_WEIGHING_DRAWS = 1024, 16, 8192
 
 
 @functools.cache
 def normal_rule(dimension: int) -> tuple[np.ndarray, np.ndarray]:
-    """(points (S, dimension), weights (S,)) for averages of functions and derivatives over N(0, I).
+    """Points (S, dimension) and weights (S,) for averages of a function and its derivatives over
+    N(0, I).
 
     One and two dimensions: Gauss-Hermite. More: rotated orthogonal frames with both signs, whose
     lengths are quantiles of the chi distribution, rescaled to second moment I. Polynomials of
