@@ -59,7 +59,7 @@ _NONCE = bytes(12)
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
-    """Actions of a party in one slot."""
+    """What a party has done in one slot (one secure sum)."""
 
     request: str
     words: bytes
@@ -96,7 +96,7 @@ def offer_keys(
     key: ec.EllipticCurvePrivateKey,
     earlier: PartyState | None = None,
 ) -> tuple[PartyState, Offer]:
-    """Create secrets for all slots, and the corresponding public keys.
+    """Create a party's secrets for all slots, and the offer with the corresponding public keys.
 
     `earlier` is this party's state of the last set-up of the same run, if there was one.
     """
@@ -273,7 +273,8 @@ def sign_survivors(
 
 
 def reveal_shares(state: PartyState, terms: Terms, asked: Unmask) -> tuple[PartyState, Shares]:
-    """Shares of the survivors' seeds and of the others' masking keys, never both for one party.
+    """Return shares of the survivors' seeds and of the other parties' masking keys; never both for
+    one party.
 
     At least `threshold` survivors must have signed the set that this party signed.
     """
