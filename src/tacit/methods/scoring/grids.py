@@ -26,14 +26,14 @@ import numpy as np
 from tacit.methods.scoring.party import FINE, KNOTS
 
 EVIDENCE = 12.0
-"""Log-likelihood ratio above which a window is used; noise alone attains about the logarithm of the
-number of windows, 2⁸ places of a few widths.
+"""Log-likelihood ratio above which a window is used. Noise alone attains about the logarithm of the
+number of windows (2⁸ positions, a few widths).
 """
 WIDER = 2.0
-"""Width of the part that is used, in widths of the best window."""
+"""Width of the part of the range that is used, as a multiple of the best window's width."""
 OUTSIDE, MOST_OUTSIDE, DOUBTS = 0.005, 0.04, 1.5
-"""Share of values that may lie outside of the part, the largest one that noise may hide, and the
-number of standard deviations of noise.
+"""Share of values that may lie outside the part; largest share outside that noise may hide; number
+of noise standard deviations in that test.
 """
 MOST = 0.5
 """Largest share of the range that counts as a part of it."""
@@ -51,7 +51,8 @@ class Grid(NamedTuple):
 def part_of(
     counts: np.ndarray, noise_sd: float, rough: Grid, records: float
 ) -> tuple[int, int] | None:
-    """First and last fine cell of the part of the range with the values; None for all of it.
+    """Find the first and last fine cell of the part of the range that has the values; None for all
+    of it.
 
     `rough` are the counts over the whole range.
     """
@@ -79,7 +80,8 @@ def part_of(
 
 
 def _outside(rough: Grid, low: int, high: int, records: float) -> tuple[float, float]:
-    """Share of the values outside of fine cells, and what noise explains of it.
+    """Return the share of values outside the given fine cells, and how much of it noise can
+    explain.
 
     All values between two cells are counted at the knots around them.
     """
@@ -93,7 +95,7 @@ def _outside(rough: Grid, low: int, high: int, records: float) -> tuple[float, f
 def rebinned(
     counts: np.ndarray, noise_sd: float, within: tuple[int, int], knots: np.ndarray
 ) -> Grid:
-    """Counts over `KNOTS` knots that cover the cells `within`, from those of the fine grid.
+    """Convert counts on the fine grid to counts over `KNOTS` knots that cover the cells `within`.
 
     A hat over r cells is a sum of fine hats with weights 1 − |i|/r, whose squares add up to
     (2r² + 1)/(3r). Cells outside are taken to be empty.

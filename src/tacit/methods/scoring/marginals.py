@@ -23,13 +23,13 @@ from tacit.methods.scoring.grids import Grid, part_of, rebinned
 from tacit.methods.scoring.party import FINE, FINE_SHARE, KNOTS, Counted
 
 INFORMATION = 0.15
-"""κ: approximate information of a clipped record about its own η."""
+"""Approximate information κ of a clipped record about its own η."""
 DIRECTIONS, FEWEST_DIRECTIONS = 24, 8
-"""Largest and smallest number R of directions in which z is shortened; see `flattened`."""
+"""Largest and smallest number of directions in which z is shortened (R in `flattened`)."""
 MISSING = 3.0
-"""Noise standard deviations up to which a count is treated as zero."""
+"""A count of at most this many standard deviations of its noise is treated as zero."""
 RESOLVED = 0.25
-"""Smallest standard deviation that knots resolve, in distances between them."""
+"""Smallest standard deviation that knots resolve, relative to the distance between knots."""
 LEAST_SHARE = 0.02
 """Smallest share of the water level c that a coordinate gets, so that no coordinate is dropped."""
 
@@ -52,7 +52,7 @@ class Marginals(NamedTuple):
 
 
 def simplex(values: np.ndarray) -> np.ndarray:
-    """The nearest non-negative vector with sum 1.
+    """Return the nearest non-negative vector with sum 1.
 
     >>> simplex(np.array([0.9, 0.3, -0.1]))
     array([0.8, 0.2, 0. ])
@@ -68,7 +68,8 @@ def marginals(
 ) -> Marginals:
     """Estimate marginals from noisy counts.
 
-    `noise_sd` is the noise of one count; `records` is 0 if their number is not public.
+    `noise_sd` is the sd of the noise in one count; `records` is 0 if the number of records is not
+    public.
     """
     outcome, first = None, what.rough - what.outcomes
     fine = counts[what.rough :].reshape(len(what.numbers), FINE) / np.sqrt(FINE_SHARE)
@@ -116,7 +117,9 @@ def marginals(
 
 
 class _Noise(NamedTuple):
-    """Noise sd of a count, number of records and the smallest share that is used."""
+    """The sd of the noise in a count, the number of records, and the smallest share that is
+    used.
+    """
 
     sd: float
     records: float
@@ -124,12 +127,12 @@ class _Noise(NamedTuple):
 
     @property
     def share_variance(self) -> float:
-        """Variance of the noise in a share."""
+        """Return the variance of the noise in a share."""
         return (self.sd / self.records) ** 2
 
 
 class _Moments(NamedTuple):
-    """Mean and variance of each column, and the variance of their errors; filled in place."""
+    """Mean and variance of each column, with the error variances of both; filled in place."""
 
     centre: np.ndarray
     variance: np.ndarray
@@ -142,7 +145,7 @@ class _Moments(NamedTuple):
 
 
 def _count_levels(moments: _Moments, group: Any, count: np.ndarray, noise: _Noise) -> np.ndarray:
-    """Fill in the indicator columns of one category; returns the frequencies of its levels."""
+    """Fill in the indicator columns of one category; return the frequencies of its levels."""
     share = np.maximum(count / noise.records, 0.0)
     # The shares add up to 1 unless more records lack a level than the noise explains. Otherwise
     # noise that all levels have in common would be taken for information.
@@ -159,7 +162,7 @@ def _count_levels(moments: _Moments, group: Any, count: np.ndarray, noise: _Nois
 
 
 def _count_numbers(moments: _Moments, place: int, grid: Grid, noise: _Noise) -> np.ndarray:
-    """Fill in one numeric column; returns its histogram over the knots."""
+    """Fill in one numeric column; return its histogram over the knots."""
     knots = grid.knots
     share = simplex(grid.counts / noise.records)
     mean = share @ knots
@@ -177,7 +180,9 @@ def _count_numbers(moments: _Moments, place: int, grid: Grid, noise: _Noise) -> 
 
 
 def scales(found: Marginals, prior_sd: np.ndarray, score_sd: float) -> np.ndarray:
-    """The map's scale, with E‖z‖² = 1; `score_sd` is the noise of all scores together."""
+    """Return the scale of each column, such that E‖z‖² = 1; `score_sd` is the noise of all scores
+    together.
+    """
     hidden = (score_sd / (found.records * INFORMATION * prior_sd)) ** 2 / found.variance
     rising = np.sort(hidden)
     levels = (1.0 + np.cumsum(rising)) / np.arange(1, len(rising) + 1)
@@ -188,7 +193,7 @@ def scales(found: Marginals, prior_sd: np.ndarray, score_sd: float) -> np.ndarra
 
 
 def apart(what: Counted, found: Marginals, scale: np.ndarray) -> np.ndarray:
-    """Weights on y = scale∘(x − centre) without the part common to all levels of a category.
+    """Remove the part common to all levels of a category from weights on y = scale∘(x − centre).
 
     If every record has one of the levels, that part contributes a constant 0 to η.
     """
@@ -201,12 +206,13 @@ def apart(what: Counted, found: Marginals, scale: np.ndarray) -> np.ndarray:
 
 
 def direction_rows(columns: int) -> int:
-    """Number of rows of W for z of that many columns."""
+    """Return the number of rows of W (`flattened`) for a z with this many columns."""
     return max(1, min(DIRECTIONS, columns // 2))
 
 
 def flattened(z: np.ndarray, free: np.ndarray, noise: float) -> np.ndarray:
-    """W of z′ = (I − WᵀW) z, which reduces the largest variances to that of the next direction.
+    """Return W such that z′ = (I − WᵀW) z has its largest variances reduced to that of the next
+    direction.
 
     Noise is the same in every direction of z, while for correlated columns a few directions account
     for most of ‖z‖, which the clip bounds. Shortening these reduces the relative noise of all

@@ -30,9 +30,9 @@ from tacit.privacy.bounded import LARGEST_NORM, Bounded, Tally, clip_moments, cl
 from tacit.support.compiler import jnp
 
 KNOTS, FINE = 12, 256
-"""Knots over the range of a number, and those of a second, finer grid over the same range."""
+"""Number of knots over the range of a number, and of a second, finer grid over the same range."""
 FINE_SHARE = 0.2
-"""Share of the fine grid in the squared norm of a number's counts."""
+"""Share of the squared norm of a number's counts that the fine grid gets."""
 WIDEST = 3.0
 """Numbers are counted up to this many declared scales from their centre."""
 
@@ -43,7 +43,9 @@ ROUNDING = 2.0**-44
 
 
 class Counted(NamedTuple):
-    """The counted columns: indices of levels in x, by column, and of numbers with knots."""
+    """The counted columns: the indices in x of the levels of each category, and of numbers with
+    knots.
+    """
 
     groups: tuple[np.ndarray, ...]
     numbers: np.ndarray
@@ -62,12 +64,12 @@ class Counted(NamedTuple):
 
     @property
     def columns(self) -> int:
-        """G: number of vectors of norm ≤ 1 that a record contributes."""
+        """Number G of vectors of norm ≤ 1 that a record contributes."""
         return len(self.groups) + len(self.numbers) + (self.outcomes > 0)
 
     @property
     def size(self) -> int:
-        """Number of counts: levels, knots, those of y, and the fine grid."""
+        """Number of all counts: of levels, of knots, of y, and of the fine grid."""
         return self.rough + FINE * len(self.numbers)
 
     @property
@@ -79,7 +81,7 @@ class Counted(NamedTuple):
 def counted(
     layout: Layout, largest: float | None, smallest: float = 0.0, levels: int = 0
 ) -> Counted:
-    """The columns to count, from the public schema alone."""
+    """Determine the columns to count, from the public schema alone."""
     groups: dict[str, list[int]] = {}
     numbers, low, high = [], [], []
     for place, feature in enumerate(layout):
@@ -115,7 +117,7 @@ def _own_units(feature: Feature) -> bool:
 
 
 def counts_sum(what: Counted, records: Records, mask: Array, clip: Array) -> Bounded:
-    """Σ of the counts of every record times C/√G; a number is divided between its two nearest
+    """Sum the counts of all records, each times C/√G; a number is divided between its two nearest
     knots.
 
     Levels are summed in the columns of x and selected from the sum.
@@ -157,7 +159,7 @@ def counts_sum(what: Counted, records: Records, mask: Array, clip: Array) -> Bou
 
 
 def _fine_counts(weights: Array, shares: Array) -> Array:
-    """Weighted counts of each number, a share of its range, over the fine grid, one after the
+    """Count numbers, given as shares of their ranges, over the fine grid; one number after the
     other.
 
     Each record is added to the two cells that it is in; a dense matrix would not fit into memory.
@@ -174,14 +176,14 @@ def _fine_counts(weights: Array, shares: Array) -> Array:
 
 
 def _at_most_one(numbers: Array) -> Array:
-    """Bound on the squared norm of a row's numbers, each counted as a vector of norm ≤ 1; or
-    NaN.
+    """Bound the squared norm of a row's counts, with each number counted as a vector of norm ≤ 1;
+    or NaN.
     """
     return jnp.sum(jnp.where(jnp.isnan(numbers), jnp.nan, 1.0), axis=1)
 
 
 def moment_sum(x: Array, centre: Array, scale: Array, mask: Array, clip: Array) -> Bounded:
-    """Σ uuᵀ as its upper triangle (`pack_symmetric`); z = 0 has no direction and contributes
+    """Sum uuᵀ over records, u = z/‖z‖, as an upper triangle (`pack_symmetric`); z = 0 contributes
     nothing.
     """
     return clip_moments(scale * (x - centre), clip, mask, filled=True)
@@ -200,7 +202,7 @@ def score_sum(
     reach: Array,
     tally: Tally | None = None,
 ) -> Bounded:
-    """Σ w ψ z at θ = `point` (of x), scaled to norm ≤ `clip`.
+    """Sum the records' scores w ψ z at θ = `point` (weights on x), each clipped to norm ≤ `clip`.
 
     With K levels `point` has K rows of weights and the sum is Σ w ψ ⊗ z, one row per level.
 
