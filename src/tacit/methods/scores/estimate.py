@@ -98,7 +98,7 @@ class Walked(NamedTuple):
     way: float
     """Length of the move, in the norm given by one record's information."""
     information: np.ndarray
-    """Information about θ from all rounds so far; rounds at a distant θ count less."""
+    """Information about θ from all rounds so far, reduced if the round moved θ far."""
 
 
 class Estimator:
@@ -109,7 +109,7 @@ class Estimator:
         self.dimension = len(prior.mean)
 
     def mapping(self, theta: np.ndarray, ratio: Ratio) -> np.ndarray:
-        """Return the map W that whitens the information of one record, scaled to trace d.
+        """Return the map W that whitens the information of one record, which then has trace d.
 
         Directions that the prior determines as well as all records together are not whitened.
         """

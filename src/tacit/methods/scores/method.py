@@ -74,8 +74,8 @@ MOST_GROWING = 40
 """Number of last burn-in rounds over which shares grow; earlier rounds have equal shares."""
 MOMENT_SHARES = (0.03, 0.12)
 COUNT_ERROR, LOOSE = 14.0, 0.3
-"""Relative error of the variance of a number from noise of 1 in the share of each knot, for knots
-over ± 3 standard deviations, and the error that is accepted.
+"""Relative error of a number's variance that noise of sd 1 in the share of each knot causes, if
+knots cover ± 3 standard deviations; and the relative error that is accepted.
 """
 MAIN_ROUNDS = 5
 USUAL_ROUNDS, LEAST_ROUNDS = 17, 12
@@ -319,8 +319,8 @@ class PrivateScores(SummedMethod):
         return bounds[stage](model.dimension) if stage in bounds else 1.0
 
     def bounded(self, model: Model, task: Task) -> Bounded:
-        """Compute the sum of the task's stage, divided by the bound on one record's
-        contribution.
+        """Compute the clipped sum of the task's stage, scaled such that one record contributes at
+        most the clip.
         """
         assert isinstance(model, SimulatesOutcomes)
         law, public = model.outcome_law(), task.public

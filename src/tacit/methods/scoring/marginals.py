@@ -193,7 +193,8 @@ def scales(found: Marginals, prior_sd: np.ndarray, score_sd: float) -> np.ndarra
 
 
 def apart(what: Counted, found: Marginals, scale: np.ndarray) -> np.ndarray:
-    """Remove the part common to all levels of a category from weights on y = scale∘(x − centre).
+    """Return the matrix that removes, from weights on y = scale∘(x − centre), the part common to
+    all levels of a category.
 
     If every record has one of the levels, that part contributes a constant 0 to η.
     """

@@ -202,7 +202,8 @@ def score_sum(
     reach: Array,
     tally: Tally | None = None,
 ) -> Bounded:
-    """Sum the records' scores w ψ z at θ = `point` (weights on x), each clipped to norm ≤ `clip`.
+    """Sum the records' scores w ψ z at θ = `point` (weights on x), where w clips each to norm ≤ 1,
+    times `clip`.
 
     With K levels `point` has K rows of weights and the sum is Σ w ψ ⊗ z, one row per level.
 

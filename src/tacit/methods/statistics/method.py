@@ -115,7 +115,7 @@ class ExpectedStatistics(LocalMethod):
 
     @property
     def _drawn(self) -> Batches:
-        """Return how each visit's batch is sampled if batches are Poisson, else None."""
+        """Poisson sampling of each visit's batch; not used for shuffled batches."""
         return Batches(self.sampling_rate, "poisson")
 
     def check(self, model: Model, family: Family) -> None:
@@ -384,7 +384,9 @@ class PrivateStatistics(PrivateMethod):
         return Stage("repeat" if self.one_shot and visit > 0 else UPDATE)
 
     def memory(self, model: Model, family: Family) -> Natural | None:
-        """Return the party's released integers if later visits reuse them."""
+        """Return the initial method memory: zeros in place of the released integers, if later
+        visits reuse these.
+        """
         del model
         if not self.one_shot:
             return None

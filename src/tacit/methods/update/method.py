@@ -336,8 +336,8 @@ class PrivateUpdate(PrivateMethod):
         return self._form.own_factor and self.aggregation != "server"
 
     def memory(self, model: Model, family: Family) -> Natural | None:
-        """Return the method memory: the party's factor, its last change, and the q of its last
-        visit.
+        """Return the initial method memory, which holds the party's factor, its last change, and
+        the q of its last visit.
         """
         del model
         return blank(family) if self._keeps else None
