@@ -162,8 +162,8 @@ class PartyAgent:
         return replies
 
     def _rehearse(self, requests: Sequence[Request]) -> None:
-        """Compute on rows of zeros, so that errors occur before the charge; `requests` have no
-        reply yet.
+        """Check method memories and rehearse the computation, so that errors occur before the
+        charge.
         """
         for request in requests:
             memory = self.store.memory_at(request.party, request.visit)

@@ -262,7 +262,7 @@ def settled_method(
 
 
 def _check_clips(method: PrivateMethod, privacy: Privacy, parties: list[str]) -> None:
-    """Refuse clips that differ between visits if one noise is scaled by a common clip."""
+    """Refuse clips that differ between parties if the server divides their sum by a single clip."""
     if privacy.aggregation == "plain" or not method.needs_one_clip:
         return
     if len({clip_of(privacy, method, party) for party in parties}) > 1:

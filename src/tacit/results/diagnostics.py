@@ -251,8 +251,8 @@ LOOSE = 1.0 / 3.0
 
 
 def spread_caution(plan: Plan, memory: Arrays) -> list[Caution]:
-    """Caution about columns of private scoring whose variance is known too roughly from the
-    released counts.
+    """Return a caution about columns of private scoring whose variance is known too roughly from
+    the released counts.
 
     The posterior contains the noise of the counts to first order in the error of the variance.
     """
@@ -282,7 +282,9 @@ STEEP = 3.0
 
 
 def steep_caution(plan: Plan, posterior: Posterior, memory: Arrays) -> list[Caution]:
-    """Caution if log-odds in private scoring are so large that their posterior is skewed."""
+    """Return a caution if log-odds in private scoring are so large that their posterior is
+    skewed.
+    """
     combine = plan.rules.combine
     if not isinstance(combine, ScoringServer) or plan.model.output != "bernoulli":
         return []
@@ -303,7 +305,9 @@ def steep_caution(plan: Plan, posterior: Posterior, memory: Arrays) -> list[Caut
 
 
 def modes_caution(model: Model, verdict: Verdict | None = None) -> list[Caution]:
-    """Caution if the posterior may have modes that a single normal, and its draws, miss."""
+    """Return a caution if the posterior may have modes that a single normal, and its draws,
+    miss.
+    """
     if verdict is not None and verdict.other_mode is not None:
         return [
             Caution(
@@ -358,7 +362,7 @@ def second_choice(plan: Plan) -> list[Caution]:
 
 
 def unchecked_caution(plan: Plan, verdict: Verdict | None = None) -> list[Caution]:
-    """Caution if the variance that the model implies is not compared with the records."""
+    """Return a caution if the variance that the model implies is not compared with the records."""
     checked = isinstance(plan.method, PrivateScores) or (
         verdict is not None and verdict.dispersion is not None
     )
@@ -370,7 +374,7 @@ def unchecked_caution(plan: Plan, verdict: Verdict | None = None) -> list[Cautio
 
 
 def _unweighed_caution(plan: Plan) -> list[Caution]:
-    """Caution if the q of a user's model was not compared with its exact posterior."""
+    """Return a caution if the q of a user's model was not compared with its exact posterior."""
     weighed = plan.rules.solver is not None and not isinstance(plan.rules.solver, WideSolver)
     if plan.privacy is not None or weighed or not plan.model.user_program:
         return []

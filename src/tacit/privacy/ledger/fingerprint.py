@@ -129,7 +129,9 @@ def _layout(name: str, column: np.ndarray) -> tuple[str, list[int]]:
 
 
 def _cells(column: np.ndarray) -> list[bytes]:
-    """Encode each record's cell as bytes that contain their own length."""
+    """Encode each record's cell as bytes of fixed width or with their length first, so that cells
+    can be joined.
+    """
     count, kind = len(column), column.dtype.kind
     flat = column.reshape(count, -1)
     if kind in "UO":
