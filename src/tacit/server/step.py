@@ -96,7 +96,7 @@ def step_sum(
     assert rules.lattice is not None
     asked = {request.party: request for request in state.open.values()}
     if not (set(terms) <= set(rules.parties) and len(set(terms)) >= rules.quorum):
-        raise ValueError("a sum of unknown parties, or of too few")
+        raise ValueError("the sum is over unknown parties, or over too few")
     stage = rules.stage_at(state.round).name
     total = check_integers(total, rules.lattice.shapes(stage) or {}, what="the sum of a round")
     # The replies only name their parties: only the sum of the released values is known.

@@ -154,7 +154,7 @@ class Conversations:
             raise AnswerError(str(error)) from None
         do = after(connection.side, message)
         if do is None:
-            raise PeerError(f"{message.name} while {connection.side.value}")
+            raise PeerError(f"{message.name} is not allowed while {connection.side.value}")
         before = connection.side
         try:
             await getattr(self, f"_{do.action}")(connection, message)
@@ -299,7 +299,7 @@ class Conversations:
         """Process a message of a secure sum."""
         party, sums = connection.peer.name, self.live.sums
         if sums is None:
-            raise PeerError(f"{message.name} in a run without secure sums")
+            raise PeerError(f"{message.name} was sent in a run without secure sums")
         try:
             if not sums.take(party, message):
                 self._count_surplus(connection)

@@ -143,8 +143,8 @@ class ServerSums:
             self.state = pure.open_slot(self.state, number, sum_id(request), length)
         elif self.state.slots[number].request != sum_id(request):
             raise DataError(
-                f"{self._directory / SLOT} is of another round than the checkpoint; restore both "
-                "from one copy"
+                f"{self._directory / SLOT} and the checkpoint are from different rounds; "
+                "restore both from the same copy"
             )
         self.open = number
 

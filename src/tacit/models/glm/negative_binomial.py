@@ -98,8 +98,8 @@ class NegativeBinomialRegression(ExplicitDerivatives):
         low, high = count_bounds(cls.kind, settings.max_count, schema)
         if not low >= 0:
             raise ConfigError(
-                f"model {cls.kind!r} with a target from {low:g} on; counts are not negative: "
-                "declare low = 0, or choose model 'linear'"
+                f"model {cls.kind!r} has an outcome declared from {low:g} on; "
+                "counts are not negative: declare low = 0, or choose model 'linear'"
             )
         return cls(
             schema.names,

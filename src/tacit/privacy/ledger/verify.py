@@ -180,7 +180,7 @@ def _chain(store: Store, hashes: _Hashes) -> Iterable[str]:
 def _heads(store: Store, hashes: _Hashes) -> Iterable[str]:
     count, head = max(hashes), store.head()
     if (head.count, head.hash.hex()) != (count, hashes[count]):
-        yield f"the head says {head.count} entries, the last one found is {count}"
+        yield f"the head records {head.count} entries, but the last one found is {count}"
     store.check_reaches(store.outer_head(), count)
 
 
