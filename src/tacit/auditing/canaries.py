@@ -1,4 +1,4 @@
-"""Canaries among the records of one run, guessed from its posterior."""
+"""Audit with canaries: change some records of one run, and guess from its posterior which ones."""
 
 from __future__ import annotations
 

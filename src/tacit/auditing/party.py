@@ -136,8 +136,8 @@ class AuditedParty:
         return msgspec.structs.replace(settled, noise_sd=noise_sd, answers=answers)
 
     def visits(self) -> list[int]:
-        """Numbers of the visits to audit: the first of each stage, and the last if its charge
-        differs.
+        """Return the numbers of the visits to audit: the first of each stage, and the last if its
+        charge differs.
         """
         settled = self.plan.settled[self.party]
         first: dict[str, int] = {}

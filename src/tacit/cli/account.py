@@ -33,7 +33,7 @@ class Question:
     sampling: Sampling | None
 
     def events(self, noise_multiplier: float, rounds: int | None = None) -> list[GaussianEvent]:
-        """The events of these releases, with the given noise multiplier."""
+        """Return the events of these releases, with the given noise multiplier."""
         count = self.rounds if rounds is None else rounds
         if self.delta == 0:
             return [LaplaceEvent(clip=1.0, noise_sd=noise_multiplier, count=count)]

@@ -33,5 +33,5 @@ def file_schema(kind: str) -> dict[str, Any]:
 
 
 def schema_command(kind: str) -> None:
-    """`tacit schema`."""
+    """Implement `tacit schema`."""
     print(json.dumps(file_schema(kind), indent=2, ensure_ascii=False))

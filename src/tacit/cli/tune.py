@@ -77,7 +77,7 @@ def _show(name: str, found: Tuned) -> None:
 
 
 def _rows(found: Tuned) -> list[list[Any]]:
-    """Rows of the table: the best trials, and the given configuration."""
+    """Return the rows of the table: the best trials, and the given configuration."""
     sound = [trial for trial in found.trials if not trial.failure]
     shown = [t for i, t in enumerate(sound) if i < SHOWN or not t.settings]
     rows = []

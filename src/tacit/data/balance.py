@@ -11,7 +11,9 @@ BALANCE = 3
 
 
 def balance_rng(seed: int) -> np.random.Generator:
-    """Random generator for balancing; readers and the federation use it, so that they agree."""
+    """Return the random generator for balancing; readers and the federation use it, so that they
+    agree.
+    """
     return np.random.default_rng([seed, BALANCE])
 
 
@@ -36,7 +38,7 @@ def surplus(y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def surplus_note(out: int, left: int) -> str:
-    """Note for the result, which says that the remaining records depend on all parties' labels."""
+    """Return a note for the result: which records remain depends on all parties' labels."""
     return (
         f"balance: {out} records of the larger class left out, {left} records remain; the"
         " number depends on all parties' labels, which no privacy guarantee covers"

@@ -167,7 +167,7 @@ class Federation:
             )
 
     def _repr_html_(self) -> str:
-        """Public facts for notebooks: no record, and no number of records."""
+        """Return public facts for notebooks: no record, and no number of records."""
         shown = ", ".join(list(self.parties)[:MOST_NAMES])
         more = len(self.parties) - MOST_NAMES
         columns = ", ".join(self.names[:MOST_NAMES])

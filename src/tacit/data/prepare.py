@@ -219,7 +219,7 @@ def with_pooled_scale(column: Column, train: np.ndarray) -> Column:
 
 
 def column_names(config: ColumnConfig) -> tuple[str, ...]:
-    """Names of the columns of x that one column is encoded as.
+    """Return the names of the columns of x that one source column becomes.
 
     >>> column_names(ColumnConfig(name="chol", low=100, high=400, missing="indicator"))
     ('chol', 'chol missing')

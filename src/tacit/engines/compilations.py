@@ -32,7 +32,9 @@ class Compilations(NamedTuple):
 
 
 def compilations() -> Compilations:
-    """Compilations in this process since the first call of this function with JAX loaded."""
+    """Count the compilations in this process since the first call of this function with JAX
+    loaded.
+    """
     global _listening
     if "jax" not in sys.modules:
         return Compilations(0, 0.0)

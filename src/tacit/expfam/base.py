@@ -41,11 +41,13 @@ class Family(abc.ABC):
 
     @abc.abstractmethod
     def statistics(self, theta: Array) -> Mean:
-        """Sufficient statistics T(θ) of each θ (last axis), as a dictionary of arrays like λ."""
+        """Compute the sufficient statistics T(θ) of each θ (last axis), as a dictionary of arrays
+        like λ.
+        """
 
     @abc.abstractmethod
     def mean(self, natural: Natural) -> Mean:
-        """Mean parameters E[T(θ)] = ∇A(λ), as a dictionary of arrays like λ."""
+        """Compute the mean parameters E[T(θ)] = ∇A(λ), as a dictionary of arrays like λ."""
 
     @abc.abstractmethod
     def from_mean(self, mean: Mean) -> Natural:
@@ -53,7 +55,7 @@ class Family(abc.ABC):
 
     @abc.abstractmethod
     def log_partition(self, natural: Natural) -> Array:
-        """Log-partition function A(λ)."""
+        """Compute the log-partition function A(λ)."""
 
     @abc.abstractmethod
     def expected_log_base(self, natural: Natural) -> Array:
@@ -61,7 +63,7 @@ class Family(abc.ABC):
 
     @abc.abstractmethod
     def sample(self, key: Array, natural: Natural, shape: tuple[int, ...] = ()) -> Array:
-        """Draws of θ, of shape `shape + (dimension,)`."""
+        """Draw θ; the result has shape `shape + (dimension,)`."""
 
     @abc.abstractmethod
     def is_proper(self, natural: Natural) -> bool:
@@ -69,10 +71,10 @@ class Family(abc.ABC):
 
     @abc.abstractmethod
     def location_scale(self, natural: Natural) -> tuple[Array, Array]:
-        """Mean and standard deviation of each coordinate of θ."""
+        """Compute mean and standard deviation of each coordinate of θ."""
 
     def zero(self) -> Natural:
-        """Natural parameters of the constant factor 1."""
+        """Return the natural parameters of the constant factor 1."""
         return {name: np.zeros(shape) for name, shape in self.shapes.items()}
 
     def kl(self, first: Natural, second: Natural) -> Array:
@@ -84,7 +86,7 @@ class Family(abc.ABC):
         return gap - self.log_partition(first) + self.log_partition(second)
 
     def entropy(self, natural: Natural) -> Array:
-        """Entropy A(λ) − ⟨λ, E[T]⟩ − E[log h]."""
+        """Compute the entropy A(λ) − ⟨λ, E[T]⟩ − E[log h]."""
         inner = sum(
             namespace(mean).sum(natural[name] * mean) for name, mean in self.mean(natural).items()
         )

@@ -60,7 +60,7 @@ class Categorical(Family):
         return self.natural(probability=np.concatenate([first, rest], axis=-1))
 
     def log_partition(self, natural: Natural) -> Array:
-        """log(1 + Σₖ e^λₖ), without overflow."""
+        """Compute log(1 + Σₖ e^λₖ) without overflow."""
         logits = _logits(natural["linear"])
         xp = namespace(logits)
         most = xp.max(logits)

@@ -13,14 +13,14 @@ MAX_PRODUCT_DIMENSION = 2
 
 @functools.cache
 def hermite(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Gauss-Hermite nodes and weights for a standard normal."""
+    """Return Gauss-Hermite nodes and weights for a standard normal."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(count)
     return nodes, weights / weights.sum()
 
 
 @functools.cache
 def normal_points(dimension: int, count: int = 64) -> tuple[np.ndarray, np.ndarray]:
-    """Points (S, dimension) and weights (S,) of a quadrature rule for N(0, I), with S about
+    """Return points (S, dimension) and weights (S,) of a quadrature rule for N(0, I), with S about
     `count`.
 
     One dimension: Gauss-Hermite with a quarter of the points. Two: a product of such rules. More: a
@@ -58,8 +58,8 @@ WEIGHING_DRAWS, DRAWS_PER_DIMENSION, MOST_WEIGHING_DRAWS = 1024, 16, 8192
 
 @functools.cache
 def normal_rule(dimension: int) -> tuple[np.ndarray, np.ndarray]:
-    """Points (S, dimension) and weights (S,) for averages of a function and its derivatives over
-    N(0, I).
+    """Return points (S, dimension) and weights (S,) for averages of a function and its derivatives
+    over N(0, I).
 
     One and two dimensions: Gauss-Hermite. More: rotated orthogonal frames with both signs, whose
     lengths are quantiles of the chi distribution, rescaled to second moment I. Polynomials of
@@ -97,7 +97,9 @@ def weighing_draws(dimension: int) -> np.ndarray:
 
 
 def standardised(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both signs of each point, rescaled to second moment I if possible, and equal weights."""
+    """Return both signs of each point, rescaled to second moment I if possible, and equal
+    weights.
+    """
     points = np.concatenate([points, -points])
     if len(points) < 2 * points.shape[1]:
         return points, np.full(len(points), 1.0 / len(points))
@@ -106,6 +108,6 @@ def standardised(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _frames(dimension: int, count: int) -> list[np.ndarray]:
-    """Orthogonal matrices from a fixed seed, one direction per row."""
+    """Return orthogonal matrices from a fixed seed, one direction per row."""
     rng = np.random.default_rng([dimension, 0x5EED])
     return [np.linalg.qr(rng.standard_normal((dimension, dimension)))[0].T for _ in range(count)]

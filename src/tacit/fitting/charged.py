@@ -83,7 +83,7 @@ def fit_ledger(
 
 
 def _path(plan: Plan, asked: str | Path | None) -> Path | None:
-    """Ledger file to charge, or None."""
+    """Return the ledger file to charge, or None."""
     if isinstance(asked, str) and asked == NO_LEDGER:
         return None
     if plan.privacy is None:

@@ -218,7 +218,8 @@ class Fit:
         scale: Literal["original", "scaled"] = "original",
         per: Per | None = None,
     ) -> pl.DataFrame:
-        """Coefficients with intervals and the learned share of each; `print(fit)` shows more.
+        """Return a table of coefficients with intervals and the learned share of each; `print(fit)`
+        shows more.
 
         A NumPyro model's sites are on their natural scale.
 

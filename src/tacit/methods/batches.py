@@ -40,7 +40,7 @@ def _compiled(function: Callable[..., Array], *static: str) -> Callable[..., Arr
 
 
 def rate_of(batch: int, total: int) -> float:
-    """Sampling rate batch/total, rounded such that ⌊rate·total⌋ is the batch."""
+    """Return the sampling rate batch/total, rounded such that ⌊rate·total⌋ is the batch size."""
     rate = min(1.0, batch / total)
     return rate if math.floor(rate * total) >= min(batch, total) else math.nextafter(rate, 1.0)
 

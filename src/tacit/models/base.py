@@ -120,7 +120,7 @@ class ModelSchema:
 
     @classmethod
     def of(cls, federation: Federation, seed: int = 0) -> ModelSchema:
-        """Schema of a federation; its records are read only if a model needs the example."""
+        """Make the schema of a federation; records are read only if a model needs the example."""
 
         def example() -> Records:
             largest = max(federation.parties.values(), key=len_records)
@@ -276,7 +276,7 @@ class Model(abc.ABC):
 
     @abc.abstractmethod
     def log_likelihood(self, theta: Array, records: Records) -> Array:
-        """log p(record | θ) for each record, shape (n,)."""
+        """Compute log p(record | θ) for each record, shape (n,)."""
 
     @abc.abstractmethod
     def response(self, theta: Array, records: Records) -> Array:
@@ -303,7 +303,8 @@ class Model(abc.ABC):
         balance: float = 1.0,
         key: Array = None,
     ) -> Statistics | None:
-        """Expected statistics at q of the records with nonzero weight; None if the model has none.
+        """Compute the expected statistics, at q, of the records with nonzero weight; None if the
+        model has none.
 
         `balance` is the share of second moments in their norm. `key` is the random key of a private
         answer, for models that resample each record; None: no resampling.
@@ -414,7 +415,7 @@ class Model(abc.ABC):
         return {}
 
     def start(self, family: Family) -> Natural | None:
-        """Starting point of a local optimiser while q is the prior; None: start at q."""
+        """Return the starting point of a local optimiser while q is the prior; None: start at q."""
         return None
 
 

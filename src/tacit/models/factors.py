@@ -6,9 +6,10 @@ number, mean and covariance, which do not depend on q: every stage is visited on
 computes the rest (`tacit.models.conjugate`).
 
     size      number of records and mean squared distance from the middle of the bounds
-    mean      sum of the records, clipped at √2 of that distance
+    mean      sum of the records, clipped at √2 times the root mean square distance
     size      the same around the mean
-    moment    Σ (x − m)(x − m)ᵀ, clipped at one to four mean squared distances, by its noise
+    moment    Σ (x − m)(x − m)ᵀ, clipped at 1 to 4 times the mean squared distance; with much
+              noise at less
 
 `size` and `moment` have contributions with inner products ≥ 0, so replacing a record moves them by
 at most √2; `mean` moves by at most 2. The eigenvalues of a noisy covariance are corrected for the

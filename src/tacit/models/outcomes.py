@@ -95,7 +95,7 @@ class OutcomeLaw(abc.ABC):
 
     @abc.abstractmethod
     def log_prob(self, parameters: Any, outcome: Any) -> Array:
-        """log p(outcome | parameters), a scalar."""
+        """Compute log p(outcome | parameters), a scalar."""
 
     @abc.abstractmethod
     def observed(self, record: Records) -> Any:
@@ -228,7 +228,7 @@ def _proposed(proposal: Proposal, place: Array) -> tuple[Array, Array]:
 
 
 def _t2_tail(value: Array) -> Array:
-    """P(T > value) for Student's t with 2 degrees of freedom, without cancellation."""
+    """Compute P(T > value) for Student's t with 2 degrees of freedom, without cancellation."""
     root = jnp.sqrt(2.0 + value**2)
     tail = 1.0 / (root * (root + jnp.abs(value)))
     return jnp.where(value > 0, tail, 1.0 - tail)

@@ -39,7 +39,7 @@ def evaluate(
 
 
 def score(model: Model, prediction: Prediction, records: Records) -> Metrics:
-    """Metrics of a prediction, for at least one record.
+    """Compute metrics of a prediction, for at least one record.
 
     * all outputs: `log_predictive_density`, the mean of log p(y | x) in nats per record
     * Bernoulli: `accuracy` at threshold ½, `brier` = mean (p − y)², `calibration_error`, and

@@ -62,7 +62,7 @@ class Posterior:
         }
 
     def interval(self, level: float = INTERVAL) -> tuple[np.ndarray, np.ndarray]:
-        """Central intervals of a Gaussian posterior, coordinate by coordinate.
+        """Compute central intervals of a Gaussian posterior, coordinate by coordinate.
 
         Parameters
         ----------

@@ -173,7 +173,7 @@ def _go_on_without(rules: Rules, state: ServerState, now: float) -> tuple[Server
 
 
 def _others(rules: Rules) -> tuple[str, ...]:
-    """All parties except the prior pseudo-party."""
+    """Return all parties except the prior pseudo-party."""
     return rules.parties[1:] if rules.site_prior else rules.parties
 
 

@@ -1,4 +1,4 @@
-"""Damping of asynchronous updates by the moves of q since their requests were sent."""
+"""Damp asynchronous updates, depending on how q has moved since their requests were sent."""
 
 from __future__ import annotations
 

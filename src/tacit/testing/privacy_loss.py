@@ -1,10 +1,10 @@
 """Lower bounds of δ and ε that share no code with `tacit.privacy.accounting`.
 
-Each release is a pair of mixtures of unit normals, in units of its noise: the densities of one
-coordinate of the release from two neighbouring data sets. The privacy loss of the pair is
-integrated over a fine partition of the line. Every cell has the smaller loss of its two ends,
-rounded down to a grid. Losses of releases are added by FFT. All roundings go down, so an accountant
-that reports less than this is wrong.
+Each release, divided by the sd of its noise, is a pair of mixtures of normals with sd 1: the
+densities of one coordinate of the release from two neighbouring data sets. The privacy loss of the
+pair is integrated over a fine partition of the line. Every cell has the smaller loss of its two
+ends, rounded down to a grid. Losses of releases are added by FFT. All roundings go down, so an
+accountant that reports less than this is wrong.
 """
 
 from __future__ import annotations

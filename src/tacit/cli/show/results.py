@@ -300,7 +300,7 @@ def _text(cell: Any) -> str:
 
 
 def _took(timing: dict[str, float]) -> str:
-    """Text with the duration of the run, which the public part of a private run leaves out."""
+    """Return the duration of the run as text; the public part of a private run leaves it out."""
     if not timing:
         return ""
     if "wall_s" not in timing:

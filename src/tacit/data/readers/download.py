@@ -196,7 +196,7 @@ def _digest(file: PublicFile, path: Path) -> str:
 
 
 def _download(file: PublicFile, folder: Path, progress: Progress | None, *, source: str) -> None:
-    """Stream to a temporary file and rename it once its checksum matches."""
+    """Download a file to a temporary name, and rename it once its checksum matches."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f".{file.name}.")

@@ -1,4 +1,4 @@
-"""Description of each column of x by the public schema."""
+"""What the public schema declares about each column of x."""
 
 from __future__ import annotations
 

@@ -42,7 +42,9 @@ def split(
 
 
 def lagrange_at_zero(points: Sequence[int]) -> dict[int, int]:
-    """Weights w with Σ w[x]·f(x) = f(0) for polynomials of degree below the number of points."""
+    """Return weights w with Σ w[x]·f(x) = f(0) for polynomials f of degree below the number of
+    points.
+    """
     weights = {}
     for point in points:
         above = below = 1

@@ -1,4 +1,4 @@
-"""The server's actions on a party's messages, by `tacit.live.protocol.state_tables`."""
+"""How the server reacts to a party's messages, as `tacit.live.protocol.state_tables` prescribes."""
 
 from __future__ import annotations
 

@@ -368,7 +368,7 @@ class DPSGD(PrivateMethod):
         return adapted(make, run, self.adaptive, Counted(self.total_units, weight))
 
     def _free_server(self, run: Run) -> Combine:
-        """One step of Adam or SGD per round."""
+        """Return the server half that takes one step of Adam or SGD per round."""
         prior = -2.0 * np.asarray(run.model.prior(run.family)["quadratic"])
 
         def rates(answers: RoundSum) -> Free:

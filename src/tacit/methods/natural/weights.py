@@ -83,7 +83,7 @@ class Weighed(NamedTuple):
         }
 
     def root(self, otherwise: np.ndarray) -> np.ndarray:
-        """Lower-triangular root of the covariance, or `otherwise` if there is none."""
+        """Return the lower-triangular root of the covariance, or `otherwise` if it has none."""
         scale = np.sqrt(np.diagonal(self.covariance))
         try:
             inner = np.linalg.cholesky(self.covariance / np.outer(scale, scale))

@@ -9,8 +9,9 @@ and each constant is the linear predictor at the centre of the columns:
 
 where Bᵀx is x with centred columns. The centre is a sum over parties, from the first exchange.
 
-Only for the default prior, whose learned scales belong to φ and depend on the variances. A declared
-prior has independent θ: in φ it would correlate the coefficients with each other.
+This is done only for the default prior, whose learned scales belong to φ and depend on the
+variances. A declared prior has independent θ: in φ it would correlate the coefficients with each
+other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""A q of independent normals with value and derivatives there; requests of `WideSolver`."""
+"""A q of independent normals with the likelihood's value and derivatives; requests of
+`WideSolver`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a number lies within its declared bounds, from its noisy counts over the fine grid.
+"""Find where a number lies within its declared bounds, from noisy counts over the fine grid.
 
 Public bounds may be far wider than the values. Twelve knots over wide bounds describe neither their
 location nor their spread, and the noise in empty cells hides it. The fine grid shows the part of

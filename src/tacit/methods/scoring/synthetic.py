@@ -143,7 +143,8 @@ def _unit(z: np.ndarray) -> np.ndarray:
 
 
 def _shrunk(seen: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Posterior mean and variance of each correlation, given its noisy value and noise variance.
+    """Compute posterior mean and variance of each correlation, given its noisy value and noise
+    variance.
 
     The prior is a mixture of normals with the standard deviations `SIZES`, whose shares maximise
     the likelihood (empirical Bayes, by EM): if most correlations are small, small values are shrunk

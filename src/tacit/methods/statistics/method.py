@@ -380,7 +380,7 @@ class PrivateStatistics(PrivateMethod):
         return change | {WITHIN: np.asarray(asked.damping * share)}
 
     def stage_at(self, visit: int) -> Stage:
-        """The stage of a visit; with `one_shot`, later visits repeat the first release."""
+        """Return the stage of a visit; with `one_shot`, later visits repeat the first release."""
         return Stage("repeat" if self.one_shot and visit > 0 else UPDATE)
 
     def memory(self, model: Model, family: Family) -> Natural | None:

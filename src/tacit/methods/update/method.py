@@ -352,7 +352,7 @@ class PrivateUpdate(PrivateMethod):
         )
 
     def _combining(self, run: Run) -> Combine:
-        """The form's server half."""
+        """Return the server half of the form."""
 
         def floor(q: Natural, number: int) -> Array:
             """Return 1.5 standard deviations of the noise that remains in the precision after

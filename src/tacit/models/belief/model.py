@@ -113,7 +113,8 @@ class BeliefNetwork(GaussianPriorModel):
         return super().prior(_mean_field(family))
 
     def start(self, family: Family) -> Natural:
-        """Means N(0, 0.1²) from the seed, because the prior does not distinguish hidden units.
+        """Start at means drawn from N(0, 0.1²) with the seed, because the prior does not
+        distinguish hidden units.
 
         All parties share the start, so that unit k has the same meaning everywhere.
         """

@@ -169,22 +169,24 @@ class GeneralisedLinear(LinearPredictor):
 
     @abc.abstractmethod
     def pointwise(self, eta: Array, y: Array) -> Array:
-        """log p(y | η), elementwise."""
+        """Compute log p(y | η), elementwise."""
 
     @abc.abstractmethod
     def inverse_link(self, eta: Array) -> Array:
-        """E[y | η], elementwise."""
+        """Compute E[y | η], elementwise."""
 
     def data_predictor(self, y: Array) -> Array:
         """Return a predictor η at which E[y | η] is about y, as a starting point."""
         return 0.0 * y
 
     def largest_slope(self, mean: Array, variance: Array) -> Array | None:
-        """Largest |E[ℓ'(η)]| over all labels, for label-agnostic clipping; None without labels."""
+        """Return the largest |E[ℓ'(η)]| over all labels, for label-agnostic clipping; None without
+        labels.
+        """
         return self._over_labels(mean, variance, 1)
 
     def largest_curvature(self, mean: Array, variance: Array) -> Array | None:
-        """Largest |E[ℓ''(η)]| over all labels; None if it does not depend on labels."""
+        """Return the largest |E[ℓ''(η)]| over all labels; None if it does not depend on labels."""
         return self._over_labels(mean, variance, 2)
 
     def _over_labels(self, mean: Array, variance: Array, order: int) -> Array | None:

@@ -139,7 +139,7 @@ class NegativeBinomialRegression(ExplicitDerivatives):
         return weights @ self.pointwise(eta, y), y - trials * share, curvature
 
     def data_predictor(self, y: Array) -> Array:
-        """log(y + 0.1)."""
+        """Return the starting predictor log(y + 0.1)."""
         return namespace(y).log(y + 0.1)
 
     def check_records(self, party: str, records: Records) -> None:

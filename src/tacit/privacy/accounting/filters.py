@@ -43,7 +43,8 @@ def filtered_epsilon(
     budget: float,
     epsilon: Epsilon,
 ) -> float:
-    """ε of events of several adaptively chosen runs; a budget admits them if this is at most its ε.
+    """Compute ε of the events of several adaptively chosen runs; a budget admits them if this is at
+    most its ε.
 
     Formal guarantee: if runs are admitted only while the result is at most `budget`, all releases
     together are (budget, δ)-private, however each run was chosen from the earlier releases. The

@@ -18,7 +18,7 @@ _NOT_NORMAL = 1e-6
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
-    """δ(ε) of N(0, 1) against N(μ, 1) (Balle and Wang 2018)."""
+    """Compute δ(ε) of N(0, 1) against N(μ, 1) (Balle and Wang 2018)."""
     above = float(ndtr(mu / 2 - epsilon / mu))
     return above - math.exp(epsilon + float(log_ndtr(-mu / 2 - epsilon / mu)))
 

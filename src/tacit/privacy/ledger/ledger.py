@@ -273,10 +273,11 @@ class Ledger(LedgerReader):
         delta: float,
         run: str = "",
     ) -> float:
-        """Smallest ε of a budget with this unit, adjacency and δ that allows `events`. Charges
-        nothing.
+        """Compute the smallest ε of a budget with this unit, adjacency and δ that allows `events`.
+        Charges nothing.
 
-        Without events: ε of all charges so far, and of the plans of unfinished runs.
+        Without events, the result is ε of all charges so far together with the plans of unfinished
+        runs.
 
         Parameters
         ----------
