@@ -46,5 +46,7 @@ def cavity(q: Natural, factor: Natural) -> Natural:
 
 
 def damped_update(answer: Natural, q: Natural, damping: float) -> Natural:
-    """Δₘ = ρ (λ_{qₘ} − λ_q)  (MEng eq. 2.22; TMLR eq. 3.7 with the damping of its appendix B)."""
+    """Return the update Δₘ = ρ (λ_{qₘ} − λ_q) (MEng eq. 2.22; TMLR eq. 3.7 with the damping of
+    appendix B).
+    """
     return power(divide(answer, q), damping)

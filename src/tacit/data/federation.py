@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Records = dict[str, np.ndarray]
 MOST_NAMES = 20
-"""Number of parties and columns that a notebook shows."""
+"""Largest number of parties and of columns that a notebook shows."""
 
 HOLD_OUT, PARTITION = 1, 2
 """Ids of independent random streams; ids 0, 3 and 4 are used to generate and balance data."""

@@ -78,7 +78,7 @@ class Family(abc.ABC):
         return {name: np.zeros(shape) for name, shape in self.shapes.items()}
 
     def kl(self, first: Natural, second: Natural) -> Array:
-        """KL(first ‖ second) = ⟨λ₁ − λ₂, E₁[T]⟩ − A(λ₁) + A(λ₂)."""
+        """Compute KL(first ‖ second) = ⟨λ₁ − λ₂, E₁[T]⟩ − A(λ₁) + A(λ₂)."""
         gap = sum(
             (namespace(mean).sum((first[name] - second[name]) * mean))
             for name, mean in self.mean(first).items()

@@ -48,7 +48,7 @@ class Gaussian(Family):
 
     @abc.abstractmethod
     def free_inner(self, free: Free, natural: Natural) -> Array:
-        """⟨λ, E_q[T]⟩ for a q in free parameters and any λ, proper or not."""
+        """Compute ⟨λ, E_q[T]⟩ for a q in free parameters and any λ, proper or not."""
 
     @abc.abstractmethod
     def free_draw(self, free: Free, noise: Array) -> Array:

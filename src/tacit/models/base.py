@@ -258,8 +258,8 @@ class Model(abc.ABC):
 
     @property
     def prediction_words(self) -> tuple[str, tuple[str, ...]] | None:
-        """Description of the values that `predict` returns for each record, and the names of its
-        columns.
+        """Description of the values that `predict` returns for each record, and the names of the
+        result's columns.
 
         None for a model that predicts an outcome.
         """

@@ -188,7 +188,7 @@ LONG_STEP = 0.9
 def learned_share(
     plan: Plan, posterior: Posterior, memory: Arrays | None = None
 ) -> np.ndarray | None:
-    """1 − (posterior sd / prior sd)² of each coordinate; None if the prior has no sd.
+    """Compute 1 − (posterior sd / prior sd)² of each coordinate; None if the prior has no sd.
 
     If scales are learned, the prior sd is the sd of a coefficient about which the records contain
     no information, as a normal or as weighted draws. The result is at least 0.

@@ -78,7 +78,8 @@ def score(model: Model, prediction: Prediction, records: Records) -> Metrics:
 
 
 def concordance(predicted: np.ndarray, y: np.ndarray) -> float:
-    """Share of pairs with different y whose predictions are in the same order; ties count half.
+    """Compute the share of pairs with different y whose predictions are in the same order; ties
+    count half.
 
     Harrell's C-index without censoring; for y of 0 and 1 the area under the ROC curve. NaN if all
     predictions or all y are equal.

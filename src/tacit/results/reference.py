@@ -63,7 +63,7 @@ def kl_gaussian(
 
 
 def kl_to(family: Family, natural: Natural, mean: np.ndarray, covariance: np.ndarray) -> float:
-    """KL(q ‖ N(mean, covariance)) in nats, for q in a Gaussian family."""
+    """Compute KL(q ‖ N(mean, covariance)) in nats, for q in a Gaussian family."""
     if not isinstance(family, MeanFieldGaussian | FullGaussian):
         raise ConfigError(
             f"KL to a normal needs posterior 'mean-field' or 'full', not {family.kind!r}"

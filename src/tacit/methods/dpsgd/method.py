@@ -324,8 +324,8 @@ class DPSGD(PrivateMethod):
         return noise_sd / (self._weight(model) * self.sampling_rate)
 
     def _weight(self, model: Model) -> float:
-        """Weight of the information in the clip (ω or κ). A coordinate has about 1/d of a record's
-        information.
+        """Return the weight of the information in the clip (ω or κ). A coordinate has about 1/d of
+        a record's information.
         """
         if self.precision_weight is not None:
             return self.precision_weight

@@ -81,7 +81,7 @@ MAIN_ROUNDS = 5
 USUAL_ROUNDS, LEAST_ROUNDS = 17, 12
 MOST_PARAMETERS = 100
 FARTHEST = 0.5
-"""Limit on how far the noise of the main rounds may move θ, in units of one record's
+"""Limit on how far the noise of the main rounds may move θ, in the norm given by one record's
 information.
 """
 ROUNDED = 1e-3
@@ -342,8 +342,8 @@ class PrivateScores(SummedMethod):
         return summed(law, records, weights, clip, point=point, mapping=mapping, key=key)
 
     def learns_scale(self, model: Model) -> bool:
-        """True if no prior is declared: its scales are integrated out, in the units of the counted
-        columns.
+        """True if no prior is declared; its scales, relative to those of the counted columns, are
+        then integrated out.
         """
         return isinstance(model, LearnsScale) and model.scale_unit is not None
 
