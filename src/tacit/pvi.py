@@ -19,32 +19,34 @@ from tacit.arrays import Natural
 
 
 def multiply(first: Natural, second: Natural) -> Natural:
-    """λ of the product of two densities."""
+    """Return λ of the product of two densities."""
     return {name: first[name] + second[name] for name in first}
 
 
 def divide(first: Natural, second: Natural) -> Natural:
-    """λ of the quotient of two densities."""
+    """Return λ of the quotient of two densities."""
     return {name: first[name] - second[name] for name in first}
 
 
 def power(natural: Natural, exponent: Any) -> Natural:
-    """λ of a density to a power."""
+    """Return λ of a power of a density."""
     return {name: exponent * value for name, value in natural.items()}
 
 
 def product(start: Natural, factors: Iterable[Natural]) -> Natural:
-    """λ of `start` times every factor, in the order given."""
+    """Return λ of `start` times every factor; they are added in the given order."""
     for factor in factors:
         start = multiply(start, factor)
     return start
 
 
 def cavity(q: Natural, factor: Natural) -> Natural:
-    """Cavity distribution q / tₘ: the posterior without this party's factor."""
+    """Return λ of the cavity distribution q / tₘ, the posterior without this party's factor."""
     return divide(q, factor)
 
 
 def damped_update(answer: Natural, q: Natural, damping: float) -> Natural:
-    """Δₘ = ρ (λ_{qₘ} − λ_q)  (MEng eq. 2.22; TMLR eq. 3.7 with the damping of its appendix B)."""
+    """Return the update Δₘ = ρ (λ_{qₘ} − λ_q) (MEng eq. 2.22; TMLR eq. 3.7 with the damping of
+    appendix B).
+    """
     return power(divide(answer, q), damping)

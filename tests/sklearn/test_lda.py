@@ -98,7 +98,7 @@ def test_partial_fit_is_fit_in_pieces():
     np.testing.assert_allclose(piece.components_, whole.components_, rtol=1e-12)
     piece.partial_fit(train[:100])
     assert piece.n_batch_iter_ == 2
-    with pytest.raises(DataError, match="over 29 words, but the vocabulary has 30"):
+    with pytest.raises(DataError, match="of 29 words, but the vocabulary has 30"):
         piece.partial_fit(train[:, :29])
     with pytest.raises(ConfigError, match="total_samples"):
         LDA(3, privacy="none").partial_fit(train)
@@ -373,7 +373,7 @@ def test_nothing_is_asked_of_a_model_that_has_not_learnt():
     with pytest.raises(ConfigError, match="call fit first"):
         LDA(2, privacy="none").transform([[1, 2]])
     model = LDA(2, privacy="none").fit([[1, 2], [3, 1]])
-    with pytest.raises(DataError, match="over 3 words, but the vocabulary has 2"):
+    with pytest.raises(DataError, match="of 3 words, but the vocabulary has 2"):
         model.transform([[1, 2, 3]])
     with pytest.raises(ConfigError, match="3 words for topics over 2"):
         model.topics(["a", "b", "c"])

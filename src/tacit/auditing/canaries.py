@@ -1,4 +1,4 @@
-"""Canaries among the records of one run, guessed from its posterior."""
+"""Audit with canaries: change some records of one run, and guess from its posterior which ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_CANARIES = 512
 
 
 def canaries_in_one_run(plan: Plan, party: str, seed: int) -> Finding:
-    """Run the plan once with the labels of half of the canaries flipped, and guess which.
+    """Run the plan once with the labels of half of the canaries flipped, then guess which half.
 
     The canaries are records of the party (all records of a person if the unit is a person). Their
     scores are the log-likelihood ratios of the two labels under the posterior mean.
@@ -64,8 +64,8 @@ def canaries_in_one_run(plan: Plan, party: str, seed: int) -> Finding:
 
 
 def exchanged(records: Records) -> Records | None:
-    """The records with other labels: 0 and 1 swapped, numbers mirrored at the middle of their
-    range.
+    """Return the records with changed labels: 0 and 1 swapped, numbers mirrored at the middle of
+    the range.
     """
     if "y" not in records:
         return None

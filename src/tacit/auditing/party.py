@@ -29,17 +29,17 @@ from tacit.testing.neighbours import neighbours_of, with_persons
 from tacit.testing.releases import Noted
 
 BATCH = 128
-"""Data sets or draws per call: one compiled shape."""
+"""Number of data sets or draws per call; it is constant, so that one program is compiled."""
 FILLS = (1.0, 0.1, 1e3)
-"""Sizes of public arrays that a server may send."""
+"""Magnitudes of the random public arrays that are tried, as a server may send any."""
 TRIES = 4
-"""Random public arrays of each size."""
+"""Number of random public arrays that are tried for each magnitude."""
 MINIMUM = 1024
-"""Draws that are taken even if the time is up."""
+"""Number of draws that are made even if the time is up."""
 
 
 class WorstPair(NamedTuple):
-    """The neighbours with the largest distance between exact sums, in one release of one visit."""
+    """The two neighbouring data sets whose exact sums differ most, for one release of one visit."""
 
     visit: int
     place: int
@@ -56,24 +56,24 @@ class WorstPair(NamedTuple):
 
     @property
     def difference(self) -> np.ndarray:
-        """Difference of the two exact sums."""
+        """The exact sum of the second data set minus that of the first."""
         return self.sums[1] - self.sums[0]
 
     @property
     def moved(self) -> float:
-        """Norm of the difference."""
+        """Norm of `difference`."""
         return float(np.linalg.norm(self.difference))
 
 
 class Draws(NamedTuple):
-    """Exact sums and released values of independent draws, (draws, d) each."""
+    """Exact sums and released values of independent draws, two arrays of shape (draws, d)."""
 
     exact: np.ndarray
     noised: np.ndarray
 
     @property
     def noise(self) -> np.ndarray:
-        """Noise added by the mechanism."""
+        """The noise that the mechanism added: released value minus exact sum."""
         return self.noised - self.exact
 
 
@@ -136,7 +136,9 @@ class AuditedParty:
         return msgspec.structs.replace(settled, noise_sd=noise_sd, answers=answers)
 
     def visits(self) -> list[int]:
-        """Visits to audit: the first of each stage, and the last if it is charged differently."""
+        """Return the numbers of the visits to audit: the first of each stage, and the last if its
+        charge differs.
+        """
         settled = self.plan.settled[self.party]
         first: dict[str, int] = {}
         last: dict[str, int] = {}
@@ -159,7 +161,7 @@ class AuditedParty:
         question: Shared,
         insecure_noise_seed: int | None = None,
     ) -> list[Update]:
-        """Replies to a request, one per data set."""
+        """Compute the replies to one request, one reply per data set."""
         plan = self.plan
         # Pad to full batches, so that a compiled program has one shape.
         missing = -len(sets) % BATCH if plan.model.traceable else 0
@@ -175,7 +177,9 @@ class AuditedParty:
         return found[: len(sets)]
 
     def _questions(self, visit: int) -> Iterator[Shared]:
-        """The first q of a run with public arrays of zeros, and others that a server may send."""
+        """Yield requests: the first q of a run with public arrays of zeros, then with random
+        ones.
+        """
         rng = np.random.default_rng([self.seed, visit])
         first = first_question(self.plan, visit)
         yield first
@@ -185,7 +189,8 @@ class AuditedParty:
                 yield Shared(first.q, public)
 
     def worst_pairs(self, visit: int) -> list[WorstPair]:
-        """For each release of a visit, the neighbours with the largest distance between sums.
+        """Find, for each release of a visit, the neighbouring data sets whose exact sums differ
+        most.
 
         Call it, and `draws`, inside the context `tacit.testing.releases.noted`.
         """
@@ -218,7 +223,7 @@ class AuditedParty:
     def draws(
         self, pairs: Sequence[WorstPair], records: Records, count: int, until: float
     ) -> list[Draws]:
-        """Independent draws with secret noise of each release of a visit.
+        """Draw each release of a visit independently and with secret noise.
 
         At least `MINIMUM` are drawn, more until the time is up.
         """
@@ -231,7 +236,7 @@ class AuditedParty:
         return [Draws(*(np.stack(part) for part in zip(*one, strict=True))) for one in found]
 
     def server_draws(self, pair: WorstPair, count: int) -> Draws:
-        """Noise that the server adds to the sum of a visit, drawn as in `count` runs."""
+        """Draw the noise that the server adds to the sum of a visit, `count` times."""
         plan = self.plan
         plan = replace(plan, settled={name: self._scaled(of) for name, of in plan.settled.items()})
         shapes = plan.method.integer_shapes(plan.model, plan.family, pair.stage)
@@ -250,7 +255,7 @@ class AuditedParty:
         return Draws(np.zeros((count, len(found[0]))), np.stack(found))
 
     def replies(self, pair: WorstPair, records: Records, draws: int, until: float) -> np.ndarray:
-        """Numbers of independent replies, (draws, numbers), with secret noise."""
+        """Compute independent replies with secret noise; one row of numbers per reply."""
         found: list[np.ndarray] = []
         while len(found) < draws and (len(found) < MINIMUM or time.monotonic() < until):
             answers = self.answer([records] * BATCH, pair.visit, pair.question)
@@ -259,7 +264,7 @@ class AuditedParty:
 
 
 def distance_below(pair: WorstPair, draws: Draws, shares: int) -> float | None:
-    """Lower bound on the distance of a pair's releases, in units of the noise.
+    """Lower bound on the distance between a pair's releases, in standard deviations of the noise.
 
     If `shares` parties share the noise, the noise of one party is scaled to the noise of the sum.
     Besides the largest difference, the difference that is largest relative to the noise is tested.

@@ -25,7 +25,7 @@ POINTS = 24
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """Arguments: `rounds` releases of a clipped sum, all with the same sampling and adjacency."""
+    """The arguments of `tacit account`: `rounds` equal releases of a clipped sum."""
 
     rounds: int
     delta: float
@@ -33,7 +33,7 @@ class Question:
     sampling: Sampling | None
 
     def events(self, noise_multiplier: float, rounds: int | None = None) -> list[GaussianEvent]:
-        """The releases with this noise multiplier."""
+        """Return the events of these releases, with the given noise multiplier."""
         count = self.rounds if rounds is None else rounds
         if self.delta == 0:
             return [LaplaceEvent(clip=1.0, noise_sd=noise_multiplier, count=count)]

@@ -25,7 +25,7 @@ def audit_command(
     figure: Path | None,
     as_json: bool = False,
 ) -> None:
-    """Run the audit, show it, and fail if a claim is refuted."""
+    """Run the audit and show its result; exit with an error if a claim is refuted."""
     if not minutes > 0:
         raise ConfigError(f"--minutes {minutes:g}; it must be greater than 0")
     if records is not None and not records >= 2:
@@ -90,7 +90,7 @@ def _row(one: Finding) -> list[Any]:
 
 
 def draw_audit(found: Audit) -> Any:
-    """Figure: claim, lower bound, and lower bound with half the noise, one row per attack."""
+    """Draw the claimed ε, the lower bound, and the lower bound with half the noise, per attack."""
     import math
 
     from tacit.results.figures import BLUE, GREY, INK, VERMILION, canvas, plain, title_and_subtitle

@@ -32,7 +32,7 @@ def run_command(
     ledger: Path | None,
     as_json: bool = False,
 ) -> None:
-    """`tacit run`."""
+    """Implement `tacit run`."""
     config = read_config(path, tuple(overrides or ()), seed)
     carry_out_run(
         config, path, out or default_out(config),
@@ -95,7 +95,7 @@ def check_command(
     *,
     as_json: bool = False,
 ) -> None:
-    """`tacit check`."""
+    """Implement `tacit check`."""
     if _is_live(path):
         from tacit.cli.live_check import check_live
         from tacit.cli.show.results import quiet
@@ -120,7 +120,7 @@ def explain_command(
     as_json: bool = False,
     figure: Path | None = None,
 ) -> None:
-    """`tacit explain`."""
+    """Implement `tacit explain`."""
     if figure is not None and figure.suffix != ".svg":
         raise ConfigError(f"--figure {figure}; the name must end in .svg")
     live = _is_live(path)
@@ -155,7 +155,7 @@ def _write_barriers(path: Path, plan: Plan, found: Explanation) -> None:
 
 
 def show_command(run_dir: Path, *, as_json: bool) -> None:
-    """`tacit show`."""
+    """Implement `tacit show`."""
     from tacit.results.summary import builtins_of, public_of, read_result
 
     result = read_result(public_of(run_dir))
@@ -168,7 +168,7 @@ def show_command(run_dir: Path, *, as_json: bool) -> None:
 
 
 def compare_command(run_dirs: list[Path], *, as_json: bool) -> None:
-    """`tacit compare`."""
+    """Implement `tacit compare`."""
     if len(run_dirs) < 2:
         raise ConfigError("one directory; name at least two runs to compare")
     from tacit.cli.show.comparison import coefficients, compared, show_comparison
@@ -188,7 +188,7 @@ def compare_command(run_dirs: list[Path], *, as_json: bool) -> None:
 
 
 def report_command(run_dir: Path, *, as_json: bool = False) -> None:
-    """`tacit report`."""
+    """Implement `tacit report`."""
     from tacit.report import write_report
 
     written = write_report(run_dir)
@@ -209,7 +209,7 @@ def reproduce_command(
     figure: list[str] | None = None,
     as_json: bool = False,
 ) -> None:
-    """`tacit reproduce`."""
+    """Implement `tacit reproduce`."""
     from tacit.cli.show.results import StepProgress, console, show_table
 
     studies = _studies()
@@ -236,7 +236,9 @@ def reproduce_command(
 
 
 def _studies() -> dict[str, Any]:
-    """Studies registered by installed packages under the entry point group `tacit.studies`."""
+    """Return the studies that installed packages register under the entry point group
+    `tacit.studies`.
+    """
     found: dict[str, Any] = {}
     for entry in entry_points(group="tacit.studies"):
         found |= entry.load()
@@ -249,7 +251,7 @@ def _studies() -> dict[str, Any]:
 
 
 def data_list_command(*, as_json: bool = False) -> None:
-    """`tacit data list`."""
+    """Implement `tacit data list`."""
     from tacit.datasets import list as sources
 
     if as_json:
@@ -273,7 +275,7 @@ def data_list_command(*, as_json: bool = False) -> None:
 
 
 def data_fetch_command(name: str, *, as_json: bool = False) -> None:
-    """`tacit data fetch`."""
+    """Implement `tacit data fetch`."""
     from tacit.cli.show.results import DownloadProgress, console
     from tacit.datasets import fetch
 
@@ -291,6 +293,6 @@ def _is_live(path: Path) -> bool:
 
 
 def default_out(config: Config) -> Path:
-    """runs/NAME-seedN with a name that is safe in a path."""
+    """Return the default directory runs/NAME-seedN, with a name that is safe in a path."""
     slug = re.sub(r"[^a-z0-9]+", "-", config.name.lower()).strip("-") or "run"
     return Path("runs") / f"{slug}-seed{config.seed}"

@@ -13,7 +13,7 @@ FOLDERS = (
 
 
 def with_examples(path: Path) -> Path:
-    """The path, or the packaged example if `examples/NAME.toml` does not exist."""
+    """Return the path, or that of the packaged example if `examples/NAME.toml` does not exist."""
     if path.exists() or path.parent != Path("examples"):
         return path
     for folder in FOLDERS:

@@ -22,7 +22,7 @@ INTERRUPTED = 130
 
 
 def serve_command(path: Path, overrides: list[str] | None, *, standby: bool, as_json: bool) -> None:
-    """`tacit serve`."""
+    """Implement `tacit serve`."""
     setup = read_server(path, tuple(overrides or ()))
     from tacit.cli.show.live import (
         LiveProgress,
@@ -64,7 +64,7 @@ def serve_command(path: Path, overrides: list[str] | None, *, standby: bool, as_
 
 
 def join_command(path: Path, overrides: list[str] | None, *, as_json: bool) -> None:
-    """`tacit join`."""
+    """Implement `tacit join`."""
     setup = file = read_party(path, tuple(overrides or ()))
     from tacit.live.approval import followed_version, require_approval
     from tacit.live.join import finished_run
@@ -132,7 +132,7 @@ def _show_finished(path: Path, setup: PartySetup, finished: Any, *, as_json: boo
 def leave_command(
     path: Path, overrides: list[str] | None, reason: str | None, *, yes: bool
 ) -> None:
-    """`tacit join --leave`."""
+    """Implement `tacit join --leave`."""
     setup = read_party(path, tuple(overrides or ()))
     from tacit.cli.show.live import say
     from tacit.live.state_dir import held
@@ -173,7 +173,7 @@ async def _leave_for_good(setup: PartySetup, credentials: Any, reason: str | Non
 
 
 def approve_command(path: Path, *, yes: bool) -> None:
-    """`tacit approve`."""
+    """Implement `tacit approve`."""
     setup = read_party(path)
     from tacit.cli.show.agreement import show_approval, show_version
     from tacit.cli.show.live import say
@@ -219,7 +219,7 @@ def _leave_on_signal(received: list[int], *, quiet: bool) -> None:
 
 
 def _cancelled(path: Path, command: str) -> TacitError:
-    """Error for work that was cancelled without a signal, which is a bug."""
+    """Return the error for work that was cancelled without a signal, which is a bug."""
     return TacitError(
         f"internal: tacit {command} {path} was cancelled without a signal; nothing is lost: give "
         "the same command again, and report this with log.jsonl"

@@ -23,7 +23,7 @@ LOG_LINES = 10
 
 
 def status_command(path: Path, *, as_json: bool) -> None:
-    """`tacit status`."""
+    """Implement `tacit status`."""
     state, ledger, role = _place(path)
     from tacit.live.state_dir import in_use
 
@@ -44,13 +44,13 @@ def status_command(path: Path, *, as_json: bool) -> None:
 
 
 def start_command(path: Path) -> None:
-    """`tacit server start`."""
+    """Implement `tacit server start`."""
     setup = read_server(path)
     typer.echo("start: " + _give(setup, "start"))
 
 
 def readmit_command(path: Path, party: str) -> None:
-    """`tacit server readmit`."""
+    """Implement `tacit server readmit`."""
     setup = read_server(path)
     names = setup.agreed.federation.parties
     if party not in names:
@@ -60,7 +60,7 @@ def readmit_command(path: Path, party: str) -> None:
 
 
 def propose_command(path: Path) -> None:
-    """`tacit server propose`."""
+    """Implement `tacit server propose`."""
     setup = read_server(path)
     from tacit.live.serve import read_proposal, version_in_force
     from tacit.live.server.status import CONTROL
@@ -84,7 +84,7 @@ def propose_command(path: Path) -> None:
 
 
 def stop_command(path: Path, *, return_in: float | None, reason: str, for_good: bool) -> None:
-    """`tacit server stop`."""
+    """Implement `tacit server stop`."""
     if return_in is not None and (for_good or not 0 < return_in < float("inf")):
         raise ConfigError(
             f"--return-in {return_in:g}{' --for-good' if for_good else ''}; give a number of "
@@ -111,7 +111,7 @@ def _give(setup: ServerSetup, name: str, body: dict[str, Any] | None = None) -> 
 
 
 def _place(path: Path) -> tuple[Path, Path | None, Literal["server", "party"]]:
-    """State directory, ledger (if a file names one), and the party or server it belongs to."""
+    """Return the state directory, the ledger (if a file names one), and "server" or "party"."""
     if path.is_dir():
         if (path / "roster").exists() or (path / "status.json").exists():
             return path, None, "server"
@@ -182,7 +182,7 @@ def _party_status(state: Path, ledger_path: Path | None) -> dict[str, Any]:
 
 
 def _charged(path: Path, run: str) -> tuple[int, dict[str, Any] | None]:
-    """Number of answers charged to a run, and total spending on those records."""
+    """Return the number of answers charged to a run, and the total spending on its records."""
     from tacit.privacy.ledger.ledger import Ledger
 
     with Ledger(path) as ledger:

@@ -13,7 +13,7 @@ FILES: tuple[str, ...] = ("study", "federation", "server", "party", "sweep")
 
 
 def file_schema(kind: str) -> dict[str, Any]:
-    """The JSON Schema of one kind of file."""
+    """Return the JSON Schema of one kind of file."""
     if kind not in FILES:
         raise ConfigError(f"--file {kind}; {choose_from(kind, FILES)}")
     from tacit.run.config import Config
@@ -33,5 +33,5 @@ def file_schema(kind: str) -> dict[str, Any]:
 
 
 def schema_command(kind: str) -> None:
-    """`tacit schema`."""
+    """Implement `tacit schema`."""
     print(json.dumps(file_schema(kind), indent=2, ensure_ascii=False))

@@ -68,7 +68,7 @@ def sweep_command(
 
 
 def show_summary(name: str, swept: Any) -> None:
-    """One row per case with mean ± standard error; the guarantee below."""
+    """Print one row per case with mean ± standard error, and the guarantee below the table."""
     from tacit.cli.show.results import console, show_table
 
     cases = swept.summary

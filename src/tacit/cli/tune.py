@@ -28,7 +28,7 @@ def tune_command(
     overwrite: bool,
     as_json: bool = False,
 ) -> None:
-    """Run the search, show and write its results."""
+    """Run the search, then show its results and write them to a file."""
     config = read_config(path, tuple(overrides or ()), seed)
     from tacit.cli.show.results import StepProgress, console
     from tacit.run.tune import parse_grid, tune, write_tuned
@@ -77,7 +77,7 @@ def _show(name: str, found: Tuned) -> None:
 
 
 def _rows(found: Tuned) -> list[list[Any]]:
-    """The best trials, and the given configuration."""
+    """Return the rows of the table: the best trials, and the given configuration."""
     sound = [trial for trial in found.trials if not trial.failure]
     shown = [t for i, t in enumerate(sound) if i < SHOWN or not t.settings]
     rows = []

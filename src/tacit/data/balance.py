@@ -7,16 +7,18 @@ import numpy as np
 from tacit.errors import DataError
 
 BALANCE = 3
-"""Id of this random stream (see federation)."""
+"""Id of the random stream that balancing uses (other streams: `tacit.data.federation`)."""
 
 
 def balance_rng(seed: int) -> np.random.Generator:
-    """Random generator shared by readers and the federation, so that they agree."""
+    """Return the random generator for balancing; readers and the federation use it, so that they
+    agree.
+    """
     return np.random.default_rng([seed, BALANCE])
 
 
 def surplus(y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Mark the rows to drop from the larger class.
+    """Return a mask of the rows to drop from the larger class.
 
     >>> int(surplus(np.array([0, 0, 0, 1]), np.random.default_rng(0)).sum())
     2
@@ -36,7 +38,7 @@ def surplus(y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def surplus_note(out: int, left: int) -> str:
-    """Note for the result: which records remain depends on the labels of all parties."""
+    """Return a note for the result: which records remain depends on all parties' labels."""
     return (
         f"balance: {out} records of the larger class left out, {left} records remain; the"
         " number depends on all parties' labels, which no privacy guarantee covers"

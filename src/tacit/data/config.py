@@ -140,7 +140,9 @@ class DataConfig(Table, frozen=True, kw_only=True):
             yield 'data.keep names "person", which is reserved with data.person: rename the column'
 
     def _person_faults(self) -> Iterator[str]:
-        """Errors in data.person, which groups records and must not be a feature or the outcome."""
+        """List errors in data.person: that column groups records and must not be a feature or
+        outcome.
+        """
         if self.person is None:
             return
         expected = PERSONS.get(self.source)
@@ -219,7 +221,7 @@ class DataConfig(Table, frozen=True, kw_only=True):
 
 
 def faults_together(data: DataConfig, partition: PartitionConfig) -> Iterator[str]:
-    """Errors that involve both tables, found without opening any data."""
+    """List errors that involve both tables, without opening any data."""
     if data.party is not None and partition != PartitionConfig():
         yield (
             f'data.party = "{data.party}" and partition.kind = "{partition.kind}"; the column'

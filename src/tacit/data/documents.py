@@ -9,7 +9,7 @@ import numpy as np
 from tacit.errors import ConfigError, DataError
 
 LARGEST_COUNT = 2**24
-"""Integers up to this are exact in float32."""
+"""Largest allowed count: integers up to this are exact in float32."""
 
 Documents = Any
 """A scipy.sparse.csr_array with one row per document and one column per word: sorted columns,
@@ -34,18 +34,20 @@ def check_documents(counts: Any, *, words: int | None = None) -> Documents:
         dense = np.asarray(counts)
         if dense.ndim != 2 or dense.dtype.kind not in "biuf":
             raise DataError(
-                f"documents of shape {dense.shape} and type {dense.dtype}; give a matrix of counts"
-                " with one row per document, preferably a scipy.sparse.csr_array"
+                f"the documents have shape {dense.shape} and type {dense.dtype}; give a matrix of"
+                " counts with one row per document, preferably a scipy.sparse.csr_array"
             )
         found = sparse.csr_array(dense)
     if found.dtype.kind not in "biuf":
-        raise DataError(f"counts of type {found.dtype}; convert them to whole numbers")
+        raise DataError(f"the counts have type {found.dtype}; convert them to whole numbers")
     if not (found.shape[0] >= 1 and found.shape[1] >= 1):
-        raise DataError(f"documents of shape {found.shape}; at least one row and column are needed")
+        raise DataError(
+            f"the documents have shape {found.shape}; at least one row and column are needed"
+        )
     if words is not None and found.shape[1] != words:
         raise DataError(
-            f"documents over {found.shape[1]} words, but the vocabulary has {words}; use the"
-            " same vocabulary, in the same order"
+            f"the documents are counts of {found.shape[1]} words, but the vocabulary has {words};"
+            " use the same vocabulary, in the same order"
         )
     _check_counts(found)
     if not found.has_canonical_format or not found.data.all():
@@ -79,16 +81,18 @@ def _check_counts(found: Any) -> None:
 
 
 def rows_of(documents: Documents) -> np.ndarray:
-    """Document number of every stored count."""
+    """Return the row (document) of every stored count."""
     return np.repeat(np.arange(documents.shape[0]), np.diff(documents.indptr))
 
 
 def check_vocabulary(vocabulary: Any, words: int) -> list[str]:
-    """Convert the words to text; refused if their number is not `words`."""
+    """Convert the words of a vocabulary to text; raise an error if there are not `words` of
+    them.
+    """
     found = [str(word) for word in vocabulary]
     if len(found) != words:
         raise ConfigError(
-            f"a vocabulary of {len(found)} words for topics over {words}; give one word per column,"
-            " in the columns' order"
+            f"the vocabulary has {len(found)} words for topics over {words}; give one word per"
+            " column, in the columns' order"
         )
     return found

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 Records = dict[str, np.ndarray]
 MOST_NAMES = 20
-"""Number of parties and columns that a notebook shows."""
+"""Largest number of parties and of columns that a notebook shows."""
 
 HOLD_OUT, PARTITION = 1, 2
-"""Ids of independent random streams; 0, 3 and 4 generate and balance data."""
+"""Ids of independent random streams; ids 0, 3 and 4 are used to generate and balance data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +86,13 @@ class Federation:
     unbounded: tuple[str, ...] = ()
     """Columns without public bounds (`tacit.data.unbounded`)."""
     known_by: dict[str, Any] | None = None
-    """Schema for the ledger's fingerprint; None: columns and outcome."""
+    """Schema from which the ledger's fingerprint is made; None: use columns and outcome."""
     layout: Layout | None = field(default=None, repr=False)
-    """Description of each column of x by the schema; None without x."""
+    """What the schema declares about each column of x; None if the records have no x."""
     y_bounds: tuple[float, float] | None = None
-    """Smallest and largest y by the schema, in the unit of y; None if undeclared or yes/no."""
+    """Smallest and largest y that the schema allows, on the scale of y; None if undeclared or
+    yes/no.
+    """
     schema: SourceSchema | None = field(default=None, repr=False)
     """The public schema; None for documents, which have no columns."""
     levels: tuple[str, ...] = ()
@@ -102,7 +104,9 @@ class Federation:
     """The party of each held-out record, if records naturally belong to parties."""
 
     def held_out_by_party(self) -> dict[str, Records]:
-        """Held-out records of each party; empty if records were distributed at random."""
+        """Return the held-out records of each party; empty if records were distributed at
+        random.
+        """
         if self.test is None or not self.test_parties:
             return {}
         labels = np.array(self.test_parties, dtype=object)
@@ -163,7 +167,7 @@ class Federation:
             )
 
     def _repr_html_(self) -> str:
-        """Public facts for notebooks: no record, and no number of records."""
+        """Return public facts for notebooks: no record, and no number of records."""
         shown = ", ".join(list(self.parties)[:MOST_NAMES])
         more = len(self.parties) - MOST_NAMES
         columns = ", ".join(self.names[:MOST_NAMES])
@@ -386,7 +390,7 @@ def assemble(
 
 
 def _labels(groups: Rows | None, held: np.ndarray) -> tuple[str, ...]:
-    """The party of each held-out row."""
+    """Return the party of each held-out row."""
     if groups is None:
         return ()
     labels = np.empty(len(held), dtype=object)
@@ -396,7 +400,7 @@ def _labels(groups: Rows | None, held: np.ndarray) -> tuple[str, ...]:
 
 
 def _source(read: ReadRows, rows: Rows) -> SourceRows | None:
-    """All rows of the table by party, including held-out and dropped rows.
+    """Return all rows of the table by party, including held-out and dropped rows.
 
     Dropped rows without a party's name are divided among the parties.
     """
@@ -413,8 +417,8 @@ def _source(read: ReadRows, rows: Rows) -> SourceRows | None:
 
 
 def _prepared_schema(schema: SourceSchema, columns: Sequence[Column]) -> SourceSchema:
-    """The schema with the statistics of pooled preparation, so that other records can be
-    prepared in the same way.
+    """Return the schema with the centres and scales of pooled preparation, so that other records
+    can be prepared in the same way.
     """
     read = {column.config.name: column.config for column in columns}
     known = tuple(read.get(column.name, column) for column in schema.columns)

@@ -34,7 +34,7 @@ class RawFrame:
     """A table whose columns are read one by one."""
 
     where: str
-    """Name of the table in messages."""
+    """Name of the table for error messages."""
     names: tuple[str, ...]
     rows: int
     read: Callable[[str], pl.Series]
@@ -42,7 +42,7 @@ class RawFrame:
     """True for files, whose dates and times are refused later, with the row."""
 
     def select(self, names: Iterable[str]) -> pl.DataFrame:
-        """Read these columns; an unknown name is refused."""
+        """Read the named columns; raise an error for an unknown name."""
         wanted = list(dict.fromkeys(names))
         for name in wanted:
             if name not in self.names:
@@ -57,7 +57,7 @@ class RawFrame:
         return pl.DataFrame(list(found.values()))
 
     def others(self, names: Iterable[str]) -> pl.DataFrame:
-        """All other readable columns, which help a ledger to identify the records."""
+        """Read all other readable columns, which help a ledger to identify the records."""
         used, found = set(names), []
         for name in self.names:
             if name not in used:
@@ -204,7 +204,7 @@ def _of_narwhals(frame: Any, where: str) -> RawFrame:
 
 
 def of_duckdb(names: Iterable[str], rows: Mapping[str, Any], where: str) -> RawFrame:
-    """A table of DuckDB's NumPy columns, with None for NULL."""
+    """Convert DuckDB's NumPy columns to a table, with None for NULL."""
     return _of_columns({name: _unmasked(rows[name]) for name in names}, where)
 
 
@@ -250,7 +250,7 @@ def _plain(series: pl.Series, name: str, where: str) -> pl.Series:
 
 
 def _of_categories(values: list[Any], categories: list[Any], name: str, where: str) -> pl.Series:
-    """Ordered category if the values are text; otherwise the values."""
+    """Convert a categorical column: text becomes an ordered category, other values stay plain."""
     if categories and all(isinstance(one, str) for one in categories):
         return pl.Series(name, values, dtype=pl.Enum(categories))
     return _of_values(values, name, where)
@@ -280,7 +280,9 @@ def _of_values(values: Any, name: str, where: str) -> pl.Series:
 
 
 def _of_times(cells: list[Any], name: str, where: str) -> pl.Series:
-    """Dates or times. A study refuses them, but a ledger also identifies records by them."""
+    """Convert dates or times. A study refuses them, but a ledger also identifies records by
+    them.
+    """
     if all(isinstance(one, datetime.date | None) for one in cells):
         text = [None if one is None else one.isoformat() for one in cells]
         with contextlib.suppress(pl.exceptions.PolarsError):

@@ -37,9 +37,9 @@ class PartitionConfig(Table, frozen=True, kw_only=True):
     parties: Count = 10
     """Number of parties; the heart data have a fixed number of sites."""
     size_skew: BelowOne = 0.0
-    """How much smaller the small parties are: ρ."""
+    """How much smaller the small parties are (ρ in the paper)."""
     label_skew: Annotated[float, Meta(le=1)] = 0.0
-    """How much the label mix of the small parties differs: κ."""
+    """How much the label mix of the small parties differs (κ in the paper)."""
 
     def faults(self) -> Iterator[str | TacitError]:
         if self.kind == "skew" and self.parties < 2:

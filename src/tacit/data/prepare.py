@@ -42,7 +42,7 @@ class Column:
 
 
 def as_text(series: pl.Series) -> pl.Series:
-    """Cells as text: stripped, integers without a decimal point."""
+    """Convert cells to stripped text; integers are written without a decimal point."""
     if series.dtype.is_float():
         whole = (series == series.round()) & (series.abs() < 2**53)
         integers = series.cast(pl.Int64, strict=False).cast(pl.String)
@@ -67,7 +67,7 @@ def read_column(series: pl.Series, config: ColumnConfig, *, pooled: bool) -> Col
 
 
 def _first(mask: np.ndarray) -> int:
-    """Number of the first marked row, counted from 1 without the header."""
+    """Return the number of the first marked row; rows count from 1, without the header."""
     return int(np.argmax(mask)) + 1
 
 
@@ -179,7 +179,7 @@ def _within_bounds(values: np.ndarray, missing: np.ndarray, config: ColumnConfig
 
 
 def count_outside(columns: Iterable[Column]) -> dict[str, int]:
-    """Number of values that were clipped to the bounds, by column."""
+    """Return the number of values that were clipped to the bounds, by column name."""
     return {column.config.name: column.outside for column in columns if column.outside}
 
 
@@ -204,7 +204,9 @@ def warn_outside(
 
 
 def with_pooled_scale(column: Column, train: np.ndarray) -> Column:
-    """Centre and scale from all parties' training rows. Not private."""
+    """Return the column with centre and scale computed from all parties' training rows. Not
+    private.
+    """
     if column.config.kind == "categorical":
         return column
     seen = column.values[train][~column.missing[train]]
@@ -217,7 +219,7 @@ def with_pooled_scale(column: Column, train: np.ndarray) -> Column:
 
 
 def column_names(config: ColumnConfig) -> tuple[str, ...]:
-    """Names of the columns of x that one column is encoded as.
+    """Return the names of the columns of x that one source column becomes.
 
     >>> column_names(ColumnConfig(name="chol", low=100, high=400, missing="indicator"))
     ('chol', 'chol missing')
@@ -233,7 +235,7 @@ def column_names(config: ColumnConfig) -> tuple[str, ...]:
 
 
 def encode(columns: Sequence[Column], rows: int) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Design matrix, intercept first, and the names of its columns.
+    """Return the design matrix, with the intercept first, and the names of its columns.
 
     The names depend only on the schema, so that all parties have the same.
     """
@@ -266,12 +268,14 @@ def encode(columns: Sequence[Column], rows: int) -> tuple[np.ndarray, tuple[str,
 
 
 def without_intercept(x: np.ndarray) -> np.ndarray:
-    """The design matrix of a model without an outcome: the columns alone."""
+    """Return the design matrix without its intercept, for a model without an outcome."""
     return np.ascontiguousarray(x[:, 1:])
 
 
 def as_kept(column: Column) -> np.ndarray:
-    """Values of a kept column: codes, or unscaled numbers with the centre for gaps."""
+    """Return the values of a kept column: codes, or unscaled numbers in which gaps are the
+    centre.
+    """
     if column.config.kind == "categorical":
         return np.where(column.missing, len(column.config.levels), column.values)
     affine = column.config.affine

@@ -21,7 +21,7 @@ from tacit.errors import ConfigError, DataError
 from tacit.support.argument_names import column_key
 
 MIN_RECORDS = 20
-"""Records above which a party column without repeated values is refused as a mistake."""
+"""With more records than this, a party column without repeated values is refused as a mistake."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class ReadRows:
     frame: pl.DataFrame | None = None
     """The whole table, with all its columns; None for synthetic rows."""
     places: np.ndarray | None = None
-    """Row of the table that each row was read from."""
+    """Index, in the table, of the row that each row was read from."""
     labels: np.ndarray | None = None
     """Party of each row of the table, including dropped ones; None if there are no parties."""
     true_values: dict[str, float] | None = None
@@ -49,7 +49,7 @@ class ReadRows:
 
 
 def read_rows(table: Table, data: DataConfig, partition: PartitionConfig, *, seed: int) -> ReadRows:
-    """Read the used columns, drop rows with missing values by policy, and find the sites."""
+    """Read the columns in use, drop rows with missing values as declared, and find the sites."""
     try:
         return _read_rows(table, data, partition, seed=seed)
     except DataError as error:
@@ -57,7 +57,9 @@ def read_rows(table: Table, data: DataConfig, partition: PartitionConfig, *, see
 
 
 def located(error: DataError, table: Table) -> DataError:
-    """The error with its row counted in the table of its party, if there are several tables."""
+    """Return the error with the row number in its party's own table, if there are several
+    tables.
+    """
     found = re.search(r"data row (\d+)", str(error))
     if found is None or len(table.parties) < 2:
         return error
@@ -120,7 +122,9 @@ def _remaining(
     data: DataConfig,
     seed: int,
 ) -> tuple[np.ndarray, list[str]]:
-    """Mark the rows to keep, with notes about dropped ones; rows in `nameless` have no party."""
+    """Return a mask of the rows to keep, and notes about the others; rows in `nameless` have no
+    party.
+    """
     gone, notes = nameless.copy(), []
     if nameless.any():
         notes.append(f"rows dropped because their party is missing: {nameless.sum()}")
@@ -145,7 +149,9 @@ def _remaining(
 
 
 def check_keep(schema: SourceSchema, data: DataConfig) -> None:
-    """Refuse to keep columns that the schema does not declare: their content is unknown."""
+    """Refuse `data.keep` columns that the schema does not declare, because their values are
+    unknown.
+    """
     for name in data.keep:
         if name == schema.outcome or schema.declared(name) is None:
             others = [c.name for c in schema.columns if c.name != schema.outcome]
@@ -182,7 +188,7 @@ def _persons(table: Table, name: str, there: np.ndarray) -> np.ndarray:
 
 
 def _labels(table: Table, label: str, columns: dict[str, Column]) -> np.ndarray:
-    """Name of the party of each row of the table; None if it is missing."""
+    """Return the party's name for each row of the table; None if it is missing."""
     column = columns.get(label)
     if label != PARTY and column is not None and column.config.kind == "categorical":
         order = np.array([*column.config.levels, None], dtype=object)
@@ -192,7 +198,7 @@ def _labels(table: Table, label: str, columns: dict[str, Column]) -> np.ndarray:
 
 
 def _names(series: pl.Series, declared: ColumnConfig | None) -> np.ndarray:
-    """Cells of the party column as text; None if they are missing."""
+    """Return the cells of the party column as text; None for missing cells."""
     text = as_text(series)
     if declared is not None and declared.missing_values:
         text = text.set(text.is_in(declared.missing_values), None)
@@ -200,7 +206,7 @@ def _names(series: pl.Series, declared: ColumnConfig | None) -> np.ndarray:
 
 
 def without_name(labels: np.ndarray) -> np.ndarray:
-    """Rows whose party is missing."""
+    """Return the rows whose party is missing."""
     return np.array([one is None for one in labels.tolist()], dtype=bool)
 
 
@@ -211,7 +217,9 @@ def _groups(
     labels: np.ndarray,
     there: np.ndarray,
 ) -> Rows:
-    """Rows of each natural party, in the declared order of levels, else alphabetically."""
+    """Return the rows of each natural party; parties are in the declared order of levels, else in
+    alphabetical order.
+    """
     read = labels[there]
     if label == PARTY:
         return by_label(read, table.parties)

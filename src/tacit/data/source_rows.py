@@ -18,7 +18,7 @@ from tacit.data.records import Records
 
 
 class SourceRows(Mapping[str, Records]):
-    """Rows of a source by party, converted when they are read."""
+    """The rows of a source by party; they are converted only when they are read."""
 
     def __init__(self, parts: Rows, take: Callable[[np.ndarray], Records]) -> None:
         """Keep the rows of each party, and the function that reads rows."""
@@ -35,7 +35,9 @@ class SourceRows(Mapping[str, Records]):
 
 
 def table_rows(frame: pl.DataFrame, parts: Rows) -> SourceRows:
-    """Rows of a table; text that contains numbers is read as numbers."""
+    """Return the rows of a table; columns of text in which every cell is a number become
+    numbers.
+    """
 
     @cache
     def columns() -> Records:
@@ -45,7 +47,9 @@ def table_rows(frame: pl.DataFrame, parts: Rows) -> SourceRows:
 
 
 def with_unused(rows: Rows, shared: np.ndarray) -> Rows:
-    """Rows of each party, with an equal share of those rows of `shared` that no party uses."""
+    """Return the rows of each party, plus an equal part of the rows in `shared` that no party
+    has.
+    """
     left = np.setdiff1d(shared, np.concatenate(list(rows.values())))
     return {
         name: np.sort(np.concatenate([part, left[place :: len(rows)]]))

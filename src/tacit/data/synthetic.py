@@ -30,7 +30,7 @@ POOLED_PARTY = "everyone"
 
 Bounds = tuple[float, float] | None
 Outcome = Callable[[Records, Bounds, np.random.Generator], np.ndarray]
-"""Function of prepared records, bounds of y and a random generator that returns y."""
+"""A function that draws y, given prepared records, the bounds of y and a random generator."""
 
 
 def synthetic_federation(
@@ -42,7 +42,7 @@ def synthetic_federation(
     outcome: Outcome,
     seed: int,
 ) -> Federation:
-    """Synthetic federation with `records` training and `test` held-out records.
+    """Generate a federation with `records` training and `test` held-out records.
 
     Categories are uniform over their declared levels, including a level for missing values if the
     schema has one. A number is normal and truncated to its bounds. Its mean and sd are its declared
@@ -110,7 +110,7 @@ def _drawn(config: ColumnConfig, size: int, rng: np.random.Generator) -> Column:
 
 
 def _law(config: ColumnConfig) -> tuple[float, float, float, float]:
-    """Centre, standard deviation and bounds of a number."""
+    """Return the centre, standard deviation, lower and upper bound of a numeric column."""
     low, high = declared_range(config)
     if config.low is None:
         low, high = -np.inf, np.inf
@@ -128,7 +128,7 @@ def _parties(
     records: int,
     rng: np.random.Generator,
 ) -> tuple[Column, Rows]:
-    """Column that names the parties, and their training rows in equal numbers."""
+    """Return the column that names the parties, and equally many training rows for each party."""
     config = schema.declared(label)
     if config is None or not config.levels:
         known = [c.name for c in schema.columns if c.levels and c.name != schema.outcome]
@@ -148,7 +148,7 @@ def _parties(
 
 
 def _own_persons(groups: Rows, size: int) -> np.ndarray:
-    """Person codes such that no person is at two parties."""
+    """Return person codes such that no person is at two parties."""
     persons, first = np.zeros(size, dtype=np.int64), 0
     for rows in groups.values():
         persons[rows] = first + np.arange(len(rows)) // RECORDS_PER_PERSON

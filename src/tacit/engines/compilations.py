@@ -23,16 +23,18 @@ class Compilations(NamedTuple):
     seconds: float
 
     def since(self, earlier: Compilations) -> Compilations:
-        """Difference from an earlier reading."""
+        """Return the difference from an earlier reading."""
         return Compilations(self.count - earlier.count, self.seconds - earlier.seconds)
 
     def plus(self, other: Compilations) -> Compilations:
-        """Sum of two readings."""
+        """Return the sum of two readings."""
         return Compilations(self.count + other.count, self.seconds + other.seconds)
 
 
 def compilations() -> Compilations:
-    """Compilations in this process since the first call of this function with JAX loaded."""
+    """Count the compilations in this process since the first call of this function with JAX
+    loaded.
+    """
     global _listening
     if "jax" not in sys.modules:
         return Compilations(0, 0.0)

@@ -53,7 +53,9 @@ class Outcome:
     report: dict[str, Any] = field(default_factory=dict)
     """Engine-specific facts about the run."""
     gradient_step: float | None = None
-    """Result of `tacit.results.gradient_step`, if more informative than the last round."""
+    """Result of `tacit.results.gradient_step`, if it says more about convergence than the last
+    round.
+    """
     clipped: Clipped | None = None
     """Result of `tacit.party.clipping.clipped_share`; None unless this was a simulation."""
     dispersion: Dispersion | None = None
@@ -68,7 +70,7 @@ class Outcome:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the run converged, and why."""
+        """Whether the run has converged, and the reason."""
         found = run_verdict(self.plan, self.state, self.log, self.gradient_step, self.dispersion)
         return found._replace(other_mode=self.other_mode)
 
@@ -84,9 +86,9 @@ def carry_out(
 ) -> Outcome:
     """Run a plan on an engine, from the checkpoint if it contains a state.
 
-    `start` is the initial state if there is no checkpoint; by default that of `first_factors`.
-    Without `charging`, the guarantee of a private run covers only this run: earlier runs on the
-    same records are not added up.
+    `start` is the initial state if there is no checkpoint; by default the one that `first_factors`
+    makes. Without `charging`, the guarantee of a private run covers only this run: earlier runs on
+    the same records are not added up.
     """
     with one_blas_thread():
         return _carried_out(plan, checkpoint, observe, charging, engine, start)
@@ -135,7 +137,7 @@ def _carried_out(
 
 
 def _measured_step(plan: Plan, state: ServerState) -> float | None:
-    """Size of a full step at the final q, for methods that do not make such steps.
+    """Measure the size of a full step at the final q, for methods that do not take full steps.
 
     It needs exact gradients of all records, so it is not computed in a private run.
     """
@@ -151,7 +153,9 @@ def _measured_step(plan: Plan, state: ServerState) -> float | None:
 
 
 def _measured_dispersion(plan: Plan, state: ServerState) -> Dispersion | None:
-    """Squared residuals at the final q; None in a private run, because they need exact records."""
+    """Measure squared residuals at the final q; None in a private run, because this reads exact
+    records.
+    """
     if plan.privacy is not None or DISPERSION in (state.memory or {}):
         return None
     posterior = posterior_of(plan, state.result, state.public)
@@ -164,7 +168,9 @@ def _measured_dispersion(plan: Plan, state: ServerState) -> Dispersion | None:
 
 
 def _other_mode(plan: Plan, state: ServerState) -> str | None:
-    """An image of the mean at which the density is nearly as large; never in a private run."""
+    """Describe a symmetric image of the mean with nearly the same density; None in a private
+    run.
+    """
     if plan.privacy is not None or plan.model.dimension > SOLVED_UP_TO:
         return None
     posterior = posterior_of(plan, state.result, state.public)
@@ -177,7 +183,7 @@ def _other_mode(plan: Plan, state: ServerState) -> str | None:
 
 
 def _measured_clipping(plan: Plan, state: ServerState, driver: Driver) -> Clipped | None:
-    """Share of clipped contributions at the end of a simulation.
+    """Measure the share of clipped contributions at the end of a simulation.
 
     It depends on exact records, so it is never measured with secret noise.
     """

@@ -10,7 +10,8 @@ MAX_PADDING_RATIO = 1.25
 
 
 def bucket_lengths(sizes: Sequence[int], most: int, *, cheap_rows: int = 0) -> list[int]:
-    """Ascending padded lengths, at most `most`: the fewest that add at most a quarter more rows.
+    """Choose at most `most` padded lengths, ascending: the fewest that add at most a quarter more
+    rows.
 
     Padding is ignored up to `cheap_rows` rows in total, because compiling another program costs
     more.
@@ -52,8 +53,8 @@ CALL_COST_ROWS = 512  # cost of a call, in rows
 
 
 def batch_size(parties: int, length: int) -> int:
-    """Number of parties of one padded length per call: a compromise between few calls and few empty
-    slots.
+    """Choose how many parties of one padded length to compute per call: a compromise between few
+    calls and few unused places in the last call.
 
     >>> batch_size(10, 4_000), batch_size(1_000, 40)
     (2, 334)

@@ -21,7 +21,7 @@ Mean = dict[str, Array]
 
 
 class Family(abc.ABC):
-    """One exponential family of one dimension."""
+    """An exponential family for θ of a fixed dimension."""
 
     kind: ClassVar[str]
     dimension: int
@@ -33,19 +33,21 @@ class Family(abc.ABC):
 
     @abc.abstractmethod
     def natural(self, **usual: Array) -> Natural:
-        """Natural parameters from the usual ones (mean and sd, shape and rate, …)."""
+        """Convert the usual parameters (mean and sd, shape and rate, …) to natural parameters."""
 
     @abc.abstractmethod
     def usual(self, natural: Natural) -> dict[str, Array]:
-        """The usual parameters."""
+        """Convert natural parameters to the usual ones."""
 
     @abc.abstractmethod
     def statistics(self, theta: Array) -> Mean:
-        """T(θ) for each θ along the last axis, in the structure of λ."""
+        """Compute the sufficient statistics T(θ) of each θ (last axis), as a dictionary of arrays
+        like λ.
+        """
 
     @abc.abstractmethod
     def mean(self, natural: Natural) -> Mean:
-        """Mean parameters E[T(θ)] = ∇A(λ), in the structure of λ."""
+        """Compute the mean parameters E[T(θ)] = ∇A(λ), as a dictionary of arrays like λ."""
 
     @abc.abstractmethod
     def from_mean(self, mean: Mean) -> Natural:
@@ -53,15 +55,15 @@ class Family(abc.ABC):
 
     @abc.abstractmethod
     def log_partition(self, natural: Natural) -> Array:
-        """A(λ)."""
+        """Compute the log-partition function A(λ)."""
 
     @abc.abstractmethod
     def expected_log_base(self, natural: Natural) -> Array:
-        """E[log h(θ)]; a constant for every family here."""
+        """E[log h(θ)] for the base measure h; a constant for every family of this library."""
 
     @abc.abstractmethod
     def sample(self, key: Array, natural: Natural, shape: tuple[int, ...] = ()) -> Array:
-        """Draws of θ, of shape `shape + (dimension,)`."""
+        """Draw θ; the result has shape `shape + (dimension,)`."""
 
     @abc.abstractmethod
     def is_proper(self, natural: Natural) -> bool:
@@ -69,14 +71,14 @@ class Family(abc.ABC):
 
     @abc.abstractmethod
     def location_scale(self, natural: Natural) -> tuple[Array, Array]:
-        """Mean and standard deviation of each coordinate of θ."""
+        """Compute mean and standard deviation of each coordinate of θ."""
 
     def zero(self) -> Natural:
-        """Natural parameters of the constant factor 1."""
+        """Return the natural parameters of the constant factor 1."""
         return {name: np.zeros(shape) for name, shape in self.shapes.items()}
 
     def kl(self, first: Natural, second: Natural) -> Array:
-        """KL(first ‖ second) = ⟨λ₁ − λ₂, E₁[T]⟩ − A(λ₁) + A(λ₂)."""
+        """Compute KL(first ‖ second) = ⟨λ₁ − λ₂, E₁[T]⟩ − A(λ₁) + A(λ₂)."""
         gap = sum(
             (namespace(mean).sum((first[name] - second[name]) * mean))
             for name, mean in self.mean(first).items()
@@ -84,7 +86,7 @@ class Family(abc.ABC):
         return gap - self.log_partition(first) + self.log_partition(second)
 
     def entropy(self, natural: Natural) -> Array:
-        """H = A(λ) − ⟨λ, E[T]⟩ − E[log h]."""
+        """Compute the entropy A(λ) − ⟨λ, E[T]⟩ − E[log h]."""
         inner = sum(
             namespace(mean).sum(natural[name] * mean) for name, mean in self.mean(natural).items()
         )

@@ -16,8 +16,8 @@ from tacit.expfam.base import Family, Mean, Natural
 class Categorical(Family):
     """One of `dimension` levels, as a vector of zeros and a single 1.
 
-    The usual parameter is the probability of each level; the factor 1 has equal ones. For an
-    unknown level, such as which of several hypotheses holds.
+    The usual parameter is the probability of each level; the factor 1 has equal probabilities. For
+    an unknown level, such as which of several hypotheses holds.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class Categorical(Family):
         return self.natural(probability=np.concatenate([first, rest], axis=-1))
 
     def log_partition(self, natural: Natural) -> Array:
-        """log(1 + Σₖ e^λₖ), without overflow."""
+        """Compute log(1 + Σₖ e^λₖ) without overflow."""
         logits = _logits(natural["linear"])
         xp = namespace(logits)
         most = xp.max(logits)
@@ -87,7 +87,7 @@ class Categorical(Family):
 
 
 def _logits(linear: Array) -> Array:
-    """λ with the 0 of the last level."""
+    """Append the last level's logit, which is fixed at 0, to λ."""
     xp = namespace(linear)
     return xp.concatenate([linear, xp.zeros_like(linear[..., :1])], axis=-1)
 

@@ -125,7 +125,7 @@ class Dirichlets(Dirichlet):
 
 
 def _concentration(mean_log: Array, *, steps: int = 200) -> Array:
-    """α with E[log θ] = mean_log: Newton's method on the (concave) likelihood of α.
+    """Find α such that E[log θ] = `mean_log`, by Newton's method on the (concave) likelihood of α.
 
     The Hessian is a diagonal plus a rank-one matrix, so that a step costs O(d).
     """

@@ -32,11 +32,11 @@ class Gaussian(Family):
 
     @abc.abstractmethod
     def covariance(self, natural: Natural) -> Array:
-        """Covariance matrix."""
+        """Return the covariance matrix of θ."""
 
     @abc.abstractmethod
     def free(self, natural: Natural) -> Free:
-        """Location and unconstrained scale."""
+        """Convert λ to free parameters: location and unconstrained scale."""
 
     @abc.abstractmethod
     def from_free(self, free: Free) -> Natural:
@@ -44,23 +44,25 @@ class Gaussian(Family):
 
     @abc.abstractmethod
     def free_entropy(self, free: Free) -> Array:
-        """Entropy up to a constant."""
+        """Compute the entropy of a q in free parameters, up to a constant."""
 
     @abc.abstractmethod
     def free_inner(self, free: Free, natural: Natural) -> Array:
-        """⟨λ, E_q[T]⟩ for a q in free parameters and any λ, proper or not."""
+        """Compute ⟨λ, E_q[T]⟩ for a q in free parameters and any λ, proper or not."""
 
     @abc.abstractmethod
     def free_draw(self, free: Free, noise: Array) -> Array:
-        """θ from standard normal noise of shape (…, d)."""
+        """Transform standard normal noise of shape (…, d) to draws of θ."""
 
     @abc.abstractmethod
     def free_project(self, free: Free, directions: Array) -> tuple[Array, Array]:
-        """Mean and variance of x·θ for each row x of `directions`."""
+        """Compute mean and variance of x·θ for each row x of `directions`."""
 
     @abc.abstractmethod
     def free_root(self, free: Free) -> Array:
-        """L of θ = location + L·noise: a matrix, or the diagonal of a diagonal one."""
+        """Return the factor L in θ = location + L·noise: a matrix, or its diagonal if it is
+        diagonal.
+        """
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.dimension})"
@@ -295,7 +297,8 @@ class FullGaussian(Gaussian):
 
 
 def _on_diagonal(matrix: Array) -> Array:
-    """Mask of the diagonal; extracting and reinserting a diagonal compiles to much more code.
+    """Mask of the diagonal. Used because extracting and reinserting a diagonal compiles to much
+    more code.
 
     It is made with `arange`, because the compiler unrolls constants.
     """
@@ -304,11 +307,11 @@ def _on_diagonal(matrix: Array) -> Array:
 
 
 def _inverse(matrix: Array) -> Array:
-    """Inverse of a symmetric positive-definite matrix, symmetric to the last bit."""
+    """Invert a symmetric positive-definite matrix; the result is symmetric to the last bit."""
     return _inverse_of_product(cholesky(0.5 * (matrix + matrix.T)))
 
 
 def _inverse_of_product(factor: Array) -> Array:
-    """(LLᵀ)⁻¹ for a lower-triangular L."""
+    """Compute (LLᵀ)⁻¹ for a lower-triangular L."""
     inverse = solve_lower(factor, _on_diagonal(factor).astype(factor.dtype))
     return inverse.T @ inverse

@@ -13,14 +13,15 @@ MAX_PRODUCT_DIMENSION = 2
 
 @functools.cache
 def hermite(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Gauss-Hermite nodes and weights for a standard normal."""
+    """Return Gauss-Hermite nodes and weights for a standard normal."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(count)
     return nodes, weights / weights.sum()
 
 
 @functools.cache
 def normal_points(dimension: int, count: int = 64) -> tuple[np.ndarray, np.ndarray]:
-    """(points (S, dimension), weights (S,)) of a rule for N(0, I), S about `count`.
+    """Return points (S, dimension) and weights (S,) of a quadrature rule for N(0, I), with S about
+    `count`.
 
     One dimension: Gauss-Hermite with a quarter of the points. Two: a product of such rules. More: a
     Sobol sequence, shifted by half a cell and mapped to normals, with both signs of each point,
@@ -49,13 +50,16 @@ def normal_points(dimension: int, count: int = 64) -> tuple[np.ndarray, np.ndarr
 
 RULE_POINTS = 64
 MANY_FRAMES = 4
-"""Number of frames above 64 dimensions, where second derivatives are estimated from gradients."""
+"""Number of orthogonal frames in more than 64 dimensions, where second derivatives are estimated
+from gradients.
+"""
 WEIGHING_DRAWS, DRAWS_PER_DIMENSION, MOST_WEIGHING_DRAWS = 1024, 16, 8192
 
 
 @functools.cache
 def normal_rule(dimension: int) -> tuple[np.ndarray, np.ndarray]:
-    """(points (S, dimension), weights (S,)) for averages of functions and derivatives over N(0, I).
+    """Return points (S, dimension) and weights (S,) for averages of a function and its derivatives
+    over N(0, I).
 
     One and two dimensions: Gauss-Hermite. More: rotated orthogonal frames with both signs, whose
     lengths are quantiles of the chi distribution, rescaled to second moment I. Polynomials of
@@ -93,7 +97,9 @@ def weighing_draws(dimension: int) -> np.ndarray:
 
 
 def standardised(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both signs of each point, rescaled to second moment I if possible, and equal weights."""
+    """Return both signs of each point, rescaled to second moment I if possible, and equal
+    weights.
+    """
     points = np.concatenate([points, -points])
     if len(points) < 2 * points.shape[1]:
         return points, np.full(len(points), 1.0 / len(points))
@@ -102,6 +108,6 @@ def standardised(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _frames(dimension: int, count: int) -> list[np.ndarray]:
-    """Orthogonal matrices from a fixed seed, one direction per row."""
+    """Return orthogonal matrices from a fixed seed, one direction per row."""
     rng = np.random.default_rng([dimension, 0x5EED])
     return [np.linalg.qr(rng.standard_normal((dimension, dimension)))[0].T for _ in range(count)]

@@ -23,16 +23,18 @@ from tacit.results.summary import LedgerFacts
 
 NO_LEDGER = "none"
 PREFIX = "fit-"
-"""Start of the ids of fits in a ledger."""
+"""Prefix of the ids of fits in a ledger."""
 
 
 class RunningTotalWarning(UserWarning):
-    """Earlier private fits were charged to the same records, which have no budget."""
+    """Warning: earlier private fits were charged to the same records, and no budget limits the
+    total.
+    """
 
 
 @dataclass(frozen=True)
 class ChargedFit:
-    """The open ledger of a fit, and the spending on its records including this fit."""
+    """The open ledger of a fit, and the spending on the fit's records, this fit included."""
 
     charging: Charging
     facts: LedgerFacts
@@ -45,7 +47,8 @@ def fit_ledger(
     asked: str | Path | None,
     datasets: Datasets | None = None,
 ) -> Iterator[ChargedFit | None]:
-    """Context with the ledger of a private fit; None if nothing is charged.
+    """Context that opens the ledger of a private fit and yields it; yields None if nothing is
+    charged.
 
     Refuses a fit that would exceed the budget of a party's records. `datasets` identifies records
     that are neither a federation nor plain arrays.
@@ -80,7 +83,7 @@ def fit_ledger(
 
 
 def _path(plan: Plan, asked: str | Path | None) -> Path | None:
-    """Ledger file to charge, or None."""
+    """Return the ledger file to charge, or None."""
     if isinstance(asked, str) and asked == NO_LEDGER:
         return None
     if plan.privacy is None:
@@ -107,7 +110,9 @@ def _path(plan: Plan, asked: str | Path | None) -> Path | None:
 
 
 def _totals(charging: Charging, path: Path) -> LedgerFacts:
-    """ε on the same records before and after the fit, for the party with the largest total."""
+    """Return ε spent on the same records before and after the fit, for the party with the largest
+    total.
+    """
     try:
         before, total = charging.prices(before=True), charging.prices()
     except PrivacyBudgetError:  # earlier charges have another unit or adjacency
@@ -124,7 +129,7 @@ def _totals(charging: Charging, path: Path) -> LedgerFacts:
 
 
 def known_total(run: str | None, delta: float) -> LedgerFacts | None:
-    """Total ε in the user's ledger for the records of a fit, if the fit was charged to that ledger.
+    """Look up the total ε for the records of a fit in the user's ledger, if it was charged there.
 
     A saved fit has no total, because the total depends on other fits in the ledger.
     """

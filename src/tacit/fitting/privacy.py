@@ -28,8 +28,8 @@ class FitPrivacy:
     private: bool
     """True if differential privacy holds; False in a simulation with a known noise seed."""
     total_epsilon: float | None = field(default=None, compare=False)
-    """ε of all fits on the same records in the ledger, including this one, at this fit's δ, for the
-    party with the largest total. None if no ledger was charged.
+    """Total ε, at this fit's δ, of all fits in the ledger on the same records, this fit included;
+    for the party with the largest total. None if no ledger was charged.
     """
     ledger: str | None = field(default=None, compare=False)
     """The ledger that was charged."""
@@ -95,7 +95,7 @@ class FitPrivacy:
 
     @classmethod
     def of(cls, facts: PrivacyFacts, plan: Plan | None) -> FitPrivacy:
-        """From a result and, if the fit was made in this process, its plan."""
+        """Make the statement from a result and, if the fit was made in this process, its plan."""
         guarantee = None
         if facts.guarantee is not None:
             plain = msgspec.to_builtins(facts.guarantee)

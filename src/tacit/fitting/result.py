@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 MOST_NOTES = 6
 """Number of notes about the preparation of records that `print` shows."""
 MOST_ROWS = 60
-"""Rows of a table in a notebook."""
+"""Largest number of rows of a table in a notebook."""
 SPLITS = {"training": "Training", "held_out": "Held-out"}
 
 
@@ -218,7 +218,8 @@ class Fit:
         scale: Literal["original", "scaled"] = "original",
         per: Per | None = None,
     ) -> pl.DataFrame:
-        """Coefficients with intervals and the learned share of each; `print(fit)` shows more.
+        """Return a table of coefficients with intervals and the learned share of each; `print(fit)`
+        shows more.
 
         A NumPyro model's sites are on their natural scale.
 
@@ -269,7 +270,9 @@ class Fit:
 
     @property
     def _short_prior(self) -> str | None:
-        """Short description of the prior; None for models that describe their prior themselves."""
+        """Describe the prior in a few words; None for models that describe their prior
+        themselves.
+        """
         prior = self._result.model.prior
         return None if prior is None else prior.split(":")[0]
 
@@ -444,7 +447,7 @@ class Fit:
         return arviz_of(self.posterior, draws, seed=seed, records=records, units=units)
 
     def _records(self, data: Any) -> Records | None:
-        """Records with outcomes, as the model reads them."""
+        """Convert records with outcomes to the arrays that the model reads."""
         if isinstance(data, Federation):
             return pooled(data.parties)
         if data is None or isinstance(data, dict):

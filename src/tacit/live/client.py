@@ -36,11 +36,11 @@ class Session:
         return self._session.run
 
     def wait_for_posterior(self) -> Turn | None:
-        """The next request for an update, or None at the end of training."""
+        """Wait for the next request for an update and return it; None at the end of training."""
         return self._runner.run(self._session.wait_for_posterior())
 
     def send_update(self, turn: Turn, posterior: Natural, loss: float | None = None) -> None:
-        """Answer a turn with the local posterior qₘ; damping is applied here.
+        """Answer the request `turn` with the local posterior qₘ; this method applies the damping.
 
         Parameters
         ----------
@@ -213,7 +213,8 @@ def serve(
 
 
 def _blocking(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Run to the end; in a separate thread if an event loop already runs, as in a notebook.
+    """Run a coroutine to its end; in a separate thread if an event loop already runs, as in a
+    notebook.
 
     In that case an interrupt cancels the work, and is raised once the work has ended.
     """

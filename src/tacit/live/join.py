@@ -69,7 +69,9 @@ from tacit.run.ledger import refuse_simulated, set_own_budgets
 from tacit.support.public_files import POSTERIOR, RESULT
 
 SUMS = "secure-sums"
-"""File with a party's keys and shares; an approval does not remove it (`KeptParty`)."""
+"""Name of the file with a party's keys and shares, which a new approval does not remove
+(`KeptParty`).
+"""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,9 @@ class ReadyParty:
 
     @property
     def signing_key(self) -> Any:
-        """The certificate's key for secure sums; refused if its fingerprint was not agreed."""
+        """The certificate's key, for secure sums; raises an error if its fingerprint was not
+        agreed.
+        """
         keys = self.setup.agreed.federation.keys
         return signing_key(read_key(self.credentials.key), keys[self.name], self.name)
 
@@ -100,7 +104,7 @@ class ReadyParty:
 
     @property
     def promise(self) -> Promise | None:
-        """Guarantee to report to the server."""
+        """The guarantee that the party reports to the server."""
         settled = self.plan.settled.get(self.name)
         if settled is None:
             return None
@@ -115,7 +119,9 @@ class ReadyParty:
 
     @property
     def first_approved(self) -> str:
-        """Digest of the version that was approved first for this run; names it in the ledger."""
+        """Digest of the version that was approved first for this run; it names the run in the
+        ledger.
+        """
         versions, digest = approved_versions(self.setup.state), self.setup.agreed.digest
         return versions[0] if digest in versions else digest
 
@@ -145,7 +151,7 @@ class FinishedRun(NamedTuple):
 
 
 def prepare_party(setup: PartySetup) -> ReadyParty:
-    """Read and check the certificate and the records; writes and sends nothing."""
+    """Read and check the certificate and the records; write and send nothing."""
     credentials = setup.own.join.credentials(setup.base)
     credentials.check()
     name = name_of(credentials.certificate)
@@ -162,7 +168,7 @@ def prepare_party(setup: PartySetup) -> ReadyParty:
 
 
 def check_budget(ready: ReadyParty) -> Any:
-    """Compare the whole run with the party's budget; charges nothing."""
+    """Compare the cost of the whole run with the party's budget; charge nothing."""
     assert ready.plan.privacy is not None
     path = ready.ledger_path
     if ready.plan.privacy.insecure_noise_seed is not None:
@@ -181,7 +187,8 @@ def check_budget(ready: ReadyParty) -> Any:
 
 
 def _short_of_budget(ready: ReadyParty) -> str | None:
-    """Refuse a run that exceeds the budget and has not started; once started, return the reason.
+    """Refuse a run that exceeds the budget; if the run has already started, return the reason
+    instead.
 
     A party that has started answers as long as its budget allows, and then waits for the result.
     """
@@ -202,17 +209,17 @@ def _short_of_budget(ready: ReadyParty) -> str | None:
 
 
 def joined_run(ready: ReadyParty) -> str | None:
-    """Id of the run that this party has joined, or None."""
+    """Return the id of the run that this party has joined, or None."""
     return PartyStore(ready.setup.state / "party", ready.setup.agreed.digest).run
 
 
 def _dataset(ready: ReadyParty, ledger: Ledger) -> DatasetId:
-    """Id of the party's records in its ledger."""
+    """Return the id of the party's records in its ledger."""
     return identify_parties(ledger, ready.loaded, [ready.name])[ready.name]
 
 
 def spent_by(ready: ReadyParty) -> Spent | None:
-    """Spending on a party's records; None without privacy or ledger."""
+    """Return the spending on a party's records; None without privacy or ledger."""
     if ready.plan.privacy is None or not ready.ledger_path.exists():
         return None
     with Ledger(ready.ledger_path) as ledger:
@@ -220,7 +227,7 @@ def spent_by(ready: ReadyParty) -> Spent | None:
 
 
 def required_budget(ready: ReadyParty) -> float:
-    """Smallest budget ε, at the run's δ, that allows one more complete run; rounded up.
+    """Compute the smallest ε of a budget, at the run's δ, that allows one complete run; rounded up.
 
     It covers earlier spending on these records and this run. Crashes cost nothing extra.
     """
@@ -254,8 +261,8 @@ def rounded_up(value: float, digits: int = 4) -> float:
 def approve(setup: PartySetup) -> Path:
     """Record the operator's approval of the agreed file.
 
-    A higher version of the file that a run here follows is approved for that run, which may be
-    going on; anything else is approved for a new run.
+    If a run here follows this file and the version is higher, the approval is for that run, even
+    while it goes on; otherwise it is for a new run.
     """
     make_private(setup.state)
     if added_parties(setup) is not None:
@@ -271,7 +278,9 @@ def approve(setup: PartySetup) -> Path:
 
 
 def added_parties(setup: PartySetup) -> list[str] | None:
-    """Parties that the agreed file adds to the current run; None if the file is for a new run."""
+    """Return the parties that the agreed file adds to the current run; None if it is for a new
+    run.
+    """
     old = unfinished_version(setup)
     if old is None or old.agreed.federation.version == setup.agreed.federation.version:
         return None
@@ -287,7 +296,7 @@ async def join(
     watch: Watch | None = None,
     prepared: Callable[[ReadyParty], None] | None = None,
 ) -> PartyEnd:
-    """Take part until the end; returns the result, which is also written to the state directory.
+    """Take part until the end and return the result, which is also written to the state directory.
 
     `prepared` is called after all checks, before the first connection.
     """
@@ -323,9 +332,9 @@ async def join(
 
 
 def _records_used(ready: ReadyParty) -> SeenRecords | None:
-    """Hashes of this party's records, for a later run that continues this one; or None.
+    """Return hashes of this party's records, for a later run that continues this one; or None.
 
-    Refuses records that the continued run has used.
+    Records that the earlier run, which this one continues, has used are refused.
     """
     agreed, ledger = ready.setup.agreed, None
     continues = None
@@ -354,7 +363,7 @@ async def _take_part(ready: ReadyParty, journal: Journal) -> PartyEnd:
 
 
 def _adopted(ready: ReadyParty, digest: str) -> ReadyParty:
-    """The party with an approved version of the agreed file that is in force from now on."""
+    """Return the party with an approved newer version of the agreed file, in force from now on."""
     setup = version_of(ready.setup, digest)
     following = prepare_party(setup)
     check_same_terms(ready.plan, following.plan)
@@ -363,7 +372,7 @@ def _adopted(ready: ReadyParty, digest: str) -> ReadyParty:
 
 
 def finished_run(setup: PartySetup) -> FinishedRun | None:
-    """The run whose complete result is in the state directory, or None; reads only.
+    """Return the run whose complete result is in the state directory, or None; writes nothing.
 
     No server is needed. A result that was stored but not yet written to files does not count:
     `join` writes it, without a connection.
@@ -385,12 +394,14 @@ def finished_run(setup: PartySetup) -> FinishedRun | None:
 
 
 def _result_shapes(plan: Plan) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the arrays needed to interpret the final posterior."""
+    """Return the names and shapes of the arrays that are needed to interpret the final
+    posterior.
+    """
     return plan.method.result_shapes(plan.model, plan.family)
 
 
 def _largest_public(plan: Plan) -> int:
-    """Largest number of values that a request, or the result, publishes."""
+    """Return the largest number of values that a request, or the result, publishes."""
     stages = plan.method.stage_table(plan.schedule.rounds)
     shapes = [plan.method.public_shapes(plan.model, plan.family, stage) for stage in stages]
     each = (sum(math.prod(s) for s in one.values()) for one in (*shapes, _result_shapes(plan)))
@@ -431,7 +442,7 @@ def _live_party(ready: ReadyParty, journal: Journal, ledger: Ledger | None) -> L
 
 
 def _kept_sums(ready: ReadyParty, charging: Callable[[str], Charging]) -> KeptParty | None:
-    """The party's side of secure sums, if the run has them."""
+    """Return the party's side of secure sums, or None if the run has none."""
     setup, plan = ready.setup, ready.plan
     if plan.thresholds is None:
         return None
@@ -475,12 +486,14 @@ def _charging(ready: ReadyParty, ledger: Ledger, run: str) -> Charging:
 
 
 def run_in_ledger(digest: str, run: str) -> str:
-    """Ledger name of a run: the server's id bound to the digest that was approved first."""
+    """Return the name of a run in the ledger, from the server's id and the digest that was approved
+    first.
+    """
     return f"{run}@{digest[:16]}"
 
 
 def answers_charged(ledger: Ledger, run: str) -> int:
-    """Number of charged requests of a run."""
+    """Count the charged requests of a run."""
     return len({charge.request for charge in ledger.charges(run)})
 
 
@@ -501,7 +514,7 @@ def _balance(ready: ReadyParty, party: LiveParty, ledger: Ledger | None) -> Ledg
 def _result(
     ready: ReadyParty, posterior: Posterior, party: LiveParty, ledger: Ledger | None
 ) -> PartyEnd:
-    """The posterior, and metrics on this party's own held-out records; nothing is sent.
+    """Return the posterior, and metrics on this party's own held-out records; nothing is sent.
 
     Metrics, bytes, the number of answers and the balance of the ledger are in the private part of
     the state directory.

@@ -47,7 +47,7 @@ from tacit.support.tracing import span
 FIRST_WAIT_S, MAX_WAIT_S = 0.2, 30.0
 BACK_SOON_S = 600.0
 APPROVAL_S, VERSION_WAIT_S = 1.0, 2.0
-"""Seconds between searches for new approvals, and between attempts to use a new version."""
+"""Seconds between two checks for new approvals, and between two attempts to use a new version."""
 MAX_ABSENCE_S = 86_400.0
 """A party tries again after a day, even if the server announced a longer absence."""
 BUDGET_REACHED = "this party's privacy budget allows no further reply; it waits for the result"
@@ -67,7 +67,7 @@ class LiveParty:
     store: PartyStore
     journal: Journal
     charging: Callable[[str], Charging] | None = None
-    """Charges a run by its id; None for a run without privacy."""
+    """Returns the object that charges the run with a given id; None for a run without privacy."""
     approved: Callable[[], list[str]] = list
     """Digests of the versions of the agreed file that are approved now, the newest last."""
     sums: KeptParty | None = None
@@ -80,7 +80,7 @@ class LiveParty:
     """The reply that is being computed."""
 
     async def take_part(self) -> Natural:
-        """Take part until the end, reconnecting as needed; returns the final posterior."""
+        """Take part until the end, reconnecting as needed, and return the final posterior."""
         context = client_context(self.credentials)
         heard_at, wait_s = time.monotonic(), FIRST_WAIT_S
         waits_for = ""
@@ -125,7 +125,7 @@ class LiveParty:
                 heard_at = time.monotonic()
             if time.monotonic() - heard_at > self.settings.retry_for_s:
                 raise PeerError(
-                    f"no server of {', '.join(self.settings.servers)} has replied for "
+                    f"none of the servers {', '.join(self.settings.servers)} has replied for "
                     f"{self.settings.retry_for_s:g} s; see log.jsonl, then join again"
                 )
             await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
@@ -187,12 +187,12 @@ class LiveParty:
             await asyncio.sleep(wait_s)
 
     def _later_versions(self) -> list[str]:
-        """Approved versions after the one that this party follows."""
+        """Return the approved versions that are newer than the one that this party follows."""
         versions, now = self.approved(), self.introduction.configuration
         return versions[versions.index(now) + 1 :] if now in versions else []
 
     def _check_final(self, error: PeerError) -> None:
-        """Raise errors that a later attempt cannot resolve."""
+        """Raise an error if another attempt could not succeed either."""
         self._unknown_there = isinstance(error, RejectedError) and error.code == "join"
         closed = isinstance(error, ClosedError) and error.return_in_s is None
         rejected = isinstance(error, RejectedError) and not self._unknown_there
@@ -295,7 +295,7 @@ class LiveParty:
         )
 
     def _spent(self, run: str) -> dict[str, Any]:
-        """ε spent on these records in all runs, and the budget."""
+        """Return ε spent on these records in all runs, and the budget."""
         if self.charging is None:
             return {}
         charging = self.charging(run)
@@ -311,8 +311,8 @@ class LiveParty:
         }
 
     def _reply(self, session: AsyncSession, turn: Turn) -> Reply | MaskedUpdate:
-        """The stored reply, or a new one that is charged, computed and stored; masked in a
-        secure sum.
+        """Return the stored reply, or charge, compute and store a new one; in a secure sum it is
+        masked.
         """
         request = Request(
             id=turn.request,
@@ -344,7 +344,7 @@ class LiveParty:
         return self.sums.masked(request, reply.released, shapes)
 
     def _check_request(self, charging: Charging | None, request: Request) -> None:
-        """Refuse a request that the agreed method does not have, before anything is charged."""
+        """Refuse a request that the agreed method would not make, before anything is charged."""
         method = self.computer.agreement.method
         stage = method.stage_at(request.visit)
         if charging is None:  # without a charge the server may choose among the method's stages
@@ -361,12 +361,20 @@ class LiveParty:
             charging.require_planned_visit(request)
 
     def _require_sense(self, request: Request, stage: Stage) -> None:
-        """Refuse invalid contents before anything is charged."""
+        """Refuse a request with missing, surplus or implausible arrays, before anything is
+        charged.
+        """
         agreement = self.computer.agreement
         if stage.needs_q != (request.q is not None):
-            raise PeerError(f"stage {stage.name!r} with the wrong contents; nothing was charged")
+            problem = "lacks" if stage.needs_q else "must not have"
+            raise PeerError(
+                f"the request for stage {stage.name!r} {problem} q; nothing was charged"
+            )
         if stage.needs_factor != (request.factor is not None):
-            raise PeerError(f"stage {stage.name!r} with the wrong contents; nothing was charged")
+            problem = "lacks" if stage.needs_factor else "must not have"
+            raise PeerError(
+                f"the request for stage {stage.name!r} {problem} a factor; nothing was charged"
+            )
         for arrays in (request.q or {}, request.factor or {}, request.public):
             if not all(
                 np.max(np.abs(value), initial=0.0) <= MAX_NATURAL_PARAMETER
@@ -410,7 +418,7 @@ def _waits_for_version(error: PeerError) -> bool:
 
 
 class _SpentError(Exception):
-    """The budget is reached; the party only waits for the result."""
+    """The budget is used up: from now on the party only waits for the result."""
 
 
 class _UnfitError(PeerError):

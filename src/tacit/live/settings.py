@@ -22,7 +22,7 @@ UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 DURATION = r"\d+(\.\d+)?(s|min|h|d)"
 RecordCount = Literal["exact", "rounded", "withheld"]
 MIN_REPORTED_RECORDS = 100
-"""With rounding, smaller numbers of records are reported as "fewer than" this."""
+"""If numbers of records are rounded, a smaller number is reported as "fewer than" this one."""
 
 
 class Start(Table, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ class _Own(Table, frozen=True, kw_only=True):
     """State directory of the earlier run, if the federation continues one."""
 
     def credentials(self, base: Path) -> Credentials:
-        """The files, resolved relative to the configuration file."""
+        """The certificate files, with paths resolved relative to the configuration file."""
         revoked = None if self.revoked is None else base / self.revoked
         return Credentials(base / self.certificate, base / self.key, base / self.authority, revoked)
 
@@ -164,7 +164,7 @@ class Join(_Own, frozen=True, kw_only=True):
 
 
 def in_seconds(duration: str) -> float:
-    """A duration in seconds.
+    """Convert a text such as "10min" to seconds.
 
     >>> in_seconds("1h"), in_seconds("0.5s"), in_seconds("10min")
     (3600.0, 0.5, 600.0)
@@ -174,7 +174,7 @@ def in_seconds(duration: str) -> float:
 
 
 def duration_faults(table: Table, *keys: str) -> Iterator[str]:
-    """Errors in durations."""
+    """Yield the errors in durations."""
     for key in keys:
         value = getattr(table, key)
         if not re.fullmatch(DURATION, value) or not in_seconds(value) > 0:
@@ -185,7 +185,7 @@ def duration_faults(table: Table, *keys: str) -> Iterator[str]:
 
 
 def address_faults(text: str, key: str) -> Iterator[TacitError]:
-    """Errors in an address."""
+    """Yield the errors in an address."""
     try:
         parse_address(text, key)
     except TacitError as error:
@@ -193,7 +193,7 @@ def address_faults(text: str, key: str) -> Iterator[TacitError]:
 
 
 def parse_address(text: str, key: str) -> tuple[str, int]:
-    """Host and port.
+    """Split an address into host and port.
 
     >>> parse_address("hospital.example:7443", "join.servers"), parse_address("[::1]:80", "x")
     (('hospital.example', 7443), ('::1', 80))
@@ -205,10 +205,10 @@ def parse_address(text: str, key: str) -> tuple[str, int]:
 
 
 def reported_count(count: int, how: RecordCount) -> int:
-    """Number of records to report: exact, rounded to two digits, or 0 if withheld.
+    """Return the number of records to report: exact, rounded to two digits, or 0 if withheld.
 
-    With rounding, every number below 100 is reported as 99, meaning "fewer than 100": rounding to
-    two digits would not change the number.
+    With rounding, every number below 100 is reported as 99, meaning "fewer than 100", because
+    rounding to two digits would leave such a number exact.
 
     >>> [reported_count(1234, how) for how in ("rounded", "exact", "withheld")]
     [1200, 1234, 0]
@@ -226,7 +226,7 @@ def reported_count(count: int, how: RecordCount) -> int:
 
 
 def rounding_step(count: int) -> int:
-    """Rounding unit of a count of this size.
+    """Return the multiple to which a count of this size is rounded.
 
     >>> [rounding_step(count) for count in (99, 100, 1200, 10000)]
     [1, 10, 100, 1000]

@@ -65,7 +65,7 @@ def update(
 
 
 def continued_federation(server: Path) -> dict[str, Any]:
-    """The agreed file of a run that updates a finished live run, as a dictionary.
+    """Make the agreed file of a run that updates a finished live run, as a dictionary.
 
     Parameters
     ----------
@@ -85,7 +85,9 @@ def updated_study(
     data: str | Path | Sequence[str | Path] | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The study file of an update as a dictionary: the earlier run's file with other records."""
+    """Make the study file of an update, as a dictionary: the earlier run's file with the new
+    records.
+    """
     path = public_of(run) / CONFIG
     if not path.is_file():
         raise DataError(

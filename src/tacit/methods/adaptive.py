@@ -33,19 +33,23 @@ from tacit.privacy.bounded import Tally
 from tacit.server.combine import Combine, RoundSum, Run, Shared
 
 SCALE = "log_scale"
-"""The public logarithm of S."""
+"""Name of the public array log S, where S scales contributions before they are clipped."""
 WITHIN = "within_clip"
-"""The released sum over the units: ½ if within the clip, else −½ (0 if not signed)."""
+"""Name of the released sum over units of ½ if a unit is within the clip, else −½ (0 if not
+signed).
+"""
 WEIGHT = 0.5
-"""w: weight of the count relative to the clip. At ½ the sum's noise grows by 3 %."""
+"""Weight w of the count relative to the clip; w = ½ increases the noise of the sum by 3 %."""
 RATE = 0.5
 MAX_LOG_SCALE = 30.0
 SHARE, SHARE_SD = "share_within", "share_within_sd"
-"""Names, in the server's memory, of the last share of units within the clip and its noise sd."""
+"""Names, in the server's memory, of the last share of units within the clip and the sd of its
+noise.
+"""
 
 
 def tally_clip(clip: float) -> float:
-    """Norm bound of a contribution with its count.
+    """Norm bound of a contribution with clip `clip` together with its count.
 
     >>> round(tally_clip(1.0), 4)
     1.0308
@@ -54,22 +58,26 @@ def tally_clip(clip: float) -> float:
 
 
 def tally_weight(bound: Array) -> Array:
-    """ω, from the clip of an event."""
+    """Weight ω of the count in a contribution whose event has the clip `bound`."""
     return WEIGHT * inner_clip(bound)
 
 
 def inner_clip(bound: Array) -> Array:
-    """C, from the clip of an event: the inverse of `tally_clip`."""
+    """Clip C of the contribution without its count, from an event's clip: the inverse of
+    `tally_clip`.
+    """
     return bound / tally_clip(1.0) * (1.0 - 1e-12)
 
 
 def tally_of(bound: Array, *, signed: bool = True) -> Tally:
-    """The tally for contributions of an event with the clip `bound`."""
+    """Make the tally that counts the contributions within the clip, for an event with clip
+    `bound`.
+    """
     return Tally(tally_weight(bound), bound, signed)
 
 
 def clip_scale(public: Arrays) -> Array:
-    """S, limited because float32 squares of a server's extreme values could overflow."""
+    """The scale S, limited to a range in which its square does not overflow in float32."""
     xp = namespace(public[SCALE])
     return xp.exp(xp.clip(public[SCALE], -MAX_LOG_SCALE, MAX_LOG_SCALE))
 
@@ -92,7 +100,9 @@ class Counting(Protocol):
 
 
 def count_weight(method: Counting, rounds: int, steps: int = 1) -> Callable[[int], float]:
-    """ω times the share of the units in a batch, by round, for the mean of `steps` releases."""
+    """Return a function of the round: ω times the share of units in a batch, for the mean of
+    `steps` releases.
+    """
 
     def weight(number: int) -> float:
         clip = method.clip * method.clip_end ** ((number - 1) / max(1, rounds - 1))
@@ -107,11 +117,11 @@ class Counted(NamedTuple):
     units: float
     """Public number of units of all parties."""
     weight: Callable[[int], float]
-    """ω times the share of the units in a batch, by round."""
+    """Function of the round that returns ω times the share of units in a batch."""
     signed: bool = True
 
     def share(self, run: Run, answers: RoundSum) -> tuple[float, float]:
-        """The share of units within the clip in a round, and the sd of its noise."""
+        """Return the share of units within the clip in a round, and the sd of its noise."""
         asked = self.units * answers.contributors / run.parties
         total = float(answers.total[WITHIN]) / run.damping_at(answers.number)
         noise = run.noise_sd(answers.number) * math.sqrt(answers.contributors / run.asked)
@@ -120,7 +130,7 @@ class Counted(NamedTuple):
 
 
 def adapted(make: Callable[[Run], Combine], run: Run, target: float, counted: Counted) -> Combine:
-    """Server half that also updates the scale S, and passes the scaled noise to `make`."""
+    """Wrap a server half so that it also updates the scale S; `make` gets the noise scaled by S."""
 
     def step(shared: Shared, answers: RoundSum) -> Shared:
         share, sd = counted.share(run, answers)
@@ -136,7 +146,7 @@ def adapted(make: Callable[[Run], Combine], run: Run, target: float, counted: Co
 
 
 def noted(combine: Combine, run: Run, counted: Counted) -> Combine:
-    """Server half that also remembers the last share of units within the clip."""
+    """Wrap a server half so that it also remembers the last share of units within the clip."""
 
     def step(shared: Shared, answers: RoundSum) -> Shared:
         share, sd = counted.share(run, answers)

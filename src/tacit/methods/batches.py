@@ -27,7 +27,9 @@ from tacit.support.compiler import jax, jnp
 
 SamplingName = Literal["poisson", "without-replacement"]
 ANY_UNITS = 0
-"""Represents any number of units, for the events that calibrate the noise of all parties."""
+"""Stands for "any number of units" in the events that calibrate the noise for all parties at
+once.
+"""
 _FINE = 2**30
 Clipped = Callable[[Records, Array], Bounded]
 
@@ -38,13 +40,14 @@ def _compiled(function: Callable[..., Array], *static: str) -> Callable[..., Arr
 
 
 def rate_of(batch: int, total: int) -> float:
-    """Sampling rate batch/total, rounded such that ⌊rate·total⌋ is the batch."""
+    """Return the sampling rate batch/total, rounded such that ⌊rate·total⌋ is the batch size."""
     rate = min(1.0, batch / total)
     return rate if math.floor(rate * total) >= min(batch, total) else math.nextafter(rate, 1.0)
 
 
 def shuffled_rows(task: Task, rate: float, *, traced: bool = True) -> tuple[Array, Array, Array]:
-    """Rows, a mask of the visit's batch, and the batch's share of the records.
+    """Return the rows of this visit's batch, a mask of the valid ones, and their share of all
+    records.
 
     Every pass shuffles the records and splits them into batches with share `rate`, the last one
     smaller: every record is in one batch per pass.
@@ -88,7 +91,7 @@ class Batches:
             )
 
     def accounted(self, units: int) -> Sampling | None:
-        """Sampling of a batch of `units` units, as part of an event.
+        """Return how a batch is sampled from `units` units, as part of an event for the accountant.
 
         A batch without replacement has ⌊rate·units⌋ units, so its share of the units depends on the
         party and is at most `rate`. For `ANY_UNITS` it is the next fraction above `rate`: noise
@@ -103,13 +106,13 @@ class Batches:
         return WithoutReplacement(batch=self.size(units), total=units)
 
     def size(self, units: int) -> int:
-        """Size of a batch without replacement."""
+        """Return the size of a batch that is drawn without replacement."""
         return max(1, math.floor(self.rate * units))
 
     def summed(
         self, key: Array, task: Task, clipped: Clipped, *, traced: bool = True
     ) -> tuple[Bounded, Drawn]:
-        """Clipped sum over a batch, and how the batch was sampled.
+        """Compute the clipped sum over a batch; also return how the batch was sampled.
 
         Without `traced` the units are chosen in NumPy, for models written in NumPy.
         """
@@ -134,7 +137,9 @@ class Batches:
     def _picked(
         self, key: Array, present: np.ndarray, rows: Callable[[Array, Array], Bounded]
     ) -> tuple[Bounded, Drawn]:
-        """`summed` in NumPy; a batch is padded to a length that is nearly always sufficient."""
+        """Compute `summed` in NumPy; a batch is padded to a length that is nearly always
+        sufficient.
+        """
         units = int(np.count_nonzero(present))
         if self.sampling == "poisson":
             chosen = np.flatnonzero(_compiled(poisson_mask)(key, present, self.rate))

@@ -108,7 +108,9 @@ class GradientVI(LocalMethod):
         return family.from_free({name: v.astype(jnp.float64) for name, v in free.items()})
 
     def _batch(self, key: Array, task: Task) -> tuple[Records, Array]:
-        """Records for one step with weights that make the sum unbiased for the whole party."""
+        """Draw the records of one step, with weights that make their sum unbiased for the whole
+        party.
+        """
         size, padded = self.batch_size, task.weights.shape[0]
         if size is None or size >= padded:
             return task.records, task.weights
@@ -130,7 +132,7 @@ class GradientVI(LocalMethod):
         records: Records,
         weights: Array,
     ) -> Array:
-        """E_q[Σ w log p(record | θ)]."""
+        """Compute E_q[Σ w log p(record | θ)], with `weights` w."""
         if isinstance(model, GaussianExpectations):
             return jnp.sum(weights * model.expected_fit(family, free, records))
         noise = jax.random.normal(key, (self.draws, family.dimension), dtype=self.dtype)

@@ -66,7 +66,7 @@ class Exchange(NamedTuple):
     """One request and its reply, with public facts about the party."""
 
     q: Any
-    """Natural parameters, or None if the stage does not use q; likewise for the factor."""
+    """Natural parameters of q, or None if the stage does not use q; the same holds for `factor`."""
     factor: Any
     damping: float
     initial: bool
@@ -108,7 +108,7 @@ class BrokenBound(NamedTuple):
 def broken_bound(
     model: Model, family: Family, method: LocalMethod, exchange: Exchange
 ) -> BrokenBound | None:
-    """The first bound that the reply violates, or None."""
+    """Return the first bound that the reply violates, or None."""
     if method.private:
         from tacit.methods.reply_bounds_private import broken_private_bound
 
@@ -151,7 +151,9 @@ def _improper_alone(family: Family, exchange: Exchange) -> BrokenBound | None:
 
 
 def column_bounds(model: Model) -> np.ndarray:
-    """Largest |x_j| that the schema allows, per coordinate of θ; infinite if undeclared."""
+    """Return the largest |x_j| that the schema allows, per coordinate of θ; infinite if
+    undeclared.
+    """
     if not isinstance(model, LinearPredictor):
         return np.ones(model.dimension)
     each = [max(abs(feature.low), abs(feature.high)) for feature in model.layout]
@@ -159,12 +161,14 @@ def column_bounds(model: Model) -> np.ndarray:
 
 
 def _derivatives(model: Model) -> DerivativeBounds | None:
-    """S and c of the table; if `slope_per_reach` is not 0, S grows with Σ b|m|."""
+    """Return S and c of the table in the module docstring; S grows with Σ b|m| if `slope_per_reach`
+    is not 0.
+    """
     return model.derivative_bounds() if isinstance(model, BoundedDerivatives) else None
 
 
 def _rounding(method: LocalMethod, records: float) -> float:
-    """Rounding error of a sum over records, relative to the sum of absolute terms."""
+    """Return the rounding error of a sum over records, relative to the sum of absolute values."""
     unit = float(np.finfo(method.dtype).eps)
     return min(1.0, max(LEAST_ROUNDING, unit * (64.0 + 8.0 * math.sqrt(records))))
 
@@ -185,7 +189,7 @@ def _broken_site(
 def _broken_precision(
     model: Model, family: Gaussian, method: LocalMethod, exchange: Exchange, curve: DerivativeBounds
 ) -> BrokenBound | None:
-    """Check P ⪰ 0 and P_jj ≤ n c b_j²."""
+    """Check that the site's precision P is positive semi-definite and that P_jj ≤ n c b_j²."""
     bounds, rounding = column_bounds(model), _rounding(method, exchange.records)
     form, slack = -2.0 * exchange.site["quadratic"], 2.0 * exchange.slack("quadratic")
     full = isinstance(family, FullGaussian)
@@ -219,7 +223,7 @@ def _broken_precision(
 
 
 def _started(model: Model, family: Gaussian, method: LocalMethod, exchange: Exchange) -> Natural:
-    """Part of the party's starting point, instead of t, that a short first step may leave in the
+    """Return the factor of the party's starting point that a short first step may leave in the
     reply.
 
     A party takes a short step from the model's starting point only if the model's first step is not
@@ -238,7 +242,9 @@ def _started(model: Model, family: Gaussian, method: LocalMethod, exchange: Exch
 def _broken_linear(
     model: Model, family: Gaussian, method: LocalMethod, exchange: Exchange, curve: DerivativeBounds
 ) -> BrokenBound | None:
-    """Check |linear − P m|_j ≤ n b_j S if m is known, otherwise a bound over all steps."""
+    """Check that |linear − P m|_j ≤ n b_j S if the mean m is known; otherwise check a bound over
+    all steps.
+    """
     if isinstance(method, NaturalVI):
         assert isinstance(model, GaussianSites)
         if method.starts_at_q:
@@ -296,7 +302,9 @@ def _broken_score(
 def _score_at(
     exchange: Exchange, site: Natural, mean: np.ndarray, first: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """|linear − P m|, and a bound on its float64 rounding error."""
+    """Return |linear − P m| for the site's precision P and the mean m, and a bound on its rounding
+    error.
+    """
     form = -2.0 * site["quadratic"]
     product = form @ mean if form.ndim == 2 else form * mean
     score, slack = np.abs(site["linear"] - product), exchange.slack("linear") / first
@@ -307,7 +315,7 @@ def _score_at(
 def _first_over(
     model: Model, what: str, score: np.ndarray, limit: np.ndarray
 ) -> BrokenBound | None:
-    """The coordinate furthest above its limit, or None."""
+    """Return the bound of the coordinate that exceeds its limit by the largest factor, or None."""
     over = np.flatnonzero(score > limit)
     if not len(over):
         return None
@@ -318,7 +326,9 @@ def _first_over(
 def _score_limit(
     bounds: np.ndarray, mean: np.ndarray, records: float, curve: DerivativeBounds, rounding: float
 ) -> np.ndarray:
-    """n b_j S plus the rounding of x·m and of the sums; infinite for infinite bounds."""
+    """Return the limit n b_j S plus the rounding of x·m and of the sums; infinite for infinite
+    bounds.
+    """
     with np.errstate(invalid="ignore"):
         reach = float(np.nansum(np.where(mean == 0, 0.0, bounds * np.abs(mean))))
         slope = curve.slope + (curve.slope_per_reach * reach if curve.slope_per_reach else 0.0)

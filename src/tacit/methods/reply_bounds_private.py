@@ -90,13 +90,13 @@ def _broken_by(
 
 
 def _event(exchange: Exchange) -> GaussianEvent:
-    """Event of this visit, or of the first visit if its release is repeated."""
+    """Return the event of this visit, or of the first visit if this one repeats its release."""
     events = exchange.settled.events_at(exchange.visit) or exchange.settled.events_at(0)
     return events[0]
 
 
 def longest(event: GaussianEvent, shares: int, contributions: float, numbers: int) -> float:
-    """Upper bound on ‖S‖ from the module docstring."""
+    """Return the upper bound on the norm ‖S‖ of a release, as derived in the module docstring."""
     if isinstance(event, LaplaceEvent):
         # Σ |ξ| is a gamma variable: b(k + √(2kx) + x) except with probability e⁻ˣ.
         noise = numbers + math.sqrt(2.0 * numbers * TAIL_EXPONENT) + TAIL_EXPONENT
@@ -113,7 +113,7 @@ def broken_sum_bound(
     records: float,
     integers: Arrays,
 ) -> BrokenBound | None:
-    """Check that a sum of integers of `terms` parties is within its possible range.
+    """Check that a sum over `terms` parties' integers is within its possible range.
 
     Each of at most `records` contributions has norm at most C, the noise of each party has variance
     σ²/`shares`, and rounding moves each party's sum by at most √d/2 steps.
@@ -148,7 +148,9 @@ def _compared(
 
 
 def _lost(exchange: Exchange, scale: float = 1.0) -> float:
-    """Rounding error of a norm that is computed from natural parameters times `scale`."""
+    """Return the rounding error of a norm computed from natural parameters multiplied by
+    `scale`.
+    """
     return scale * math.sqrt(
         sum(float(np.sum(np.square(exchange.slack(name)))) for name in exchange.released)
     )
@@ -171,7 +173,9 @@ def _broken_scoring(
 def _broken_scores(
     model: Model, method: PrivateScores, exchange: Exchange, event: GaussianEvent
 ) -> BrokenBound | None:
-    """Check each stage, released in units of the bound of one record's contribution."""
+    """Check the release of any stage, which is a multiple of the bound on one record's
+    contribution.
+    """
     stage = method.stage_at(exchange.visit).name
     unit = event.clip / method.bound_of(model, stage)
     lost = unit * float(np.linalg.norm(exchange.slack(stage)))
@@ -186,7 +190,7 @@ def _broken_statistics(
     exchange: Exchange,
     event: GaussianEvent,
 ) -> BrokenBound | None:
-    """Check the factor, a linear map of the release (`gaussian_factor`)."""
+    """Check the factor, which is a linear function of the release (`gaussian_factor`)."""
     site, scale = exchange.site, method.sampling_rate / model.statistics_unit
     counted = []
     if method.adaptive is not None:
@@ -218,7 +222,7 @@ def _broken_statistics(
 def _broken_update(
     method: PrivateUpdate, exchange: Exchange, event: GaussianEvent
 ) -> BrokenBound | None:
-    """Check a change in the form's coordinates: a sum over shards of norm ≤ C each."""
+    """Check a change in the form's coordinates: a sum of one vector of norm ≤ C per shard."""
     form, scale, counted = method._form, 1.0, []
     change = power(exchange.released, 1.0 / exchange.damping)
     if method.adaptive is not None:

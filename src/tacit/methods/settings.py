@@ -48,7 +48,7 @@ class MethodSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
         return getattr(import_module(module), name)
 
     def make(self) -> LocalMethod | None:
-        """The method with these settings; None if the plan chooses it."""
+        """Make the method with these settings; None if the plan chooses the method."""
         return self.method()(**given(self))
 
 

@@ -53,13 +53,14 @@ from tacit.server.messages import Asked, Stage
 from tacit.support.compiler import jax, jnp
 
 MOMENT, MAP = "moment", "map"
-"""Names of the first release, and of the map that later requests publish (A, packed)."""
+"""Names of the first release, and of the packed map A that later requests publish."""
 MIN_EIGENVALUE_SHARE = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Whitened(PrivateMethod):
-    """`inner` on whitened features; `bound` is B, and `clip` is always the clip of `inner`.
+    """The method `inner` on whitened features; `bound` is B, and `clip` is always the clip of
+    `inner`.
 
     Parameters
     ----------
@@ -94,19 +95,23 @@ class Whitened(PrivateMethod):
 
     @property
     def bound_inner(self) -> DPSGD | PrivateUpdate:
-        """The inner method, bound to the same run."""
+        """The inner method with the unit, adjacency and other facts of the same run."""
         return replace(self.inner, _run=self._run)
 
     # Class attributes that the plan and the engines read come from the inner method.
 
     @property
     def units(self) -> tuple[Unit, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Units of the inner method; persons only if it keeps a person's records together."""
+        """The inner method's protected units; persons only if it keeps a person's records
+        together.
+        """
         return ("record", "person") if isinstance(self.inner, DPSGD) else ("record",)
 
     @property
     def aggregations(self) -> tuple[Aggregation, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """As the inner method's, without "server": exact second moments are never sent."""
+        """The inner method's aggregations except "server", because exact second moments are never
+        sent.
+        """
         return tuple(one for one in self.inner.aggregations if one != "server")
 
     @property
@@ -135,7 +140,7 @@ class Whitened(PrivateMethod):
         return self.inner.shards if isinstance(self.inner, PrivateUpdate) else None
 
     def numbers(self, dimension: int) -> int:
-        """Numbers per release, except the first."""
+        """Count the numbers in one release of the inner method."""
         return self.inner.numbers(dimension)
 
     def check(self, model: Model, family: Family) -> None:
@@ -221,7 +226,9 @@ class Whitened(PrivateMethod):
         return self.bound_inner.starts_at_prior(model)
 
     def summands(self, units: int) -> int:
-        """The larger number of contributions of the two kinds of release."""
+        """Return the larger of the two numbers of contributions: to the second moment, and to an
+        inner release.
+        """
         return max(units, self.bound_inner.summands(units))
 
     def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
@@ -230,7 +237,9 @@ class Whitened(PrivateMethod):
     def events(
         self, *, visit: int, visits: int, clip: float, noise_sd: float, units: int
     ) -> tuple[GaussianEvent, ...]:
-        """Events of the second moment at the first visit, then those of the inner method."""
+        """Return the event of the second moment at the first visit, and the inner method's events
+        later.
+        """
 
         def later(number: int) -> tuple[GaussianEvent, ...]:
             return self.bound_inner.events(
@@ -245,7 +254,7 @@ class Whitened(PrivateMethod):
         return (msgspec.structs.replace(first, noise_sd=noise_sd),)
 
     def _square(self, event: GaussianEvent) -> float:
-        """Approximate μ² of an event."""
+        """Return the approximate μ² of an event."""
         # Not the rate of the event, which may depend on a party's number of units: the step of the
         # first release must depend on public numbers only.
         rate = 1.0 if event.sampling is None else self.inner.sampling_rate
@@ -257,7 +266,7 @@ class Whitened(PrivateMethod):
         return self._learnt(model, family, key, task)
 
     def _moment(self, task: Task) -> Answer:
-        """The noisy second moment, without damping."""
+        """Release the noisy second moment, without damping."""
         bounded, _ = self._clipped_moment(task)
         mechanism = Gaussian(
             noise_sd=task.terms.noise_sds[0],
@@ -271,7 +280,7 @@ class Whitened(PrivateMethod):
         )
 
     def _clipped_moment(self, task: Task, tally: Tally | None = None) -> tuple[Bounded, Array]:
-        """The clipped second moment, and a mask of its units."""
+        """Compute the clipped second moment, and a mask of the units in it."""
         x = task.records["x"]
         weights = task.weights
         if self.unit == "record":  # each row is a unit, even if the inner method groups rows
@@ -287,25 +296,31 @@ class Whitened(PrivateMethod):
         return self.bound_inner.contributions(model, family, key, self._inner_task(task), tally)
 
     def clipping_biases(self, model: Model, stage: str) -> bool:
-        """As the inner method's at its stages; the moment only changes the map of the features."""
+        """Return what the inner method returns; False for the moment, which only changes the
+        features' map.
+        """
         return stage != MOMENT and self.bound_inner.clipping_biases(model, stage)
 
     def clipped_visits(self, visits: int) -> dict[int, str]:
-        """The second moment's visit, and the inner method's visits."""
+        """Return one visit for each kind of release (second moment, inner method) and the setting
+        of its clip.
+        """
         return {0: "method.whiten_bound", visits - 1: "method.clip"}
 
     def _learnt(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
         return self.bound_inner.answer(model, family, key, self._inner_task(task))
 
     def _inner_task(self, task: Task) -> Task:
-        """The task on whitened features, with visits counted as in the inner method."""
+        """Return the task with whitened features and with visits counted as in the inner method."""
         x = task.records["x"]
         records = task.records | {"x": x @ unpack_symmetric(task.public[MAP]).astype(x.dtype)}
         terms = _inner_terms(task.terms, jnp.asarray(task.visit, jnp.float64))
         return task._replace(records=records, visit=jnp.asarray(task.visit) - 1, terms=terms)
 
     def server(self, run: Run) -> Combine:
-        """Server half: the map from the first round's sum, then the inner method's half."""
+        """Return the server half: it computes the map from the first round's sum, then runs the
+        inner half.
+        """
         then = self.bound_inner.server(
             run._replace(
                 rounds=run.rounds - 1,
@@ -346,7 +361,7 @@ class Whitened(PrivateMethod):
 
 
 def _inner_terms(terms: Terms, visit: Array) -> Terms:
-    """Terms of the inner method, without the visit and the release of the second moment."""
+    """Return the inner method's terms, without the visit and the release of the second moment."""
     later = visit / terms.progress - 1.0  # visits after the inner method's first
     progress = (visit - 1.0) / namespace(later).maximum(1.0, later)
     return terms._replace(releases=terms.releases - 1, progress=progress)
@@ -370,7 +385,9 @@ def whitened(inner: LocalMethod | None, share: float | None, bound: float | None
 
 
 def whitening_map(moment: np.ndarray, noise_sd: float) -> np.ndarray:
-    """A = √(tr M/d) M^(−½) of a noisy M whose packed entries have noise of sd `noise_sd`."""
+    """Compute the map A = √(tr M/d) M^(−½) from a noisy M whose packed entries have noise of sd
+    `noise_sd`.
+    """
     values, vectors = np.linalg.eigh(moment)
     d = len(values)
     values = np.maximum(values, noise_sd * math.sqrt(2.0 * d))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Records = dict[str, Array]
 Output = Literal["bernoulli", "gaussian", "categorical", "other"]
 OUTCOMES = {"bernoulli": "yes/no", "gaussian": "numeric", "categorical": "one of several levels"}
-"""Descriptions of the kinds of outcome."""
+"""Descriptions of the kinds of outcome, for messages."""
 
 
 def checked_names(names: Sequence[str], argument: str = "names") -> tuple[str, ...]:
@@ -56,7 +56,9 @@ def checked_names(names: Sequence[str], argument: str = "names") -> tuple[str, .
 
 
 def checked_layout(columns: tuple[str, ...], layout: Layout | None) -> Layout:
-    """One feature per column of x: the given layout, or features without declarations."""
+    """Return the layout, one feature per column of x: as given, or else features without
+    declarations.
+    """
     layout = unknown_layout(columns) if layout is None else layout
     if len(layout) != len(columns):
         raise ConfigError(
@@ -67,7 +69,7 @@ def checked_layout(columns: tuple[str, ...], layout: Layout | None) -> Layout:
 
 
 def no_records() -> Records:
-    """Default example of a schema: no records."""
+    """Return no records: the default example of a schema."""
     return {}
 
 
@@ -81,7 +83,7 @@ class Description(NamedTuple):
 
 
 ColumnUnits = Mapping[str, tuple[float, float]]
-"""(centre, scale) of columns that were rescaled: v = centre + scale·x."""
+"""Centre and scale of each column that was rescaled: the original value is centre + scale·x."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ class ModelSchema:
     y_bounds: tuple[float, float] | None = None
     levels: tuple[str, ...] = ()
     y_scale: float | None = None
-    """The scale of the schema by which a numeric outcome was divided, if it was."""
+    """The declared scale by which a numeric outcome was divided; None if it was not rescaled."""
     seed: int = 0
     """Seed for a model with a random starting point (`Model.seeded`)."""
     example: Callable[[], Records] = field(default=no_records, compare=False, repr=False)
@@ -118,7 +120,7 @@ class ModelSchema:
 
     @classmethod
     def of(cls, federation: Federation, seed: int = 0) -> ModelSchema:
-        """Schema of a federation; its records are read only if a model needs the example."""
+        """Make the schema of a federation; records are read only if a model needs the example."""
 
         def example() -> Records:
             largest = max(federation.parties.values(), key=len_records)
@@ -140,7 +142,7 @@ class ModelSchema:
         )
 
     def with_seed(self, seed: int) -> ModelSchema:
-        """The schema with another seed."""
+        """Return the schema with another seed."""
         return replace(self, seed=seed)
 
 
@@ -180,9 +182,9 @@ class Model(abc.ABC):
     discontinuity). Results then depend on array shapes.
     """
     summed_parts: ClassVar[float] = 1.0
-    """Bound on the sum of the norms of the terms of one clipped contribution, relative to its
-    clip. More than 1 if a sum of statistics is a difference of sums; rounding errors grow
-    with it.
+    """If a clipped contribution is computed from several terms, a bound on the sum of their norms
+    relative to the clip. It is more than 1 if statistics are differences of sums; rounding errors
+    grow with it.
     """
     listed: ClassVar[bool] = True
     """False if single coordinates have no meaning; results then do not list them."""
@@ -199,12 +201,13 @@ class Model(abc.ABC):
 
     @classmethod
     def build(cls, settings: Any, schema: ModelSchema) -> Model:
-        """The model that a [model] table describes, for the columns of a public schema."""
+        """Build the model that a [model] table describes, for the columns of a public schema."""
         del settings
         return cls(schema.names)  # pyright: ignore[reportCallIssue]
 
     def stand_in(self, records: Records) -> Records | None:
-        """Neutral records of the same shapes, to test a computation; None if there are none.
+        """Return neutral records of the same shapes, to test a computation; None if the model has
+        none.
 
         For models that are not traceable. The first axis of each column is the party.
         """
@@ -213,7 +216,7 @@ class Model(abc.ABC):
 
     @property
     def statistics_unit(self) -> float:
-        """Scale of `statistics`: a norm of 1 in natural parameters."""
+        """Factor from `statistics` to natural parameters: their size for statistics of norm 1."""
         return 1.0
 
     @property
@@ -233,7 +236,7 @@ class Model(abc.ABC):
 
     @property
     def compiled_as(self) -> Model:
-        """The model used as compilation key.
+        """The model that is the key of compiled functions.
 
         Equal models of this library share one, so a second fit compiles nothing; see
         `tacit.models.equal`. Models that differ only in `start` may share one too, because the
@@ -248,15 +251,15 @@ class Model(abc.ABC):
 
     @property
     def record_columns(self) -> tuple[str, ...] | None:
-        """The columns that the model uses by their own names; None for a model that uses x and
+        """Names of the columns that the model reads directly; None for a model that reads x and
         y.
         """
         return None
 
     @property
     def prediction_words(self) -> tuple[str, tuple[str, ...]] | None:
-        """Description of the values that `predict` returns for each record, and the names of its
-        columns.
+        """Description of the values that `predict` returns for each record, and the names of the
+        result's columns.
 
         None for a model that predicts an outcome.
         """
@@ -273,17 +276,20 @@ class Model(abc.ABC):
 
     @abc.abstractmethod
     def log_likelihood(self, theta: Array, records: Records) -> Array:
-        """log p(record | θ) for each record, shape (n,)."""
+        """Compute log p(record | θ) for each record, shape (n,)."""
 
     @abc.abstractmethod
     def response(self, theta: Array, records: Records) -> Array:
-        """E[y | record, θ] for each record, shape (n,): a probability for a Bernoulli output.
+        """Compute E[y | record, θ] for each record, shape (n,): a probability for a Bernoulli
+        output.
 
         For a categorical output, the probability of each level, shape (n, K).
         """
 
     def working(self, family: Family, q: Natural, records: Records) -> Working | None:
-        """Expected statistics if E_q[log p(record | θ)] is quadratic in θ, else None."""
+        """Return the records' expected statistics if E_q[log p(record | θ)] is quadratic in θ, else
+        None.
+        """
         del family, q, records
         return None
 
@@ -297,7 +303,8 @@ class Model(abc.ABC):
         balance: float = 1.0,
         key: Array = None,
     ) -> Statistics | None:
-        """Expected statistics at q of the records with nonzero weight; None if the model has none.
+        """Compute the expected statistics, at q, of the records with nonzero weight; None if the
+        model has none.
 
         `balance` is the share of second moments in their norm. `key` is the random key of a private
         answer, for models that resample each record; None: no resampling.
@@ -310,7 +317,7 @@ class Model(abc.ABC):
         return Quadratic(family=family, q=q, parts=parts, balance=balance, unit=unit)
 
     def factor(self, family: Family, q: Natural, total: Any, *, balance: float = 1.0) -> Natural:
-        """λ of the factor given by a total of `statistics` at q, including noise."""
+        """Return λ of the factor, given a total of `statistics` at q, which may include noise."""
         whole = {name: self.statistics_unit * value for name, value in total.items()}
         return gaussian_factor(family, q, whole, balance)
 
@@ -327,18 +334,20 @@ class Model(abc.ABC):
 
     @abc.abstractmethod
     def prior(self, family: Family) -> Natural:
-        """λ of the prior, or of its approximation if `has_site_prior`."""
+        """Return λ of the prior, or of its approximation if `has_site_prior`."""
 
     def predict(
         self, family: Family, natural: Natural, records: Records, *, draws: int, seed: int
     ) -> Prediction:
-        """The predictive distribution of each record; by default an average over draws of θ."""
+        """Compute the predictive distribution of each record; by default an average over draws of
+        θ.
+        """
         return average_over_draws(self, family, natural, records, draws, seed)
 
     def draw_outcomes(
         self, theta: np.ndarray, means: np.ndarray, records: Records, seed: int
     ) -> np.ndarray:
-        """Outcomes of records for each draw of θ, with `means` E[y | x, θ] of shape (draws, n).
+        """Draw outcomes of records for each draw of θ; `means` is E[y | x, θ], of shape (draws, n).
 
         For a categorical output `means` has shape (draws, n, K), and an outcome is a level's code.
         """
@@ -357,35 +366,38 @@ class Model(abc.ABC):
         )
 
     def posterior_fault(self, family: Family, natural: Natural) -> str | None:
-        """Reason why q cannot be the model's posterior, or None."""
+        """Return the reason why q cannot be the model's posterior, or None."""
         del family, natural
         return None
 
     def result_tables(self, natural: Natural, names: Sequence[str]) -> dict[str, Any]:
-        """Model-specific tables of a result, such as topics; `names` are the column names."""
+        """Return the model's own tables for a result, such as topics; `names` are the column
+        names.
+        """
         del natural, names
         return {}
 
     def described(self, natural: Natural, units: ColumnUnits) -> list[Description]:
-        """Tables of a result in the user's terms; `units` are (centre, scale) of rescaled
-        columns.
+        """Return tables that describe a result in the user's terms; `units` are (centre, scale) of
+        rescaled columns.
         """
         del natural, units
         return []
 
     def measured(self, natural: Natural, records: Records, seed: int) -> dict[str, float] | None:
-        """Held-out metrics of a model that predicts no y; None for other models."""
+        """Compute held-out metrics of a model that predicts no y; None for other models."""
         del natural, records, seed
         return None
 
     def clip_scales(self) -> Array | float:
-        """Public weights α of each coordinate's gradient in the clip; 1 by default."""
+        """Public weight α of each coordinate's gradient in the clipped norm; 1 by default."""
         return 1.0
 
     def score_parts(
         self, theta: Array, records: Records, squares: Array, *, label_agnostic: bool
     ) -> tuple[Array, Array, Callable[[Array], Array]] | None:
-        """Norms of ∇ log p(record | θ) and their weighted sum in closed form, or None.
+        """Compute norms and weighted sums of the gradients ∇ log p(record | θ) in closed form, or
+        return None.
 
         The first is √Σ_j squares_j (∂_j log p)² for each record, or, label-agnostic, the largest
         over the labels; the second is the plain norm ‖∇ log p‖; the third maps weights w to Σ wᵢ ∇
@@ -403,7 +415,7 @@ class Model(abc.ABC):
         return {}
 
     def start(self, family: Family) -> Natural | None:
-        """Starting point of a local optimiser while q is the prior; None: start at q."""
+        """Return the starting point of a local optimiser while q is the prior; None: start at q."""
         return None
 
 
@@ -429,7 +441,7 @@ class GaussianPriorModel(Model):
             )
 
     def _each(self, value: Array | float, key: str) -> np.ndarray:
-        """One number per coordinate."""
+        """Convert a number or an array to one number per coordinate."""
         try:
             return np.broadcast_to(np.asarray(value, np.float64), (self.dimension,))
         except (TypeError, ValueError):
@@ -442,7 +454,7 @@ class GaussianPriorModel(Model):
 
 
 def gaussian_natural(family: Family, *, mean: Array, sd: Array, model: str) -> Natural:
-    """λ of independent normals in a Gaussian family."""
+    """Return λ of independent normals in a Gaussian family."""
     if isinstance(family, MeanFieldGaussian):
         return family.natural(mean=mean, sd=sd)
     if isinstance(family, FullGaussian):

@@ -117,7 +117,7 @@ class NeuralNetwork(GaussianPriorModel):
         return _with_any_start(self.inputs, self.hidden, self.output, self.noise_sd, self._sd)
 
     def network(self, theta: Array, x: Array) -> Array:
-        """f(x) for each row of x."""
+        """Compute the network's output f(x) for each row of x."""
         weights1, bias1, weights2, bias2 = self._layers(theta)
         return namespace(theta, x).maximum(x @ weights1 + bias1, 0.0) @ weights2 + bias2
 
@@ -129,7 +129,8 @@ class NeuralNetwork(GaussianPriorModel):
         return -0.5 * residual * residual - math.log(self.noise_sd) - 0.5 * LOG_2PI
 
     def clip_scales(self) -> Array:
-        """Smaller weights for constant inputs and biases, larger ones for numeric inputs.
+        """Return the weights in the clipped norm: smaller for constant inputs and biases, larger
+        for numeric inputs.
 
         The gradients of constant inputs and hidden biases are never zero, contain little
         information, and would use up the clip. The kind of an input is determined by its name:
@@ -147,7 +148,8 @@ class NeuralNetwork(GaussianPriorModel):
     def score_parts(
         self, theta: Array, records: Records, squares: Array, *, label_agnostic: bool
     ) -> tuple[Array, Array, Callable[[Array], Array]]:
-        """Explicit backpropagation: a layer's gradient factorises as a_j δ_k, and so does its norm.
+        """Compute gradients by explicit backpropagation: a layer's gradient factorises as a_j δ_k,
+        and so does its norm.
 
         Norms are float64, and x is divided by its row's largest entry before squaring: a square
         that underflows, as w₂² does in float32 below 1e-19, would be missing from the norm.
@@ -185,7 +187,9 @@ class NeuralNetwork(GaussianPriorModel):
     def _reaches(
         self, x: Array, hidden: Array, active: Array, w2: Array, squares: Array
     ) -> tuple[Array, Array]:
-        """Σ_j squares_j (∂f/∂θ_j)² of each record, with and without the weights, in float64."""
+        """Compute Σ_j squares_j (∂f/∂θ_j)² of each record in float64; also without the weights
+        `squares`.
+        """
         xp = namespace(x, squares)
         u1, ub1, u2, ub2 = self._layers(squares.astype(np.float64))
         (direction, largest), outer = unit_rows(x), w2.astype(np.float64)
@@ -225,7 +229,8 @@ class NeuralNetwork(GaussianPriorModel):
         return gaussian_outcomes(mean, self.noise_sd, rng, bounds)
 
     def start(self, family: Family) -> Natural:
-        """Means U(−0.1, 0.1), variance 1e−3: at the prior's mean the hidden units are equal.
+        """Start at means from U(−0.1, 0.1) and variance 1e−3, because at the prior's mean all
+        hidden units are equal.
 
         All parties share the start, so that unit k has the same meaning everywhere.
         """
@@ -239,5 +244,5 @@ class NeuralNetwork(GaussianPriorModel):
 def _with_any_start(
     inputs: tuple[str, ...], hidden: int, output: Output, noise_sd: float, prior_sd: float
 ) -> NeuralNetwork:
-    """One shared object for networks that differ only in their start."""
+    """Return the same object for all networks that differ only in their start."""
     return NeuralNetwork(inputs, hidden=hidden, output=output, noise_sd=noise_sd, prior_sd=prior_sd)

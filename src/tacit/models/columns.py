@@ -17,7 +17,7 @@ UNDECLARED = 3.0
 
 
 class ColumnModel(ConjugateExponential):
-    """A distribution of the columns of x.
+    """Base class of models for the columns of x, without an outcome.
 
     Parameters
     ----------
@@ -64,7 +64,9 @@ class ColumnModel(ConjugateExponential):
 def _bounds(
     kind: str, names: tuple[str, ...], layout: Layout, bounds: tuple[Any, Any] | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Public (low, high) of every column: given, declared by a schema, or ±3."""
+    """Return the public bounds (low, high) of every column: as given, as declared by a schema, or
+    ±3.
+    """
     if bounds is None:
         low = np.array([one.low for one in layout])
         high = np.array([one.high for one in layout])

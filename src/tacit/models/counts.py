@@ -12,7 +12,9 @@ CHECKED = 'method = "natural" with all parties in every round, which compares th
 
 
 class PoissonVariance:
-    """Sums and words of models whose outcome is a Poisson count."""
+    """Check of the implied variance, and its wording, for models whose outcome is a Poisson
+    count.
+    """
 
     unchecked_kind: ClassVar[str] = "dispersion-not-checked"
 
@@ -40,7 +42,8 @@ class PoissonVariance:
 
 
 def poisson_sums(rate: Array, y: Array, weights: Array) -> DispersionSums:
-    """Sums of k = (y − μ)² − y, the score of a negative binomial at dispersion 0 (Dean 1992).
+    """Compute sums of k = (y − μ)² − y, the score of a negative binomial at dispersion 0 (Dean
+    1992).
 
     E[k] = 0, E[k²] = 2μ² and E[k³] = 8μ³ + 4μ²; k is uncorrelated with the score of log μ.
     """

@@ -6,9 +6,10 @@ number, mean and covariance, which do not depend on q: every stage is visited on
 computes the rest (`tacit.models.conjugate`).
 
     size      number of records and mean squared distance from the middle of the bounds
-    mean      sum of the records, clipped at √2 of that distance
+    mean      sum of the records, clipped at √2 times the root mean square distance
     size      the same around the mean
-    moment    Σ (x − m)(x − m)ᵀ, clipped at one to four mean squared distances, by its noise
+    moment    Σ (x − m)(x − m)ᵀ, clipped at 1 to 4 times the mean squared distance; with much
+              noise at less
 
 `size` and `moment` have contributions with inner products ≥ 0, so replacing a record moves them by
 at most √2; `mean` moves by at most 2. The eigenvalues of a noisy covariance are corrected for the
@@ -42,13 +43,17 @@ SIZE, MEAN, SIZE_AGAIN, MOMENT = "size", "mean", "size-again", "moment"
 SHARES = (0.02, 0.10, 0.02, 0.86)
 HALF = math.sqrt(0.5)
 MEAN_REACH = 2.0
-"""The mean is clipped at this many mean squared distances."""
+"""For the release of the mean, squared distances are clipped at this multiple of their mean."""
 NARROWEST, WIDEST, NOISE_SHARE = 1.0, 4.0, 0.1
-"""Clip of the second moment, in mean squared distances (`_moment_reach`)."""
+"""For the second moment: smallest and largest clip of squared distances, as multiples of their
+mean, and the share of noise at which the clip is smallest (`_moment_reach`).
+"""
 RELIABLE, MOST_RESCALED = 0.05, 3.0
-"""A mean squared distance with a smaller relative error corrects the scale of the covariance."""
+"""If the mean squared distance has a relative error below the first number, it corrects the scale
+of the covariance, by at most the second number as a factor.
+"""
 WIDER = 4.0
-"""The second size is clipped at this many times the first mean squared distance."""
+"""The second release of the squared distance is clipped at this multiple of the first estimate."""
 LARGEST_ASKED = 1e12
 EM_STEPS, EM_TOLERANCE = 2000, 1e-9
 LEAST_NOISE = 1e-4
@@ -59,13 +64,13 @@ MOST_LOADINGS = 8
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MomentStatistics(Statistics):
-    """zzᵀ of rows z, packed as an upper triangle with off-diagonals times √2."""
+    """Statistics zzᵀ of rows z, packed as an upper triangle with off-diagonal entries times √2."""
 
     rows: np.ndarray
     sizes: np.ndarray
 
     def norms(self) -> np.ndarray:
-        """‖zzᵀ‖ = ‖z‖²."""
+        """Return the norm ‖zzᵀ‖ = ‖z‖² of each row."""
         return self.sizes
 
     def total(self, weights: Array) -> np.ndarray:
@@ -79,7 +84,7 @@ class MomentStatistics(Statistics):
 
 
 class Factors(NamedTuple):
-    """Mean (d,), loadings (d, k) and noise variances (d,)."""
+    """Parameters of the model: mean (d,), loadings (d, k) and noise variances (d,)."""
 
     mean: np.ndarray
     loadings: np.ndarray
@@ -87,7 +92,7 @@ class Factors(NamedTuple):
 
 
 class FactorModel(ColumnModel):
-    """`factors` common factors of the columns of x.
+    """A model in which the columns of x depend on `factors` common factors.
 
     Parameters
     ----------
@@ -170,7 +175,7 @@ class FactorModel(ColumnModel):
     # Prior and posterior
 
     def prior(self, family: Family) -> Natural:
-        """Wide normals in units of the declared ranges."""
+        """Return λ of the prior: wide normals relative to the declared ranges."""
         del family
         mean, sd = self._prior_moments()
         return self.own_family.natural(mean=mean, sd=sd)
@@ -187,7 +192,7 @@ class FactorModel(ColumnModel):
         return mean, sd
 
     def _posterior(self, found: Factors, count: float) -> Natural:
-        """Prior times the likelihood's normal approximation, coordinate by coordinate."""
+        """Multiply the prior by the likelihood's normal approximation, coordinate by coordinate."""
         d = self.width
         variance = np.sum(np.square(found.loadings), axis=1) + found.noise
         noises, each = np.log(found.noise), np.full(d, 0.5 * count)
@@ -204,7 +209,7 @@ class FactorModel(ColumnModel):
         }
 
     def parts(self, natural: Natural) -> Factors:
-        """The means of q as mean, loadings and noise variances."""
+        """Convert the means of q to mean, loadings and noise variances."""
         theta = natural["linear"] / (-2.0 * natural["quadratic"])
         return self._split(np.asarray(theta, np.float64))
 
@@ -295,7 +300,7 @@ class FactorModel(ColumnModel):
         return dict(known), self._posterior(found, count)
 
     def _moment_reach(self, noise_sd: float, count: float) -> float:
-        """The clip of the second moment, in mean squared distances.
+        """Choose the clip of the second moment, as a multiple of the mean squared distance.
 
         Clipping biases eigenvalues, noise rotates axes. With little noise the clip is wide. If the
         largest eigenvalue of the noise would exceed `NOISE_SHARE` of the mean eigenvalue, the clip
@@ -307,7 +312,9 @@ class FactorModel(ColumnModel):
         return min(max(NOISE_SHARE / max(relative, 1e-300), NARROWEST), WIDEST)
 
     def _estimated(self, mean: np.ndarray, covariance: np.ndarray, noise_sd: float) -> Factors:
-        """Maximum likelihood given a noisy covariance; `noise_sd` is the noise of its diagonal."""
+        """Estimate the factors by maximum likelihood from a noisy covariance; `noise_sd` is the sd
+        of the noise on its diagonal.
+        """
         d, k = self.width, self.factors
         sizes, axes = np.linalg.eigh(covariance)
         sizes, axes = sizes[::-1], axes[:, ::-1]
@@ -328,21 +335,25 @@ class FactorModel(ColumnModel):
     # Results
 
     def scores(self, natural: Natural, x: Array) -> np.ndarray:
-        """E[z | x] of every record, (n, k)."""
+        """Compute the factor scores E[z | x] of every record, (n, k)."""
         found = self.parts(natural)
         scaled = found.loadings / found.noise[:, None]
         inner = np.eye(self.factors) + found.loadings.T @ scaled
         return np.linalg.solve(inner, scaled.T @ (np.asarray(x, np.float64) - found.mean).T).T
 
     def reconstruct(self, natural: Natural, records: Records) -> np.ndarray:
-        """Each record's projection onto the factors, μ + W(WᵀW)⁻¹Wᵀ(x − μ), in the units of x."""
+        """Project each record onto the factors: μ + W(WᵀW)⁻¹Wᵀ(x − μ), with loadings W, on the
+        scale of x.
+        """
         found = self.parts(natural)
         axes = _axes(found.loadings)
         gap = np.asarray(records["x"], np.float64) - found.mean
         return found.mean + (gap @ axes) @ axes.T
 
     def log_density(self, found: Factors, x: Array) -> np.ndarray:
-        """log N(x; μ, WWᵀ + Ψ) of every record, by k × k matrices."""
+        """Compute log N(x; μ, WWᵀ + Ψ) of every record, with loadings W and noise variances Ψ, by k
+        × k matrices.
+        """
         gap = np.asarray(x, np.float64) - found.mean
         scaled = found.loadings / found.noise[:, None]
         inner = np.eye(self.factors) + found.loadings.T @ scaled
@@ -355,13 +366,15 @@ class FactorModel(ColumnModel):
     def predict(
         self, family: Family, natural: Natural, records: Records, *, draws: int, seed: int
     ) -> Prediction:
-        """Scores of each record on the factors, and its log density."""
+        """Compute each record's scores on the factors, and its log density."""
         del family, draws, seed
         x = records["x"]
         return Prediction(self.scores(natural, x), self.log_density(self.parts(natural), x), None)
 
     def measured(self, natural: Natural, records: Records, seed: int) -> dict[str, float]:
-        """Log density of held-out records, and the share of their variance along the factors."""
+        """Compute the log density of held-out records, and the share of their variance along the
+        factors.
+        """
         del seed
         x = np.asarray(records["x"], np.float64)
         gap = x - np.mean(x, axis=0)
@@ -371,7 +384,9 @@ class FactorModel(ColumnModel):
         return {"log_predictive_density": density, "captured_variance": captured}
 
     def described(self, natural: Natural, units: ColumnUnits) -> list[Description]:
-        """Share of variance of every factor and the columns that load most on it."""
+        """Return a table with each factor's share of variance and the columns that load most on
+        it.
+        """
         found = self.parts(natural)
         scale = np.array([units.get(name, (0.0, 1.0))[1] for name in self.columns])
         loadings, noise = scale[:, None] * found.loadings, scale**2 * found.noise
@@ -386,24 +401,24 @@ class FactorModel(ColumnModel):
         return [Description("Factors", heading, rows)]
 
     def log_likelihood(self, theta: Array, records: Records) -> np.ndarray:
-        """log p(record | θ), in NumPy."""
+        """Compute log p(record | θ) of each record, in NumPy."""
         return self.log_density(self._split(np.asarray(theta, np.float64)), records["x"])
 
     def response(self, theta: Array, records: Records) -> np.ndarray:
-        """Scores of each record given θ, (n, k)."""
+        """Compute each record's factor scores given θ, (n, k)."""
         theta = np.asarray(theta, np.float64)
         fixed = {"linear": theta, "quadratic": np.full(len(theta), -0.5)}
         return self.scores(fixed, records["x"])
 
 
 def _axes(loadings: np.ndarray) -> np.ndarray:
-    """Orthonormal axes of the nonzero loadings."""
+    """Return orthonormal axes that span the nonzero loadings."""
     axes, sizes, _ = np.linalg.svd(loadings, full_matrices=False)
     return axes[:, sizes > 1e-9 * max(float(np.max(sizes)), 1e-300)]
 
 
 def _signed(loadings: np.ndarray) -> np.ndarray:
-    """Loadings with the sign for which the largest entry per factor is positive."""
+    """Choose the sign of each factor such that its largest loading is positive."""
     largest = loadings[np.argmax(np.abs(loadings), axis=0), np.arange(loadings.shape[1])]
     return loadings * np.where(largest < 0, -1.0, 1.0)
 
@@ -411,7 +426,7 @@ def _signed(loadings: np.ndarray) -> np.ndarray:
 def _factor_analysis(
     mean: np.ndarray, covariance: np.ndarray, start: np.ndarray, least: float
 ) -> Factors:
-    """Maximum likelihood by expectation-maximisation (Rubin and Thayer 1982)."""
+    """Fit a factor analysis by expectation-maximisation (Rubin and Thayer 1982)."""
     variance = np.diagonal(covariance)
     loadings = start + 1e-3 * np.sqrt(np.mean(variance)) * np.eye(*start.shape)
     noise = np.maximum(variance - np.sum(loadings**2, axis=1), 0.1 * variance)

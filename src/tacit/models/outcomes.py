@@ -28,30 +28,30 @@ from tacit.models.base import Records
 from tacit.support.compiler import jax, jnp
 
 MOST_VALUES = 16
-"""Largest finite support whose values are all used."""
+"""If an outcome has at most this many values, all of them are used instead of draws."""
 PROPOSED_FACTOR, PLAIN_FACTOR = 2, 4
-"""Factors of the number of draws: from a proposal, and without stratification."""
+"""Factors by which more outcomes are drawn: from a proposal, and without stratification."""
 EDGE = 1e-12
-"""Quantiles are taken between this and 1 minus this."""
+"""Quantiles are taken at levels between this number and 1 minus this number."""
 RANK_DRAWS = 99
 
 
 class Simulated(NamedTuple):
-    """Outcomes of one record with weights whose mean is 1 in expectation; first axis: outcomes."""
+    """Simulated outcomes of one record (first axis), with weights whose expected mean is 1."""
 
     values: Any
     weights: Array
 
 
 class Support(NamedTuple):
-    """A finite support: its values, first axis, and their probabilities."""
+    """A finite support: its values (first axis) and their probabilities."""
 
     values: Any
     probabilities: Array
 
 
 class Proposal(NamedTuple):
-    """Distribution from which outcomes are drawn instead of the model's distribution."""
+    """A distribution from which outcomes are drawn instead of the model's own distribution."""
 
     location: Array
     scale: Array
@@ -60,83 +60,91 @@ class Proposal(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """∇_θ log p of each outcome, one row each, and their log p."""
+    """Gradient ∇_θ log p of each outcome, one row each, and log p of each outcome."""
 
     gradients: Array
     log_probs: Array
 
 
 class Covariates(abc.ABC):
-    """The columns that an outcome depends on as one matrix, described by the public schema."""
+    """The columns that an outcome depends on, as one matrix that the public schema describes."""
 
     layout: Layout
 
     @abc.abstractmethod
     def flat(self, records: Records) -> Array:
-        """One row per record, one column per feature of `layout`."""
+        """Return the covariates as a matrix: one row per record, one column per feature of
+        `layout`.
+        """
 
     @abc.abstractmethod
     def records(self, rows: np.ndarray) -> Records:
-        """Records with these covariates and outcomes of zeros: the inverse of `flat`."""
+        """Make records with these covariates and with outcomes of zero: the inverse of `flat`."""
 
 
 class OutcomeLaw(abc.ABC):
-    """p(y | x, θ) of one record through its parameters, a pytree that is differentiable in θ."""
+    """Distribution p(y | x, θ) of one record's outcome, given by parameters: a pytree that is
+    differentiable in θ.
+    """
 
     covariates: Covariates
 
     @abc.abstractmethod
     def parameters(self, theta: Array, record: Records) -> Any:
-        """The parameters of the outcome's distribution."""
+        """Compute the parameters of the outcome's distribution."""
 
     @abc.abstractmethod
     def log_prob(self, parameters: Any, outcome: Any) -> Array:
-        """log p(outcome | parameters), a scalar."""
+        """Compute log p(outcome | parameters), a scalar."""
 
     @abc.abstractmethod
     def observed(self, record: Records) -> Any:
-        """The record's own outcome."""
+        """Return the record's own outcome."""
 
     @abc.abstractmethod
     def sample(self, parameters: Any, key: Array) -> Any:
-        """One outcome."""
+        """Draw one outcome."""
 
     def support(self, parameters: Any) -> Support | None:
-        """All values that an outcome can have, if there are few."""
+        """Return all values that an outcome can have if there are few, else None."""
         del parameters
         return None
 
     def quantile(self, parameters: Any, place: Array) -> Any | None:
-        """The outcome at that level of its distribution function, if it is available."""
+        """Return the quantile of the outcome at level `place`; None if quantiles are not
+        available.
+        """
         del parameters, place
         return None
 
     def proposal(self, parameters: Any) -> Proposal | None:
-        """Proposal for a single number if there are no quantiles."""
+        """Return a proposal for outcomes that are single numbers without quantiles, else None."""
         del parameters
         return None
 
     def distribution(self, parameters: Any, outcome: Any) -> tuple[Array, Array] | None:
-        """P(Y < y) and P(Y ≤ y) of a single number, if they are available."""
+        """Return P(Y < y) and P(Y ≤ y) of an outcome that is a single number; None if not
+        available.
+        """
         del parameters, outcome
         return None
 
     def mean(self, parameters: Any) -> Array:
-        """A number that orders records by the size of their expected outcome."""
+        """Return a number that orders records by their expected outcome."""
         del parameters
         return jnp.zeros(())
 
     def of_number(self, parameters: Any, number: Array) -> Any:
-        """The outcome with this value, if outcomes are single numbers."""
+        """Convert a number to an outcome, if outcomes are single numbers."""
         del parameters
         return number
 
     def number(self, parameters: Any, outcome: Any) -> Array:
-        """A number by which outcomes are ranked: the outcome itself if it is a number."""
+        """Return a number by which outcomes are ranked: the outcome itself if it is a number."""
         return self.log_prob(parameters, outcome)
 
     def simulated(self, parameters: Any, key: Array, count: int) -> Simulated:
-        """About `count` weighted outcomes; see the module docstring."""
+        """Simulate about `count` weighted outcomes; see the module docstring."""
         parameters = jax.lax.stop_gradient(parameters)
         support = self.support(parameters)
         if support is not None:
@@ -160,7 +168,8 @@ class OutcomeLaw(abc.ABC):
         return Simulated(values, jnp.ones(PLAIN_FACTOR * count))
 
     def scored(self, theta: Array, record: Records, outcomes: Any) -> Scored:
-        """∇_θ log p of several outcomes of one record, the first axis of `outcomes`.
+        """Compute ∇_θ log p of several outcomes of one record; `outcomes` has them along its first
+        axis.
 
         The parameters are computed once; each outcome costs one backward pass through them.
         """
@@ -174,7 +183,9 @@ class OutcomeLaw(abc.ABC):
         return Scored(*jax.vmap(one)(outcomes))
 
     def rank(self, parameters: Any, record: Records, key: Array) -> Array:
-        """The randomised rank of the record's outcome under its distribution, uniform in (0, 1)."""
+        """Compute the randomised rank of the record's outcome under the model; it is uniform in (0,
+        1) if the model is right.
+        """
         outcome, (first, second) = self.observed(record), jax.random.split(key)
         within = jax.random.uniform(second, (), jnp.float64)
         ends = self.distribution(parameters, outcome)
@@ -193,13 +204,13 @@ class OutcomeLaw(abc.ABC):
 
 
 def _strata(key: Array, count: int, low: float, high: float) -> Array:
-    """One uniform number in each of `count` equal parts of an interval."""
+    """Draw one uniform number in each of `count` equal parts of an interval."""
     within = jax.random.uniform(key, (count,), jnp.float64)
     return low + (high - low) * (jnp.arange(count) + within) / count
 
 
 def _proposed(proposal: Proposal, place: Array) -> tuple[Array, Array]:
-    """Quantiles of the proposal and the logarithm of their density or probability."""
+    """Return quantiles of the proposal, and the logarithm of their density or probability."""
     centred = 2.0 * place - 1.0
     standard = centred * jnp.sqrt(0.5 / (place * (1.0 - place)))  # Student's t of 2 df
     location, scale = proposal.location, proposal.scale
@@ -217,7 +228,7 @@ def _proposed(proposal: Proposal, place: Array) -> tuple[Array, Array]:
 
 
 def _t2_tail(value: Array) -> Array:
-    """P(T > value) for Student's t with 2 degrees of freedom, without cancellation."""
+    """Compute P(T > value) for Student's t with 2 degrees of freedom, without cancellation."""
     root = jnp.sqrt(2.0 + value**2)
     tail = 1.0 / (root * (root + jnp.abs(value)))
     return jnp.where(value > 0, tail, 1.0 - tail)

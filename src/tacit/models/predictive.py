@@ -28,7 +28,7 @@ CHUNK = 1024
 """Number of records per call of the compiled function: one shape, hence one compilation."""
 
 QUADRATURE_SDS = 12.0
-"""Quadrature covers this many standard deviations on either side; beyond it log p < −70."""
+"""Quadrature covers this many standard deviations on either side; further away, log p < −70."""
 
 
 BLOCK = 1 << 16
@@ -57,14 +57,14 @@ class Mixture(NamedTuple):
     weights: np.ndarray
 
     def prediction(self, y: np.ndarray) -> Prediction:
-        """Moments, and log densities at y."""
+        """Compute the moments, and the log densities at y."""
         mean = self.means @ self.weights
         variance = (np.square(self.sds) + np.square(self.means - mean[:, None])) @ self.weights
         logs = -0.5 * np.square((y[:, None] - self.means) / self.sds) - np.log(self.sds)
         return Prediction(mean, _log_average(logs, self.weights) - 0.5 * LOG_2PI, np.sqrt(variance))
 
     def quantile(self, level: float) -> np.ndarray:
-        """Quantile of the predictive distribution of a new outcome, by bisection."""
+        """Compute a quantile of the predictive distribution of a new outcome, by bisection."""
         from scipy.special import ndtr, ndtri
 
         each = self.means + ndtri(level) * self.sds
@@ -77,7 +77,7 @@ class Mixture(NamedTuple):
 
 
 def count_records(records: Records) -> int:
-    """Length of the leading axis that all arrays of `records` share."""
+    """Return the number of records: the length of the leading axis of all arrays."""
     lengths = {name: len(array) for name, array in records.items()}
     if len(set(lengths.values())) > 1:
         raise DataError(f"arrays of different lengths {lengths}; make them equal")
@@ -91,7 +91,7 @@ def gaussian_average(
     log_density: Callable[[Array, Array], Array],
     response: Callable[[Array], Array],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(E[response(η)], log E[exp log_density(η, y)]) for η ~ N(mean, sd²), elementwise.
+    """Compute E[response(η)] and log E[exp log_density(η, y)] for η ~ N(mean, sd²), elementwise.
 
     The trapezoidal rule with a spacing h of at most half a standard deviation and ⅔ in η. For an
     integrand analytic in a strip |Im η| < a its error decreases like exp(−2πa/h) (Trefethen and
@@ -116,7 +116,7 @@ def gaussian_average(
 
 
 def _log_average(logs: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """log Σⱼ weightⱼ exp(logᵢⱼ) of each row, without overflow."""
+    """Compute log Σⱼ weightⱼ exp(logᵢⱼ) of each row i, without overflow."""
     largest = np.max(logs, axis=1, keepdims=True)
     largest = np.where(np.isfinite(largest), largest, 0.0)
     with np.errstate(divide="ignore"):  # a density of 0 has the logarithm -inf
@@ -124,7 +124,7 @@ def _log_average(logs: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def draw_parameters(family: Family, natural: Natural, draws: int, seed: int) -> np.ndarray:
-    """`draws` values of θ, shape (draws, d): from NumPy alone for the Gaussian families."""
+    """Draw θ from q, shape (draws, d); Gaussian families need only NumPy."""
     if isinstance(family, MeanFieldGaussian | FullGaussian):
         noise = np.random.default_rng(seed).standard_normal((draws, family.dimension))
         return np.asarray(family.free_draw(family.free(natural), noise))
@@ -141,7 +141,7 @@ def quadrature_predictive(
     log_density: Callable[[Array, Array], Array],
     response: Callable[[Array], Array],
 ) -> Prediction:
-    """Predictive distribution for η = x·θ, by one integral over η per record."""
+    """Compute the predictive distribution for η = x·θ, by one integral over η per record."""
     mean, variance = project(model, family, natural, records["x"])
     y = np.asarray(records["y"])
     with np.errstate(invalid="ignore"):  # non-finite values are kept
@@ -152,7 +152,7 @@ def quadrature_predictive(
 def normal_predictive(
     model: Model, family: Family, natural: Natural, x: Array, y: Array, noise_sd: float
 ) -> Prediction:
-    """N(y; x·m, xᵀVx + noise²) (Bishop 2006, eq. 3.58)."""
+    """Compute the predictive distribution N(y; x·m, xᵀVx + noise²) (Bishop 2006, eq. 3.58)."""
     y = np.asarray(y, np.float64)
     mean, variance = project(model, family, natural, x)
     total = variance + noise_sd**2
@@ -163,7 +163,7 @@ def normal_predictive(
 def project(
     model: Model, family: Family, natural: Natural, x: Array
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of x·θ under q for each row of x."""
+    """Compute mean and variance of x·θ under q for each row of x."""
     gaussian = require_gaussian(model, family)
     return gaussian.free_project(gaussian.free(natural), np.asarray(x, np.float64))
 
@@ -181,7 +181,7 @@ def require_gaussian(model: Model, family: Family) -> Gaussian:
 def average_over_draws(
     model: Model, family: Family, natural: Natural, records: Records, draws: int, seed: int
 ) -> Prediction:
-    """The average (1/S) Σₛ p(y | x, θₛ) over draws θₛ ~ q, in chunks of one shape."""
+    """Compute the average (1/S) Σₛ p(y | x, θₛ) over draws θₛ ~ q, in chunks of equal shape."""
     if draws < 1:
         raise ConfigError(f"draws = {draws}; predicting needs at least 1 draw of θ")
     kernel, theta = _kernel(model.compiled_as), draw_parameters(family, natural, draws, seed)
@@ -200,14 +200,14 @@ def average_over_draws(
 
 
 def _plain(array: Array) -> np.ndarray:
-    """Floats as float64, so that float32 test records do not compile the function again."""
+    """Convert floats to float64, so that float32 test records do not compile the function again."""
     array = np.asarray(array)
     return array.astype(np.float64) if np.issubdtype(array.dtype, np.floating) else array
 
 
 @functools.lru_cache(maxsize=8)
 def _kernel(model: Model) -> Callable[[Array, Records], tuple[Array, Array, Array]]:
-    """Compiled average over draws, cached per model."""
+    """Return the compiled average over draws, cached per model."""
     import jax
 
     def average(theta: Array, records: Records) -> tuple[Array, Array, Array]:

@@ -31,7 +31,9 @@ SETTINGS = "tacit.models.settings"
 
 
 class Entry(NamedTuple):
-    """Import paths of a shipped model and its table; reading a file loads only the table."""
+    """Import paths of a model of this library and of its table; reading a file loads only the
+    table.
+    """
 
     model: str
     settings: str
@@ -55,7 +57,7 @@ SHIPPED = {
     "mixture": Entry("tacit.models.mixture.model:GaussianMixture", "MixtureSettings"),
 }
 WITHOUT_TABLE = {"linear-unknown-noise": "tacit.models.glm.normal:NormalRegression"}
-"""Models that a stored fit may use but a configuration does not name."""
+"""Models that a stored fit may contain although no configuration can name them."""
 DEFAULT_KINDS = {
     "bernoulli": "logistic",
     "gaussian": "linear",
@@ -83,12 +85,12 @@ def register(model: M) -> M:
 
 
 def model_kinds() -> tuple[str, ...]:
-    """All kinds that a configuration can use, shipped ones first."""
+    """List all kinds that a configuration can use, those of this library first."""
     return tuple(dict.fromkeys((*SHIPPED, *sorted(_installed()), *_registered)))
 
 
 def model_class(kind: str) -> type[Model]:
-    """Model class of a kind; ConfigError with a suggestion if there is none."""
+    """Return the model class of a kind, or raise a ConfigError with a suggestion."""
     if kind in SHIPPED:
         return _imported(SHIPPED[kind].model)
     if kind in WITHOUT_TABLE:
@@ -110,7 +112,9 @@ def model_class(kind: str) -> type[Model]:
 
 
 def settings_class(kind: str) -> type[ModelSettings]:
-    """The [model] table of a kind; loads no array library for shipped kinds."""
+    """Return the class of a kind's [model] table; loads no array library for kinds of this
+    library.
+    """
     if kind in SHIPPED:
         return _imported(f"{SETTINGS}:{SHIPPED[kind].settings}")
     return model_class(kind).Settings
@@ -138,7 +142,7 @@ MODEL_SETTINGS = _ModelKinds(
 
 
 def build_model(kind: str, settings: ModelSettings, schema: ModelSchema) -> Model:
-    """The model that a [model] table describes, for the columns of a public schema.
+    """Build the model that a [model] table describes, for the columns of a public schema.
 
     Equal descriptions give the same object, so that compiled functions are reused within a process.
     """
@@ -146,7 +150,7 @@ def build_model(kind: str, settings: ModelSettings, schema: ModelSchema) -> Mode
 
 
 def build(model: type[Model], settings: ModelSettings, schema: ModelSchema) -> Model:
-    """As `build_model`, for a class."""
+    """Build a model as `build_model` does, for a given class."""
     if not model.seeded:
         schema = schema.with_seed(0)
     if model.reads_example:

@@ -21,7 +21,7 @@ class ModelSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
 
     place: ClassVar[str] = "model"
     needs_outcome: ClassVar[bool] = True
-    """False for a model of the columns themselves."""
+    """False for a model of the columns, which has no outcome."""
     counts: ClassVar[bool] = False
     """True if the outcome is a count, which is not rescaled."""
     renamed: ClassVar[Mapping[str, str]] = {

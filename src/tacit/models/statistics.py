@@ -24,7 +24,7 @@ ROOT = float(np.sqrt(2.0))
 
 
 class Working(NamedTuple):
-    """Records as terms s·(x·θ) − ½ω(x·θ)² of a log-likelihood: x is (n, d), s and ω are (n,).
+    """Records whose log-likelihood has the terms s·(x·θ) − ½ω(x·θ)²: x is (n, d), s and ω are (n,).
 
     A conjugate update sums their statistics, s·x and ω·xxᵀ.
     """
@@ -35,7 +35,8 @@ class Working(NamedTuple):
 
 
 class Statistics(abc.ABC):
-    """E[T(record)] of some records at q, scaled such that a norm of 1 is typical.
+    """Expected statistics E[T(record)] of some records at q, scaled such that a norm of 1 is
+    typical.
 
     A record's values must depend only on that record and q, not on the rest of the batch. Otherwise
     clipping one record's contribution would not bound its effect.
@@ -43,18 +44,22 @@ class Statistics(abc.ABC):
 
     @abc.abstractmethod
     def norms(self) -> Array:
-        """The norm of each record's statistics over everything in `total`, (n,), float64."""
+        """Compute the norm of each record's contribution to `total`, (n,), in float64."""
 
     def l1_norms(self) -> Array:
-        """The L1 norm of each record's statistics, for Laplace noise; not always available."""
+        """Compute the L1 norm of each record's statistics, for Laplace noise; not always
+        available.
+        """
         raise NotImplementedError
 
     @abc.abstractmethod
     def total(self, weights: Array) -> Any:
-        """Σ wᵢ·statisticsᵢ as it is released, in float64. Ignores records of weight 0."""
+        """Compute Σ wᵢ·statisticsᵢ, in the form in which it is released, in float64. Ignores
+        records of weight 0.
+        """
 
     def least(self) -> Array | None:
-        """Lower bound on the coordinates of each record's statistics; None if they may be
+        """Return a lower bound on the coordinates of each record's statistics; None if they may be
         negative.
         """
         return None
@@ -81,7 +86,7 @@ class Quadratic(Statistics):
     unit: float = 1.0
 
     def norms(self) -> Array:
-        """‖(s·x, κω·xxᵀ)‖² = s²‖x‖² + κ²ω²‖x‖⁴."""
+        """Compute norms from ‖(s·x, κω·xxᵀ)‖² = s²‖x‖² + κ²ω²‖x‖⁴."""
         # Scale x before squaring: an underflowing square would be missing from the norm.
         x, largest = unit_rows(self.parts.x)
         slope, weight = self._terms
@@ -92,7 +97,7 @@ class Quadratic(Statistics):
         return xp.sqrt(xp.square(first) * squares + xp.square(second) * fourth) / self.unit
 
     def l1_norms(self) -> Array:
-        """|s|·‖x‖₁ + κω(‖x‖² + √2·Σ_{i<j} |xᵢxⱼ|), because off-diagonal entries are released times
+        """Compute |s|·‖x‖₁ + κω(‖x‖² + √2·Σ_{i<j} |xᵢxⱼ|); off-diagonal entries are released times
         √2.
 
         Twice the last sum is ‖x‖₁² − ‖x‖². With a mean-field q it is omitted.
@@ -109,7 +114,7 @@ class Quadratic(Statistics):
 
     @functools.cached_property
     def _terms(self) -> tuple[Array, Array]:
-        """s and ω, or s − ωx·m for a mean-field q, used for both norm and sum.
+        """Return s (or s − ωx·m for a mean-field q with mean m) and ω, used for both norm and sum.
 
         For a distant m they are dominated by rounding errors.
         """
@@ -119,7 +124,7 @@ class Quadratic(Statistics):
         return computed_once((slope, weight))
 
     def total(self, weights: Array) -> dict[str, Array]:
-        """Σ wᵢ·(sᵢxᵢ, κωᵢxᵢxᵢᵀ)."""
+        """Compute Σ wᵢ·(sᵢxᵢ, κωᵢxᵢxᵢᵀ)."""
         weights = weights.astype(np.float64)
         xp = namespace(weights)
         x, slope, weight = (kept_rows(weights, value) for value in (self.parts.x, *self._terms))
@@ -136,7 +141,7 @@ class Quadratic(Statistics):
 def gaussian_factor(
     family: Family, q: Natural, total: dict[str, Array], balance: float = 1.0
 ) -> Natural:
-    """λ of the factor given by a total of `Quadratic`, including noise."""
+    """Return λ of the factor, given a total of `Quadratic` statistics, which may include noise."""
     second = total["precision"] / balance
     if not whole(family):
         return {"linear": total["linear"] + second * _mean(q), "quadratic": -0.5 * second}

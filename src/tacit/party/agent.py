@@ -42,7 +42,7 @@ class Computer(Protocol):
         ...
 
     def compute(self, requests: Sequence[Request], keys: Keys) -> Mapping[str, Update]:
-        """Updates by request id, with the noise keys of the requests that have one."""
+        """Compute the updates, by request id; `keys` are the noise keys of charged requests."""
         ...
 
 
@@ -50,11 +50,11 @@ class Store(Protocol):
     """Storage for replies and method memories between requests."""
 
     def recall(self, request: Request) -> Reply | None:
-        """The stored reply, or None if this request was not answered before."""
+        """Return the stored reply, or None if this request was not answered before."""
         ...
 
     def memory_at(self, party: str, visit: int) -> Natural | None:
-        """The method's memory before that visit, also when the visit is answered again."""
+        """Return the method memory from before that visit, even if the visit is answered again."""
         ...
 
     def keep_memories(self, memories: Mapping[str, tuple[int, Natural]]) -> None:
@@ -74,7 +74,7 @@ class OpenedRequests(NamedTuple):
     new: list[Request]
     """Requests to compute."""
     keys: Keys
-    """Noise keys of charged requests, by id."""
+    """Noise keys of charged requests, by request id."""
 
 
 class PartyAgent:
@@ -110,7 +110,7 @@ class PartyAgent:
         self.settled, self.charging, self.check = settled or {}, charging, check
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
-        """Replies in the order of the requests."""
+        """Answer requests; the replies are in the order of the requests."""
         with span("charge", requests=len(requests)):
             opened = self.open(requests)
         replies = opened.known
@@ -144,7 +144,7 @@ class PartyAgent:
         )
 
     def close(self, requests: Sequence[Request], updates: Mapping[str, Update]) -> dict[str, Reply]:
-        """Conclude and store the replies to opened requests, by request id."""
+        """Make and store the replies to opened requests; return them by request id."""
         replies = {r.id: conclude(r, updates[r.id], self.settled.get(r.party)) for r in requests}
         memories = {}
         for request in requests:
@@ -162,7 +162,9 @@ class PartyAgent:
         return replies
 
     def _rehearse(self, requests: Sequence[Request]) -> None:
-        """Raise errors that would otherwise occur after a charge; `requests` have no reply yet."""
+        """Check method memories and rehearse the computation, so that errors occur before the
+        charge.
+        """
         for request in requests:
             memory = self.store.memory_at(request.party, request.visit)
             require_memory(self.agreement, request, memory)

@@ -24,7 +24,9 @@ from tacit.plan.calibrate import Settled
 from tacit.server.messages import Request
 
 MAX_UNITS = 10_000
-"""Largest sample over all parties; the standard error of the share is then at most 0.5 %."""
+"""Largest number of sampled units over all parties, for which the standard error of the share is at
+most 0.5 %.
+"""
 
 
 def clipped_share(
@@ -36,10 +38,11 @@ def clipped_share(
     factors: Mapping[str, Natural],
     memories: Mapping[str, Natural | None],
 ) -> Clipped | None:
-    """Share of contributions that are clipped at q.
+    """Measure the share of contributions that are clipped at q.
 
-    With several kinds of release, the largest share; if some of them bias q, only these count. None
-    with secret noise, and for methods that do not support it.
+    With several kinds of release, the largest share is returned; if clipping some kinds biases q,
+    only these kinds count. The result is None with secret noise, and for methods that do not
+    support the measurement.
     """
     method = agreement.method
     if agreement.insecure_noise_seed is None or not isinstance(method, PrivateMethod):
@@ -78,7 +81,7 @@ def clipped_share(
 
 
 def _chosen(arranged: Arranged, agreement: Agreement, parties: int) -> tuple[Arranged, float]:
-    """A sample of a party's rows, and the number of rows that each sampled row represents."""
+    """Sample a party's rows; also return the number of rows that each sampled row represents."""
     count, most = arranged.weights.shape[0], max(1, MAX_UNITS // parties)
     if count <= most:
         return arranged, 1.0
@@ -118,7 +121,9 @@ def _share_of(
 def _counting(
     method: PrivateMethod, model: Model, family: Family, stage: str
 ) -> Callable[..., Any]:
-    """(clipped units, units) of every party, one party at a time."""
+    """Return a function that counts clipped units and all units of every party, one party at a
+    time.
+    """
     import jax
     import jax.numpy as jnp
 

@@ -16,7 +16,7 @@ from tacit.privacy.ledger.ledger import Ledger
 def identify_parties(
     ledger: Ledger, federation: Federation, parties: Iterable[str]
 ) -> dict[str, DatasetId]:
-    """Data set id of every party's records under the ledger's key.
+    """Compute the data set id of every party's records, under the ledger's key.
 
     All rows and columns of the source count, regardless of which of them this run uses.
     """
@@ -37,13 +37,15 @@ def identify_parties(
 
 
 def source_records(federation: Federation, names: list[str]) -> Mapping[str, Records]:
-    """All rows and columns of the source by party; without a source, the prepared records."""
+    """Return all rows and columns of the source by party; without a source, the prepared
+    records.
+    """
     source = federation.raw if federation.source is None else federation.source
     return _by_party(source or federation.parties, names)
 
 
 def _by_party(records: Mapping[str, Records], names: list[str]) -> Mapping[str, Records]:
-    """Records by name; a baseline has all records pooled under its one name."""
+    """Return the records by party name; a baseline has one name, with all records pooled."""
     if set(names) <= set(records):
         return {name: records[name] for name in names}
     whole = pooled({name: records[name] for name in records})
@@ -51,7 +53,9 @@ def _by_party(records: Mapping[str, Records], names: list[str]) -> Mapping[str, 
 
 
 def identify_arrays(ledger: Ledger, parties: Mapping[str, Records]) -> dict[str, DatasetId]:
-    """Data set id of every party's arrays, without person codes, which each fit may renumber."""
+    """Compute the data set id of every party's arrays; person codes are left out, because each fit
+    may renumber them.
+    """
     arrays: dict[str, dict[str, Any]] = {
         name: {key: value for key, value in records.items() if key != PERSON}
         for name, records in parties.items()

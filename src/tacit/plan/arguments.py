@@ -155,7 +155,7 @@ def _content(array: np.ndarray) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A short description of a value: its type if its text may be long."""
+    """Describe a value in a few words: by its type if its text may be long."""
     simple = isinstance(value, str | int | float | type(None))
     return repr(value)[:60] if simple else type(value).__name__
 

@@ -29,7 +29,7 @@ def as_baseline(
     *,
     private: bool,
 ) -> tuple[dict[str, Records], LocalMethod | None, Schedule, str | None]:
-    """Parties, method, schedule and trust text of a baseline; unchanged for "none"."""
+    """Return the parties, method, schedule and trust text of a baseline; unchanged for "none"."""
     if baseline == "none":
         return parties, method, schedule, None
     if baseline == "central":
@@ -45,7 +45,7 @@ def as_baseline(
 def committee(
     baseline: Baseline, method: LocalMethod | None, parties: int
 ) -> tuple[LocalMethod, Schedule]:
-    """Method and schedule of a committee machine of `parties` parties."""
+    """Return the method and schedule of a committee machine of `parties` parties."""
     method = method or DPSGD()
     if not isinstance(method, DPSGD):
         raise ConfigError(

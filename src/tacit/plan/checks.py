@@ -27,7 +27,9 @@ from tacit.server.schedule import Schedule, StalenessDamping, resolved_damping
 from tacit.support.compiler import jax
 
 DEFAULT_TOLERANCE = 1e-5
-"""KL divergence per round, in nats: 0.005 sd in one coordinate. `Exact` uses 0."""
+"""Default tolerance: KL divergence per round in nats, which is a move of 0.005 sd in one
+coordinate. `Exact` uses 0.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +49,7 @@ class Live:
 def choose_family(
     kind: str, model: Model, *, private: bool = False, most_full: int = MAX_FULL_COVARIANCE
 ) -> Family:
-    """The family of that name; "auto" is full covariance up to `most_full` parameters.
+    """Return the family of that name; "auto" means full covariance up to `most_full` parameters.
 
     Mean-field intervals are too narrow if coordinates are correlated, and many parties that update
     a mean-field q at once converge slowly. Up to hundreds of coordinates a full covariance costs
@@ -122,7 +124,7 @@ def check_eager(method: LocalMethod, model: Model) -> None:
 def resolved_schedule(
     schedule: Schedule, method: LocalMethod, model: Model, family: Family, parties: int
 ) -> Schedule:
-    """The schedule with defaults for unset rounds, damping and tolerance."""
+    """Return the schedule with defaults for unset rounds, damping and tolerance."""
     if schedule.rounds_unset:
         schedule = replace(schedule, rounds=method.rounds_for(model))
     if isinstance(method, PrivateMethod):
@@ -153,7 +155,7 @@ def resolved_schedule(
 
 
 def check_in_step(settled: dict[str, Settled], schedule: Schedule, live: Live | None) -> None:
-    """Refuse shared noise that differs by visit if parties may be at different visits.
+    """Refuse shared noise that differs between visits if parties may be at different visits.
 
     In secure sums the visit number is the round, also for a party that was absent before.
     """
@@ -187,7 +189,7 @@ def facts(
     model: Model | None = None,
     family: Family | None = None,
 ) -> RunFacts:
-    """Facts about a run with a resolved schedule that a method may need."""
+    """Collect the facts about a run that a method may need; its schedule is resolved."""
     assert schedule.tolerance is not None
     clips = [] if privacy is None else [own.clip for own in privacy.parties.values()]
     return RunFacts(
@@ -208,7 +210,7 @@ def facts(
 def units_of(
     method: LocalMethod, privacy: Privacy | None, parties: dict[str, Records], live: Live | None
 ) -> dict[str, int]:
-    """Number of units per party; estimated if the records are not in this process."""
+    """Return the number of units per party; estimated if the records are not in this process."""
     if privacy is None or not isinstance(method, PrivateMethod):
         return {}
     method = method.bind(unit=privacy.unit)
@@ -225,7 +227,9 @@ def units_of(
 def settled_method(
     method: LocalMethod, privacy: Privacy | None, units: dict[str, int], live: Live | None
 ) -> LocalMethod:
-    """The method with unit and adjacency set; refused if it does not match the privacy settings."""
+    """Return the method with unit and adjacency set; refuse it if it does not match the privacy
+    settings.
+    """
     if privacy is None:
         if method.private:
             raise ConfigError(
@@ -258,7 +262,7 @@ def settled_method(
 
 
 def _check_clips(method: PrivateMethod, privacy: Privacy, parties: list[str]) -> None:
-    """Refuse different clips where a common noise is divided by them."""
+    """Refuse clips that differ between parties if the server divides their sum by a single clip."""
     if privacy.aggregation == "plain" or not method.needs_one_clip:
         return
     if {clip_of(privacy, method, party) for party in parties} != {method.clip}:
@@ -308,7 +312,7 @@ def check_rounding(model: Model, method: LocalMethod) -> None:
 
 
 def shapes_of(schedule: Schedule, units: dict[str, int], seed: int) -> dict[str, PartyShape]:
-    """Number of visits (public) and units of each party."""
+    """Return the (public) number of visits and the number of units of each party."""
     names = tuple(units)
     chosen = [schedule.chosen(names, seed, number + 1) for number in range(schedule.rounds)]
     visits = Counter(name for names in chosen for name in names)
@@ -316,9 +320,9 @@ def shapes_of(schedule: Schedule, units: dict[str, int], seed: int) -> dict[str,
 
 
 def shares_of(privacy: Privacy, schedule: Schedule, parties: int, live: Live | None) -> int:
-    """Number of messages that are summed before they become visible.
+    """Return the number of messages that are summed before they become visible.
 
-    With secure sums, only messages of parties that do not collude.
+    With secure sums, only messages of parties that do not collude are counted.
     """
     if privacy.aggregation == "plain":
         return 1
@@ -353,7 +357,9 @@ def check_memory(
     *,
     secure: Thresholds | None = None,
 ) -> None:
-    """Refuse method memory unless every party takes part in every round."""
+    """Refuse a method that stores state at the parties unless every party takes part in every
+    round.
+    """
     if method.memory(model, family) is None:
         return
     if secure is not None and secure.quorum < secure.parties:

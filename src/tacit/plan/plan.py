@@ -73,8 +73,8 @@ class Plan:
     """Noise, events and guarantee of every party; empty for a run without privacy."""
     live: Live | None = None
     noise_key: tuple[int, ...] | None = field(default=None, repr=False)
-    """Key of the server's noise, stored in the checkpoint so that a repeated round draws the same
-    noise.
+    """Key of the noise that the server adds; the checkpoint stores it, so that a repeated round
+    draws the same noise.
     """
     report_steps: bool = field(default=True, compare=False)
     """True if the log reports how far each round moved q; False saves that work."""
@@ -92,7 +92,9 @@ class Plan:
 
     @property
     def guarantee(self) -> Guarantee | None:
-        """Guarantee for all parties: the weakest, because their records are disjoint."""
+        """Guarantee for all parties: the weakest of the parties' guarantees, because records are
+        disjoint.
+        """
         if not self.settled:
             return None
         each = [one.guarantee for one in self.settled.values()]
@@ -139,7 +141,7 @@ class Plan:
 
     @property
     def has_prior_party(self) -> bool:
-        """Whether a prior outside the family is kept by the server like a party's factor."""
+        """True if the server keeps a prior outside the family like a party's factor."""
         return self.model.has_site_prior and not self.method.holds_prior
 
     @property
@@ -149,14 +151,14 @@ class Plan:
         return Agreement(self.model, self.family, self.method, self.seed, insecure_noise_seed)
 
     def without_records(self) -> Plan:
-        """The same plan without records and without the server's noise key.
+        """Return the same plan without records and without the server's noise key.
 
         Results keep this plan, so their files, copies and pickles contain no records.
         """
         return replace(self, parties={name: {} for name in self.parties}, noise_key=None)
 
     def __getstate__(self) -> dict[str, Any]:
-        """State for pickle and copy; a private plan omits its records."""
+        """Return the state for pickle and copy; a private plan omits its records."""
         kept = self if self.privacy is None else self.without_records()
         return dict(vars(kept))
 
@@ -183,7 +185,8 @@ class Plan:
         return shares if shares > 1 else None if self.live is None else self.live.quorum
 
     def read_released(self, request: Request, released: Arrays) -> Arrays:
-        """Released values of one party's reply as floats: integers times their public step.
+        """Convert the released values of one party's reply to floats: integers times their public
+        step.
 
         Parameters
         ----------
@@ -201,7 +204,9 @@ class Plan:
 
     @property
     def _lattice(self) -> LatticeRules | None:
-        """How integers of a private run are summed and converted."""
+        """How the integers of a private run are summed and converted to floats; None without
+        privacy.
+        """
         if self.privacy is None or not self.settled:
             return None
 
@@ -237,7 +242,9 @@ class Plan:
         )
 
     def _server_key(self, number: int) -> bytes:
-        """Key of the server's noise in a round, from the run's secret or a known seed."""
+        """Derive the key of the server's noise in a round, from the run's secret or a known
+        seed.
+        """
         assert self.privacy is not None
         seed = self.privacy.insecure_noise_seed
         key = self.noise_key if seed is None else (seed,)
@@ -257,7 +264,7 @@ class Plan:
         asked = self.schedule.parties_per_round or len(self.parties)
 
         def noise_sd(number: int) -> float:
-            """Standard deviation of the noise in the round's sum."""
+            """Return the standard deviation of the noise in the sum of a round."""
             each = [
                 max(
                     (event.noise_sd for event in one.events_at(min(number, one.visits) - 1)),
@@ -367,8 +374,8 @@ def _private_plan(
     trust: str | None,
     instead: Callable[[str, str], Plan] | None,
 ) -> Plan:
-    """The plan with noise and guarantee; `instead` replaces a method chosen by "auto" whose noise
-    is too large. None: any noise is accepted.
+    """Return the plan with noise and guarantee. If "auto" chose a method whose noise is too large,
+    `instead` makes another plan; with None any noise is accepted.
     """
     method = plan.method
     assert isinstance(method, PrivateMethod)
@@ -384,7 +391,7 @@ def _private_plan(
 
 
 def _elsewhere(plan: Plan) -> list[str] | None:
-    """Parties of a live federation whose number of units is not known here."""
+    """List the parties of a live federation whose number of units is not known here."""
     if plan.live is None or plan.live.one_party:
         return None
     return [name for name, records in plan.parties.items() if not records]
@@ -393,7 +400,7 @@ def _elsewhere(plan: Plan) -> list[str] | None:
 def _settled(
     plan: Plan, method: PrivateMethod, privacy: Privacy, units: dict[str, int], trust: str | None
 ) -> dict[str, Settled]:
-    """The privacy terms of every party."""
+    """Determine the privacy terms of every party."""
     thresholds = privacy.thresholds(len(plan.parties))
     settled = settle(
         privacy,
@@ -416,7 +423,7 @@ def _settled(
 
 
 def _terms(settled: Settled, event: GaussianEvent, visit: int) -> Terms:
-    """The terms of one visit as numbers, as in `tacit.party.compute`."""
+    """Return the terms of one visit as numbers, in the form that `tacit.party.compute` uses."""
     return Terms(
         clip=settled.clip,
         noise_sd=settled.noise_sd,
@@ -430,10 +437,11 @@ def _terms(settled: Settled, event: GaussianEvent, visit: int) -> Terms:
 
 
 def first_factors(plan: Plan) -> dict[str, Natural]:
-    """Initial factors of the parties, which multiply the prior.
+    """Return the parties' initial factors, which multiply the prior.
 
-    A method that does not learn the precision needs q to start at the model's: every party gets an
-    equal share of start/prior, which is public. A run that continues an earlier one starts there.
+    A method that does not learn the precision needs a q that starts at the model's starting point:
+    every party gets an equal share of start/prior, which is public. A run that continues an earlier
+    one starts there.
     """
     prior = plan.model.prior(plan.family)
     factors = {PRIOR_PARTY: prior} if plan.has_prior_party else {}

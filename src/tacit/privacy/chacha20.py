@@ -36,7 +36,9 @@ Array = Any
 # would take several times longer to compile.
 @functools.partial(jax.jit, static_argnames="nonce", inline=True)
 def chacha_blocks(key: Array, counter: Array, nonce: tuple[int, int, int]) -> Array:
-    """ChaCha20 blocks for a vector of 32-bit counters: shape (len(counter), 16), 32-bit words."""
+    """Compute the ChaCha20 blocks of a vector of 32-bit counters: (len(counter), 16) words of 32
+    bits.
+    """
     counter = jnp.asarray(counter, jnp.uint32)
     fixed = jnp.concatenate([_CONSTANTS, key, jnp.zeros(1, jnp.uint32), np.array(nonce, np.uint32)])
     start = jnp.broadcast_to(fixed[:, None], (_BLOCK, len(counter))).at[12].set(counter)
@@ -46,7 +48,9 @@ def chacha_blocks(key: Array, counter: Array, nonce: tuple[int, int, int]) -> Ar
 
 
 def _double_round(rows: tuple[Array, ...]) -> tuple[Array, ...]:
-    """A round of the columns and one of the diagonals, which are columns of the rotated rows."""
+    """Do one round on the columns and one on the diagonals, which are columns after rotating the
+    rows.
+    """
     a, b, c, d = _quarter_rounds(*rows)
     a, b, c, d = _quarter_rounds(a, _turned(b, 1), _turned(c, 2), _turned(d, 3))
     return a, _turned(b, 3), _turned(c, 2), _turned(d, 1)

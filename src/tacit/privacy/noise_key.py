@@ -22,24 +22,26 @@ Array = Any
 
 
 def wrap_noise_key(data: Array) -> Array:
-    """JAX key from key data: 8 words make a secret ChaCha20 key, 2 a simulation key."""
+    """Make a JAX key from key data: 8 words make a secret ChaCha20 key, 2 words a simulation
+    key.
+    """
     from tacit.privacy.chacha20 import CHACHA20
 
     return jax.random.wrap_key_data(data, impl=CHACHA20 if data.shape[-1] == WORDS else None)
 
 
 def secret_key() -> bytes:
-    """A fresh key of 256 bits from the operating system's entropy."""
+    """Draw a new key of 256 bits from the operating system's entropy."""
     return secrets.token_bytes(KEY_BYTES)
 
 
 def seeded_key(seed: int, party: str, visit: int) -> bytes:
-    """A noise key for a repeatable simulation."""
+    """Derive a noise key for a repeatable simulation."""
     return hashlib.blake2b(f"{seed}/{visit}/{party}".encode(), digest_size=KEY_BYTES).digest()
 
 
 def batch_key_data(secret: bytes, *, simulated: bool = False) -> np.ndarray:
-    """Key data of a visit's batches and simulated outcomes.
+    """Return the key data for a visit's batches and simulated outcomes.
 
     A secret key is used in full. A simulation uses 64 bits of it, for JAX's own generator.
     """

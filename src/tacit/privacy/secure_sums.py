@@ -19,7 +19,7 @@ PLACE = "privacy.secure"
 
 
 class Thresholds(NamedTuple):
-    """n, t, q and c of a federation."""
+    """Numbers of parties n, t, q and c of a federation (see the module docstring)."""
 
     parties: int
     threshold: int
@@ -28,7 +28,7 @@ class Thresholds(NamedTuple):
 
     @property
     def shares(self) -> int:
-        """q − c: number of parties whose noise adds up to the noise of the guarantee."""
+        """Number of parties (q − c) whose noise adds up to the noise of the guarantee."""
         return self.quorum - self.colluding
 
     @property
@@ -40,7 +40,7 @@ class Thresholds(NamedTuple):
         )
 
     def words(self) -> list[str]:
-        """Explanation of the thresholds, one line each."""
+        """Explain the thresholds, one line each."""
         gone = self.parties - self.quorum
         return [
             f"the server learns sums of at least {self.quorum} of the {self.parties} parties' "
@@ -61,7 +61,7 @@ def _few(colluding: int) -> str:
 
 
 class SecureSums(Table, frozen=True, kw_only=True):
-    """Thresholds of `aggregation = "secure"`; by default chosen by the number of parties.
+    """Thresholds of `aggregation = "secure"`; the defaults depend on the number of parties.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class SecureSums(Table, frozen=True, kw_only=True):
     """
 
     def among(self, parties: int) -> Thresholds:
-        """The thresholds for that number of parties, or an error.
+        """Return the thresholds for that number of parties, or raise an error.
 
         Parameters
         ----------
@@ -142,12 +142,12 @@ def check_thresholds(found: Thresholds) -> None:
 
 
 def _least_threshold(parties: int, colluding: int) -> int:
-    """Smallest t with 2t > n + c."""
+    """Return the smallest threshold t with 2t > n + c."""
     return (parties + colluding) // 2 + 1
 
 
 def default_quorum(parties: int, colluding: int) -> int:
-    """Quorum halfway between the smallest safe threshold and all parties.
+    """Return the quorum halfway between the smallest safe threshold and all parties.
 
     >>> default_quorum(3, 1), default_quorum(10, 1), default_quorum(200, 20)
     (3, 8, 156)

@@ -22,7 +22,8 @@ RATIOS = {
 
 
 def coefficient_parts(result: Result | PartyResult) -> list[Any]:
-    """Every coefficient with its interval drawn and in numbers, then odds or rate ratios.
+    """Make the section: every coefficient with its interval, drawn and in numbers, then odds or
+    rate ratios.
 
     Rows whose interval excludes 0 are coloured, if the quantity can have either sign, the fit
     converged, and the intervals are not known to be too narrow.
@@ -81,7 +82,7 @@ def _digits(value: float | None, sd: float) -> str:
 
 
 def _signed(result: Result | PartyResult, rows: Sequence[Coefficient]) -> list[bool]:
-    """Whether each quantity can have either sign."""
+    """Return, for each row, whether the quantity can have either sign."""
     sites = result.sites if isinstance(result, Result) and not result.coefficients else {}
     return [sites[row.name].real if row.name in sites else row.name != LOG_NOISE for row in rows]
 
@@ -93,7 +94,7 @@ def _true_value(result: Result | PartyResult, row: Coefficient) -> float | None:
 
 
 def _bars(result: Result | PartyResult, rows: Sequence[Coefficient]) -> list[Bar | None]:
-    """The interval of each row on one axis.
+    """Place the interval of each row on a common axis.
 
     Coefficients in the units of their columns cannot share an axis. If the posterior lists
     coefficients of the scaled columns, these are drawn; the intercept then has no bar.
@@ -143,7 +144,7 @@ def _bar_note(result: Result | PartyResult) -> list[Paragraph]:
 
 
 def _ratio_parts(result: Result | PartyResult) -> list[Any]:
-    """exp of the coefficients, for models in which it has a name."""
+    """Make the table of exp(coefficient), for models in which it has a name."""
     kind = None if result.model is None else result.model.kind
     title = RATIOS.get(kind or "")
     if title is None or not result.coefficients:

@@ -63,7 +63,7 @@ class Code:
 
     @property
     def kind(self) -> str:
-        """Name of its block in the template."""
+        """Name of the block in the template that draws this part."""
         return "folded" if self.label else "code"
 
 
@@ -78,7 +78,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Bar:
-    """Interval of a row as positions from 0 to 100 on the common axis."""
+    """The interval of a row, as positions from 0 to 100 on the common axis."""
 
     low: float
     mean: float
@@ -101,7 +101,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; `head` has one title more than a row has cells, or is empty."""
+    """A table; `head` has one title for the name and one per cell, or is empty."""
 
     kind: ClassVar[str] = "table"
     label: str
@@ -117,7 +117,7 @@ class Table:
         return len(self.rows) > LONG_TABLE
 
     def attributes(self, column: int) -> Markup:
-        """Classes of the cells of a column."""
+        """Return the HTML class attribute for the cells of a column."""
         words = [
             *(["number"] if self.numbers and column else []),
             *(["minor"] if column in self.minor else []),
@@ -148,22 +148,22 @@ class Page:
 
 
 def facts(label: str, rows: Sequence[tuple[str, str]]) -> Table:
-    """A table of names and values without a head."""
+    """Make a table of names and values without a head."""
     return Table(label, (), [TableRow(name, (value,)) for name, value in rows], numbers=False)
 
 
 def number(value: float | None) -> str:
-    """Four significant digits and a true minus sign."""
+    """Format a number with four significant digits and a true minus sign."""
     return "–" if value is None else f"{value:#.4g}".rstrip(".").replace("-", "−")
 
 
 def percent(value: float | None) -> str:
-    """Percentage with one decimal."""
+    """Format a share as a percentage with one decimal."""
     return "–" if value is None else f"{100 * value:.1f} %"
 
 
 def count(value: int, noun: str) -> str:
-    """A number with its noun.
+    """Format a number with its noun, in the plural if needed.
 
     >>> count(1, "record"), count(1200, "record")
     ('1 record', '1,200 records')
@@ -172,10 +172,10 @@ def count(value: int, noun: str) -> str:
 
 
 def several(parties: int) -> str:
-    """A number of parties."""
+    """Format a number of parties."""
     return "1 party" if parties == 1 else f"{parties:,} parties"
 
 
 def joined(words: Sequence[str]) -> str:
-    """Words with commas and "and"."""
+    """Join words with commas and "and"."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -17,7 +17,7 @@ REPORT = "report.html"
 
 
 def write_report(run_dir: Path) -> Path:
-    """Write `run_dir/public/report.html`; returns its path."""
+    """Write `run_dir/public/report.html` and return its path."""
     run = load_run(run_dir)
     return write_page(run, run.directory / "public" / REPORT)
 
@@ -29,14 +29,14 @@ def write_page(run: Run | PartyRun, path: Path) -> Path:
 
 
 def render(run: Run | PartyRun) -> str:
-    """The whole page: text, style and figures."""
+    """Return the HTML of the whole page, with style and figures."""
     template, css = _template()
     page = party_page(run) if isinstance(run, PartyRun) else page_of(run)
     return template.render(page=page, css=css)
 
 
 def breakable(name: str) -> Markup:
-    """A name with places where a line may break, after separators.
+    """Return the HTML of a name in which lines may break after separators.
 
     >>> breakable("previous_stays=<2")
     Markup('previous_<wbr>stays=<wbr>&lt;2')

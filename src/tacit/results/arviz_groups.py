@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 RECORD = "record"
 JOINT = "outcome"
-"""Name of the log density of a record with several outcomes."""
+"""Name under which the log density of a record with several outcomes is stored."""
 PREDICTIVE_STREAM = 1
 
 
 def arviz_tree(groups: dict[str, dict[str, np.ndarray]], **named: Any) -> Any:
-    """The groups in the format of the installed ArviZ: InferenceData up to 0.2x, then DataTree."""
+    """Convert groups to the format of the installed ArviZ: InferenceData up to version 0.2x, then
+    DataTree.
+    """
     try:
         import arviz
     except ImportError:
@@ -54,7 +56,7 @@ def arviz_of(
     records: Records | None,
     units: OwnUnits | None = None,
 ) -> Any:
-    """Draws of a posterior in ArviZ's format, with densities and outcomes of records.
+    """Convert draws of a posterior to ArviZ's format, with densities and outcomes of records.
 
     Parameters
     ----------
@@ -104,7 +106,7 @@ def _in_units(
 def record_groups(
     model: Model, theta: np.ndarray, records: Records, seed: int
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Groups log_likelihood, observed_data and posterior_predictive at draws of θ.
+    """Compute the groups log_likelihood, observed_data and posterior_predictive at draws of θ.
 
     The last two are left out for models whose outcomes cannot be simulated.
 
@@ -150,14 +152,14 @@ def record_groups(
 
 
 def record_dims(groups: dict[str, dict[str, np.ndarray]]) -> dict[str, list[str]]:
-    """Dimension of the records for every variable with one value per record."""
+    """Return the dimension name of the records for every variable with one value per record."""
     found = groups.get("observed_data", {})
     dims = {name: [RECORD] for name, value in found.items() if value.ndim == 1}
     return dims | {name: [RECORD] for name in groups.get("log_likelihood", {})}
 
 
 def _simulated(law: OutcomeLaw, theta: np.ndarray, records: Records, seed: int) -> Any:
-    """One outcome per draw and record."""
+    """Simulate one outcome per draw and record."""
     import jax
 
     count = len_records(records)
@@ -185,7 +187,7 @@ def _law(model: Model) -> OutcomeLaw | None:
 
 
 def _batch(row: Records) -> Records:
-    """One record as a batch of length 1."""
+    """Return one record as a batch of length 1."""
     return {key: value[None] for key, value in row.items()}
 
 

@@ -52,7 +52,7 @@ class Check:
         return "\n".join([*lines, *(f"note: {text}" for text in self.notes)])
 
     def as_dict(self) -> dict[str, Any]:
-        """The description as JSON values."""
+        """Return the description as JSON values."""
         return {
             "valid": True,
             "plan": dict(self.rows),
@@ -115,7 +115,7 @@ def describe(
 
 
 def plan_rows(plan: Plan) -> list[tuple[str, str]]:
-    """Model, posterior family, method and schedule, each with a label."""
+    """Return rows with a label and a value for model, posterior family, method and schedule."""
     schedule, sizes = plan.schedule, reply_sizes(plan)
     parameters = sum(value.size for value in plan.family.zero().values())
     damping = schedule.damping
@@ -145,7 +145,7 @@ def plan_rows(plan: Plan) -> list[tuple[str, str]]:
 
 
 def reply_sizes(plan: Plan) -> dict[str, int]:
-    """Number of values in a reply, by the stage of the method."""
+    """Return the number of values in a reply for each stage of the method."""
     method, model, family = plan.method, plan.model, plan.family
     sizes = {}
     for stage in method.stage_table(plan.schedule.rounds):
@@ -157,7 +157,7 @@ def reply_sizes(plan: Plan) -> dict[str, int]:
 
 
 def _method(method: LocalMethod) -> str:
-    """Name and settings; settings left to the method or not used by it are omitted."""
+    """Describe a method by name and settings; settings that are unset or unused are omitted."""
     own = fields(method) if is_dataclass(method) else ()
     unused = SCALE_SETTINGS if isinstance(method, SummedMethod) else ()
     names = [one.name for one in own if not one.name.startswith("_") and one.name not in unused]
@@ -167,7 +167,9 @@ def _method(method: LocalMethod) -> str:
 
 
 def _terms(plan: Plan) -> tuple[list[list[Any]], list[str]]:
-    """Noise, ε and signal of each kind of party, and warnings about weak signals."""
+    """Return rows with noise, ε and signal of each kind of party, and warnings about weak
+    signals.
+    """
     kinds: dict[tuple[Any, ...], list[str]] = {}
     for name, one in plan.settled.items():
         key = (one.clip, one.noise_sd, one.visits, one.guarantee.epsilon, one.units)

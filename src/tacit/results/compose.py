@@ -71,7 +71,7 @@ def compose_result(
     clipped: Clipped | None = None,
     **more: Any,
 ) -> Result:
-    """The result of a run: posterior, verdict and facts about the run.
+    """Make the result of a run: posterior, verdict and facts about the run.
 
     Parameters
     ----------
@@ -113,12 +113,14 @@ def compose_result(
 
 
 def posterior_table(posterior: Posterior) -> PosteriorTable:
-    """Mean and sd of every coordinate; natural parameters are in posterior.npz."""
+    """Make the table of mean and sd of every coordinate; natural parameters are in
+    posterior.npz.
+    """
     return PosteriorTable(family=posterior.family.kind, **posterior.table())
 
 
 def model_tables(posterior: Posterior, data: DataFacts) -> list[ModelTable]:
-    """Tables of the model itself, in the units of the columns."""
+    """Make the model's own tables, in the original units of the columns."""
     columns = declared_columns(data) or ()
     units = {one.name: one.affine for one in columns if one.affine is not None}
     return [
@@ -128,7 +130,7 @@ def model_tables(posterior: Posterior, data: DataFacts) -> list[ModelTable]:
 
 
 def data_facts(federation: Federation | None, source: str | None = None) -> DataFacts:
-    """Source and preparation of the records.
+    """Describe source and preparation of the records.
 
     Parameters
     ----------
@@ -151,7 +153,7 @@ def data_facts(federation: Federation | None, source: str | None = None) -> Data
 
 
 def schema_facts(schema: SourceSchema, source: str | None, scaling: str = "public") -> DataFacts:
-    """Facts about the columns of a public schema for a result.
+    """Describe the columns of a public schema for a result.
 
     Parameters
     ----------
@@ -173,7 +175,7 @@ def schema_facts(schema: SourceSchema, source: str | None, scaling: str = "publi
 
 
 def public_facts(data: DataConfig, sites: int) -> DataFacts:
-    """Facts about the records of a live federation: the agreed schema.
+    """Describe the records of a live federation by the agreed schema.
 
     Parameters
     ----------
@@ -194,7 +196,9 @@ def stored_coefficients(
     learned: Sequence[float] | None,
     true_values: Mapping[str, float] | None = None,
 ) -> list[Coefficient]:
-    """Coefficients in the units of the columns, unless there are too many to list."""
+    """Return the coefficients in the original units of the columns, unless there are too many to
+    list.
+    """
     columns = declared_columns(data)
     found = unit_map(posterior.model, columns, data.outcome)
     if found is None or not posterior.model.listed:
@@ -215,7 +219,7 @@ def _as_json(value: Any) -> Any:
 
 
 def model_facts(model: Model, prior: str | None = None) -> ModelFacts:
-    """The model, with its constructor arguments if they have a JSON form."""
+    """Describe the model, with its constructor arguments if they have a JSON form."""
     return ModelFacts(
         kind=model.kind,
         dimension=model.dimension,
@@ -233,7 +237,7 @@ def verdict_facts(
     clipped: Clipped | None = None,
     memory: Arrays | None = None,
 ) -> dict[str, Any]:
-    """The fields of `VerdictFacts`.
+    """Return the fields of `VerdictFacts`.
 
     Parameters
     ----------
@@ -268,12 +272,12 @@ def verdict_facts(
 
 
 def _visits_of_the_prior(state: ServerState) -> int:
-    """Visits of a prior that is kept as a factor, which are not exchanges with a party."""
+    """Count the visits of a prior that is kept as a factor; they are not exchanges with a party."""
     return state.factors[PRIOR_PARTY].visits if PRIOR_PARTY in state.factors else 0
 
 
 def party_row(plan: Plan, name: str) -> PartyRow:
-    """Size and share of positive outcomes of one party; the share only without privacy."""
+    """Return one party's number of records and, without privacy, its share of positive outcomes."""
     records = plan.parties[name]
     # An exact fraction would be a release that was not charged.
     told = plan.model.output == "bernoulli" and plan.privacy is None and "y" in records
@@ -282,7 +286,7 @@ def party_row(plan: Plan, name: str) -> PartyRow:
 
 
 def privacy_facts(plan: Plan, *, publish: bool = False) -> PrivacyFacts:
-    """Facts about privacy for a result; with `publish` exact held-out metrics are listed as not
+    """Describe privacy for a result; with `publish`, exact held-out metrics are listed as not
     covered.
     """
     guarantee = plan.guarantee
@@ -320,7 +324,7 @@ def privacy_facts(plan: Plan, *, publish: bool = False) -> PrivacyFacts:
 
 
 def attackers(plan: Plan) -> list[Attacker]:
-    """ε for one unit against each kind of attacker.
+    """Compute ε for one unit against each kind of attacker.
 
     ε of a whole party is left out: it depends on the party's number of records, which not every
     adjacency makes public.

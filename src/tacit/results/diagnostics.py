@@ -51,7 +51,7 @@ def run_verdict(
     step: float | None = None,
     dispersion: Dispersion | None = None,
 ) -> Verdict:
-    """Convergence verdict of a finished run, from the server's state and the final step.
+    """Judge the convergence of a finished run from the server's state and the final step.
 
     `dispersion` is the result of `measured_dispersion`, if the parties' replies did not contain it.
     """
@@ -98,7 +98,9 @@ def _convergence(
 
 
 def _misfit(plan: Plan, state: ServerState) -> str | None:
-    """Evidence of the released rank histogram against the model, if any."""
+    """Describe the evidence against the model in the released rank histogram; None if there is
+    none.
+    """
     if "failed" in (state.memory or {}):  # the ranks are not at an estimate of θ
         return None
     fit = fit_of(state.memory or {}) if isinstance(plan.method, PrivateScores) else None
@@ -108,7 +110,9 @@ def _misfit(plan: Plan, state: ServerState) -> str | None:
 
 
 def _dispersion_misfit(model: Model, dispersion: Dispersion | None) -> str | None:
-    """Evidence of squared residuals against the variance that the model implies, if any."""
+    """Describe the evidence in squared residuals against the variance that the model implies; None
+    if there is none.
+    """
     compared = comparable(model) if dispersion is not None and dispersion.clear else None
     if dispersion is None or compared is None:
         return None
@@ -123,7 +127,9 @@ def diagnostics_block(
     rounds: Sequence[Mapping[str, Any]],
     dispersion: Dispersion | None = None,
 ) -> dict[str, Any]:
-    """Numbers behind a verdict; without weights if the server did not control the steps."""
+    """Return the numbers behind a verdict; those about weights only if the server controlled the
+    steps.
+    """
     energies = [line["negative_elbo"] for line in rounds]
     found: dict[str, Any] = {"elbo": [None if one is None else -one for one in energies]}
     if dispersion is not None:
@@ -152,7 +158,8 @@ def diagnostics_block(
 
 
 def _scoring_trouble(plan: Plan, state: ServerState) -> str | None:
-    """Columns in other units than their counts assume, or a last step that was not the last.
+    """Describe a failed fit: columns on other scales than the counts assume, or a last step of full
+    length.
 
     Steps of private scoring have a limited length in η, which fits reach in every round if
     coefficients grow without end (an outcome that the columns separate), or if noise moves η by as
@@ -175,13 +182,13 @@ def _scoring_trouble(plan: Plan, state: ServerState) -> str | None:
 
 
 LONG_STEP = 0.9
-"""Length of the last step, as a share of the longest, from which a fit has not arrived."""
+"""If the last step is at least this share of the longest step, the fit has not converged."""
 
 
 def learned_share(
     plan: Plan, posterior: Posterior, memory: Arrays | None = None
 ) -> np.ndarray | None:
-    """1 − (posterior sd / prior sd)² of each coordinate; None if the prior has no sd.
+    """Compute 1 − (posterior sd / prior sd)² of each coordinate; None if the prior has no sd.
 
     If scales are learned, the prior sd is the sd of a coefficient about which the records contain
     no information, as a normal or as weighted draws. The result is at least 0.
@@ -201,7 +208,7 @@ def learned_share(
 
 
 def _learnt_prior(plan: Plan, memory: Arrays) -> LearntScalePrior | None:
-    """The prior in the units of the columns, as far as the server has learned them."""
+    """Return the prior on the scales of the columns, as far as the server has learned these."""
     solver, combine = plan.rules.solver, plan.rules.combine
     if isinstance(solver, NaturalSolver | WideSolver):
         return solver.known_scale_prior(memory)
@@ -220,7 +227,7 @@ def cautions_of(
     clipped: Clipped | None = None,
     memory: Arrays | None = None,
 ) -> list[Caution]:
-    """Known reasons why the numbers of a run may be unreliable."""
+    """List the known reasons why the numbers of a run may be unreliable."""
     share = learned_share(plan, posterior, memory)
     doubts = []
     if verdict is not None:
@@ -240,11 +247,12 @@ def cautions_of(
 
 
 LOOSE = 1.0 / 3.0
-"""Largest relative error of a column's variance for which a first-order term suffices."""
+"""Largest relative error of a column's variance for which a first-order correction suffices."""
 
 
 def spread_caution(plan: Plan, memory: Arrays) -> list[Caution]:
-    """Columns of private scoring whose variance is known too roughly from the released counts.
+    """Return a caution about columns of private scoring whose variance is known too roughly from
+    the released counts.
 
     The posterior contains the noise of the counts to first order in the error of the variance.
     """
@@ -274,7 +282,9 @@ STEEP = 3.0
 
 
 def steep_caution(plan: Plan, posterior: Posterior, memory: Arrays) -> list[Caution]:
-    """Log-odds of private scoring so large that their posterior is skewed."""
+    """Return a caution if log-odds in private scoring are so large that their posterior is
+    skewed.
+    """
     combine = plan.rules.combine
     if not isinstance(combine, ScoringServer) or plan.model.output != "bernoulli":
         return []
@@ -295,7 +305,9 @@ def steep_caution(plan: Plan, posterior: Posterior, memory: Arrays) -> list[Caut
 
 
 def modes_caution(model: Model, verdict: Verdict | None = None) -> list[Caution]:
-    """A caution if the posterior may have modes that a single normal, and its draws, miss."""
+    """Return a caution if the posterior may have modes that a single normal, and its draws,
+    miss.
+    """
     if verdict is not None and verdict.other_mode is not None:
         return [
             Caution(
@@ -319,7 +331,7 @@ def modes_caution(model: Model, verdict: Verdict | None = None) -> list[Caution]
 
 
 def known_limits(plan: Plan) -> list[Caution]:
-    """Known weaknesses of a planned run, before it is charged."""
+    """List the known weaknesses of a planned run, before it is charged."""
     if plan.privacy is None or not isinstance(plan.method, PrivateMethod):
         return []
     text = plan.method.known_limits(plan.model, plan.settled)
@@ -328,7 +340,9 @@ def known_limits(plan: Plan) -> list[Caution]:
 
 
 def known_before(plan: Plan) -> list[Caution]:
-    """Cautions before a run is charged: `known_limits`, and reasons why it may not converge."""
+    """List cautions before a run is charged: `known_limits`, and reasons why it may not
+    converge.
+    """
     if plan.privacy is None or not isinstance(plan.method, PrivateMethod):
         return []
     text = plan.method.settling_risk(plan.model, plan.settled)
@@ -337,7 +351,7 @@ def known_before(plan: Plan) -> list[Caution]:
 
 
 def second_choice(plan: Plan) -> list[Caution]:
-    """Why "auto" fell back on DP-SGD for a model that another method might serve, and the remedy.
+    """Say why "auto" chose DP-SGD although another method might suit the model, and what to change.
 
     `tacit.check` shows the same reason beside the method.
     """
@@ -348,7 +362,7 @@ def second_choice(plan: Plan) -> list[Caution]:
 
 
 def unchecked_caution(plan: Plan, verdict: Verdict | None = None) -> list[Caution]:
-    """A caution if the variance implied by the model is not compared with the records."""
+    """Return a caution if the variance that the model implies is not compared with the records."""
     checked = isinstance(plan.method, PrivateScores) or (
         verdict is not None and verdict.dispersion is not None
     )
@@ -360,7 +374,7 @@ def unchecked_caution(plan: Plan, verdict: Verdict | None = None) -> list[Cautio
 
 
 def _unweighed_caution(plan: Plan) -> list[Caution]:
-    """A caution if a user's model was not compared with its exact posterior."""
+    """Return a caution if the q of a user's model was not compared with its exact posterior."""
     weighed = plan.rules.solver is not None and not isinstance(plan.rules.solver, WideSolver)
     if plan.privacy is not None or weighed or not plan.model.user_program:
         return []
@@ -375,7 +389,8 @@ def _unweighed_caution(plan: Plan) -> list[Caution]:
 
 
 def counted_clipping(plan: Plan, memory: Arrays | None) -> Clipped | None:
-    """The share of clipped units by the last released count; None if none was released.
+    """Return the share of clipped units according to the last released count; None if there is
+    none.
 
     With noise the share may be outside [0, 1].
     """
@@ -387,7 +402,9 @@ def counted_clipping(plan: Plan, memory: Arrays | None) -> Clipped | None:
 
 
 def _clipping_cautions(plan: Plan, clipped: Clipped | None) -> list[Caution]:
-    """Cautions about clipping: measured in a simulation, otherwise from the plan."""
+    """List cautions about clipping: as measured in a simulation, otherwise as expected from the
+    plan.
+    """
     method = plan.method
     if plan.privacy is None or not isinstance(method, PrivateMethod):
         return []

@@ -19,11 +19,11 @@ from tacit.results.summary import Metrics
 
 T = TypeVar("T")
 MOST_LOG_UNIT = 700.0
-"""Largest log of a density's unit. For hundreds of columns the unit could overflow; above this
-limit the density is per unit of x.
+"""Largest logarithm of the factor that converts a density to the original units. For hundreds of
+columns the factor could overflow; above this limit the density is left on the scale of x.
 """
 MOST_PARTIES = 100
-"""Number of parties above which metrics per party are not computed."""
+"""If there are more parties than this, metrics per party are not computed."""
 
 
 class EvaluationWarning(UserWarning):
@@ -35,10 +35,10 @@ class Attempts:
     """Optional computations after training, whose failures are noted instead of raised."""
 
     failed: dict[str, str] = field(default_factory=dict)
-    """Reason of failure by attempted work."""
+    """The reason of each failure, by the description of the work."""
 
     def attempt(self, what: str, work: Callable[[], T], *, otherwise: T) -> T:
-        """The result of `work`, or `otherwise` and a note."""
+        """Return the result of `work`; if it fails, note the reason and return `otherwise`."""
         try:
             return work()
         except Exception as error:  # any error: the run was charged
@@ -48,7 +48,7 @@ class Attempts:
 
 
 def cannot_evaluate(plan: Plan, test: Records | None) -> str | None:
-    """Reason why held-out metrics cannot be computed, or None.
+    """Return the reason why held-out metrics cannot be computed, or None.
 
     Tests the model on blank rows of the records' shape, before anything is charged. Models with a
     closed-form predictive distribution are not tested.
@@ -73,9 +73,11 @@ def measure(
     seed: int,
     unit: float = 1.0,
 ) -> tuple[dict[str, Any], list[Any] | None]:
-    """Metrics on the training and held-out records, and the calibration bins of the latter.
+    """Compute metrics on training and held-out records, and calibration bins of the held-out
+    records.
 
-    `unit` is the scale of a numeric outcome: metrics are in the outcome's own unit.
+    `unit` is the scale by which a numeric outcome was divided; metrics are converted back to the
+    original unit of the outcome.
     """
     metrics: dict[str, Any] = {"training": None, "held_out": None}
     bins = None
@@ -97,7 +99,7 @@ def measure(
 def measure_parties(
     posterior: Posterior, parties: Mapping[str, Records], draws: int, seed: int, unit: float = 1.0
 ) -> dict[str, Metrics]:
-    """Metrics of each party's records, for models with columns x; empty for others."""
+    """Compute metrics of each party's records, for models with columns x; empty for others."""
     model = posterior.model
     if model.x_columns is None or len(parties) > MOST_PARTIES:
         return {}
@@ -110,9 +112,10 @@ def measure_parties(
 
 
 def outcome_unit(federation: Federation | None) -> float:
-    """The scale of a numeric outcome that was rescaled; otherwise 1.
+    """Return the scale by which a numeric outcome was divided; otherwise 1.
 
-    Without an outcome, the product of the columns' scales, because a density is per unit of each.
+    Without an outcome, return the product of the columns' scales, because a density is per unit of
+    each column.
     """
     if federation is None or federation.schema is None:
         return 1.0

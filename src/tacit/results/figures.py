@@ -34,7 +34,7 @@ def plot_coefficients(
     warning: str | None = None,
     converged: bool | None = None,
 ) -> Figure:
-    """Forest plot: posterior mean and central 95 % interval of each coefficient.
+    """Draw a forest plot: posterior mean and central 95 % interval of each coefficient.
 
     Intervals are `low` to `high`, or mean ± 1.96 sd. Intervals that exclude 0 are blue, only for
     quantities that are `real` (a scale is always positive). With a `warning` about the intervals,
@@ -90,7 +90,9 @@ def _mark_true_values(axes: Axes, labels: Sequence[str], true_values: Mapping[st
 
 
 def plot_negative_elbo(rounds: Sequence[Round]) -> Figure:
-    """Negative evidence lower bound at the start of each round; rounds without one are left out."""
+    """Draw the negative evidence lower bound at the start of each round; rounds without one are
+    left out.
+    """
     number, value = _series(rounds, "negative_elbo")
     figure, axes = _panel(3.6)
     axes.plot(number, value, **_line(number))
@@ -107,7 +109,7 @@ def plot_negative_elbo(rounds: Sequence[Round]) -> Figure:
 
 
 def plot_convergence(rounds: Sequence[Round]) -> Figure:
-    """KL divergence between consecutive rounds, on a log scale; zeros cannot be drawn."""
+    """Draw the KL divergence between consecutive rounds on a log scale; zeros cannot be drawn."""
     number, step = _series(rounds, "last_change")
     positive = step > 0
     number, step = number[positive], step[positive]
@@ -135,7 +137,9 @@ def plot_convergence(rounds: Sequence[Round]) -> Figure:
 
 
 def plot_calibration(bins: Sequence[CalibrationBin]) -> Figure:
-    """Observed frequency against predicted probability, with 95 % Wilson intervals and counts."""
+    """Draw observed frequency against predicted probability, with 95 % Wilson intervals and
+    counts.
+    """
     figure = canvas(5.4, 5.6)
     axes, below = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])
     predicted, observed, count, low, high = (
@@ -160,7 +164,8 @@ def plot_calibration(bins: Sequence[CalibrationBin]) -> Figure:
 
 
 def plot_parties(parties: Sequence[PartyRow]) -> Figure:
-    """Records and share of positive outcomes of each party; at most the 40 largest.
+    """Draw the number of records and share of positive outcomes of each party; at most the 40
+    largest.
 
     Every party needs a number of records.
     """
@@ -206,7 +211,7 @@ def plot_parties(parties: Sequence[PartyRow]) -> Figure:
 
 
 def canvas(width: float, height: float) -> Figure:
-    """An empty figure of that size in inches."""
+    """Make an empty figure of that size in inches."""
     layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1)
     return Figure(figsize=(width, height), dpi=160, layout=layout, facecolor="white")
 
@@ -219,7 +224,7 @@ def _panel(height: float) -> tuple[Figure, Axes]:
 
 
 def plain(axes: Axes) -> None:
-    """Faint grid without a box."""
+    """Draw a faint grid without a box."""
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(GREY)
     axes.grid(color=FAINT, linewidth=0.8)
@@ -228,7 +233,7 @@ def plain(axes: Axes) -> None:
 
 
 def title_and_subtitle(axes: Axes, title: str, subtitle: str) -> None:
-    """Bold title with a subtitle below."""
+    """Write a bold title with a subtitle below."""
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=INK, pad=20)
     axes.annotate(
         subtitle,
@@ -243,7 +248,7 @@ def title_and_subtitle(axes: Axes, title: str, subtitle: str) -> None:
 
 
 def _name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Row labels as literal text, without mathematical markup."""
+    """Label the rows with literal text, without mathematical markup."""
     short = [name if len(name) <= 32 else f"{name[:31]}…" for name in names]
     axes.set_yticks(np.arange(len(short)), labels=short)
     for label in axes.get_yticklabels():
@@ -263,7 +268,7 @@ def _line(number: np.ndarray) -> dict[str, Any]:
 
 
 def _series(rounds: Sequence[Round], key: str) -> tuple[np.ndarray, np.ndarray]:
-    """(round numbers, values) of the rounds that have a finite value."""
+    """Return round numbers and values of the rounds that have a finite value."""
     pairs = [(row.round, _number(getattr(row, key))) for row in rounds]
     kept = [(number, value) for number, value in pairs if math.isfinite(value)]
     return np.array([n for n, _ in kept], int), np.array([v for _, v in kept], np.float64)
@@ -274,7 +279,7 @@ def _number(value: float | None) -> float:
 
 
 def _wilson(share: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Wilson's 95 % interval of a binomial proportion (Wilson 1927)."""
+    """Compute Wilson's 95 % interval of a binomial proportion (Wilson 1927)."""
     square = NORMAL_95**2
     centre = (share + square / (2 * count)) / (1 + square / count)
     variance = share * (1 - share) / count + square / (4 * count**2)

@@ -29,7 +29,7 @@ def evaluate(
     draws: int = 100,
     seed: int = 0,
 ) -> Metrics | None:
-    """Metrics of q on `records`, or None when there are none.
+    """Compute metrics of q on `records`; None if there are no records.
 
     A metric that is not a finite number is None rather than NaN, which JSON cannot hold.
     """
@@ -39,7 +39,7 @@ def evaluate(
 
 
 def score(model: Model, prediction: Prediction, records: Records) -> Metrics:
-    """Metrics of a prediction, for at least one record.
+    """Compute metrics of a prediction, for at least one record.
 
     * all outputs: `log_predictive_density`, the mean of log p(y | x) in nats per record
     * Bernoulli: `accuracy` at threshold ½, `brier` = mean (p − y)², `calibration_error`, and
@@ -78,7 +78,8 @@ def score(model: Model, prediction: Prediction, records: Records) -> Metrics:
 
 
 def concordance(predicted: np.ndarray, y: np.ndarray) -> float:
-    """Share of pairs with different y whose predictions are in the same order; ties count half.
+    """Compute the share of pairs with different y whose predictions are in the same order; ties
+    count half.
 
     Harrell's C-index without censoring; for y of 0 and 1 the area under the ROC curve. NaN if all
     predictions or all y are equal.
@@ -103,7 +104,9 @@ def concordance(predicted: np.ndarray, y: np.ndarray) -> float:
 
 
 def _ordered_pairs(order: np.ndarray, y: np.ndarray) -> float:
-    """Pairs with different y in the same order, ties counting half, by a tree of counts."""
+    """Count the pairs with different y that are in the same order, ties as half, with a tree of
+    counts.
+    """
     size = int(order.max()) + 1
     tree = [0] * (size + 1)
 
@@ -131,7 +134,8 @@ def _ordered_pairs(order: np.ndarray, y: np.ndarray) -> float:
 
 
 def likeliest(probabilities: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Probability of each record's most probable level, and 1 if it equals y.
+    """Return the probability of each record's most probable level, and 1 if that level is y, else
+    0.
 
     >>> likeliest(np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]]), np.array([0, 1]))
     (array([0.5, 0.8]), array([1., 0.]))
@@ -143,7 +147,7 @@ def likeliest(probabilities: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.
 def calibration_bins(
     probability: np.ndarray, y: np.ndarray, *, bins: int = BINS
 ) -> list[CalibrationBin]:
-    """Mean predicted probability beside the observed frequency of y = 1, bin by bin.
+    """Compare the mean predicted probability with the observed frequency of y = 1, bin by bin.
 
     Bins have equal width on [0, 1], include their lower edge (the last one its upper edge too)
     and are left out when empty. A record whose probability is not finite belongs to none.

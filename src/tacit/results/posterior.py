@@ -49,7 +49,7 @@ class Posterior:
         return np.asarray(location), np.asarray(scale)
 
     def table(self) -> dict[str, list[Any]]:
-        """Name, mean and sd of every coordinate, as lists; empty if there are too many.
+        """Return name, mean and sd of every coordinate, as lists; empty if there are too many.
 
         They are for result.json; all natural parameters are in posterior.npz.
         """
@@ -62,7 +62,7 @@ class Posterior:
         }
 
     def interval(self, level: float = INTERVAL) -> tuple[np.ndarray, np.ndarray]:
-        """Central intervals of a Gaussian posterior, coordinate by coordinate.
+        """Compute central intervals of a Gaussian posterior, coordinate by coordinate.
 
         Parameters
         ----------
@@ -147,7 +147,7 @@ class Posterior:
 
 
 def posterior_of(plan: Plan, natural: Natural, public: Arrays | None = None) -> Posterior:
-    """The posterior described by the server's state.
+    """Make the posterior from the server's state.
 
     Parameters
     ----------

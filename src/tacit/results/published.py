@@ -44,9 +44,13 @@ SAFE = (
     "tables",
     "true_values",
 )
-"""Functions of the releases (q, its intervals, the rounds) or of the configuration."""
+"""Fields that depend only on the releases (q, its intervals, the rounds) or on the
+configuration.
+"""
 MEASURED = ("metrics", "party_metrics", "calibration", "not_evaluated")
-"""Exact functions of held-out records; shared only with evaluate.publish = true."""
+"""Fields that are computed exactly from held-out records; shared only with evaluate.publish =
+true.
+"""
 NOTHING_MEASURED = {"training": None, "held_out": None}
 
 PRIVATE_PART = (
@@ -83,7 +87,7 @@ def counts_are_public(plan: Plan) -> bool:
 
 
 def not_covered(plan: Plan, *, publish: bool = False) -> list[str]:
-    """List of what the guarantee of a run does not cover."""
+    """List what the guarantee of a run does not cover."""
     exceptions = []
     if publish:
         exceptions.append(PUBLISHED)
@@ -93,7 +97,7 @@ def not_covered(plan: Plan, *, publish: bool = False) -> list[str]:
 
 
 def public_result(result: Result, plan: Plan, *, publish: bool) -> Result:
-    """The shareable part of a result; all of it if no guarantee is claimed."""
+    """Return the shareable part of a result; all of it if no guarantee is claimed."""
     if not covered(plan):
         return result
     measured: dict[str, Any] = {"metrics": NOTHING_MEASURED}
@@ -123,7 +127,9 @@ def public_result(result: Result, plan: Plan, *, publish: bool) -> Result:
 
 
 def local_result(result: Result) -> dict[str, Any]:
-    """Values measured on records or on this machine: for evaluation.json in the private part."""
+    """Return the values measured on records or on this machine, for evaluation.json in the private
+    part.
+    """
     every = builtins_of(result)
     privacy = every["privacy"]
     local = {key: value for key, value in every.items() if key not in ("schema", *SAFE)}

@@ -21,7 +21,7 @@ NUTS_LIMIT = 200
 def exact_posterior(
     model: Model, parties_records: Iterable[Records]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and covariance of the posterior given all records, for a conjugate model.
+    """Compute mean and covariance of the posterior given all records, for a conjugate model.
 
         Λ = Λ₀ + Σₘ Pₘ,  Λμ = Λ₀μ₀ + Σₘ bₘ        (Bishop 2006, eqs 3.50 and 3.51)
 
@@ -37,7 +37,8 @@ def exact_posterior(
 def mean_field_optimum(
     model: Model, parties_records: Iterable[Records]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and sd of the independent normals q nearest to the exact posterior in KL(q ‖ p).
+    """Compute mean and sd of the independent normals q that are nearest to the exact posterior p in
+    KL(q ‖ p).
 
     It has the exact mean and the diagonal of the exact *precision* (Bishop 2006, eqs 10.12 to
     10.15), so its sd is never larger than the exact marginal sd.
@@ -62,7 +63,7 @@ def kl_gaussian(
 
 
 def kl_to(family: Family, natural: Natural, mean: np.ndarray, covariance: np.ndarray) -> float:
-    """KL(q ‖ N(mean, covariance)) in nats, for q in a Gaussian family."""
+    """Compute KL(q ‖ N(mean, covariance)) in nats, for q in a Gaussian family."""
     if not isinstance(family, MeanFieldGaussian | FullGaussian):
         raise ConfigError(
             f"KL to a normal needs posterior 'mean-field' or 'full', not {family.kind!r}"
@@ -89,7 +90,8 @@ def nuts_reference(
     samples: int = 2000,
     learnt_scales: bool = True,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean, covariance and draws (samples, d) of p(θ | records) by NUTS on the pooled records.
+    """Compute mean, covariance and draws (samples, d) of p(θ | records) by NUTS on the pooled
+    records.
 
     One chain with a dense mass matrix (Hoffman and Gelman 2014; NumPyro). It needs all records in
     one place, so it is for simulations. Check `numpyro.diagnostics.split_gelman_rubin(draws[None])`
@@ -136,7 +138,7 @@ def nuts_reference(
 def _exact_natural(
     model: Model, parties_records: Iterable[Records]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Λ and Λμ of the exact posterior."""
+    """Return the precision Λ and Λμ of the exact posterior with mean μ."""
     if not isinstance(model, ConjugateGaussian):
         raise ConfigError(
             f"model {model.kind!r} has no exact posterior; use nuts_reference, or a conjugate "

@@ -62,7 +62,7 @@ class Shown(NamedTuple):
 
     @property
     def texts(self) -> tuple[str, str, str, str]:
-        """Mean, sd and interval as text, to the precision of the sd."""
+        """Return mean, sd and interval as text, to the precision of the sd."""
         mean, sd, low, high = (
             to_precision(value, self.sd) for value in (self.mean, self.sd, self.low, self.high)
         )
@@ -70,7 +70,8 @@ class Shown(NamedTuple):
 
 
 def site_summary(posterior: Posterior, seed: int, level: float = 0.95) -> dict[str, Site]:
-    """Mean, sd and central interval of each of the model's own quantities, element by element.
+    """Compute mean, sd and central interval of each of the model's own quantities, element by
+    element.
 
     `real` is true if a quantity is an untransformed coordinate of θ, which can have either sign,
     unlike a scale or a probability. Empty for models whose θ needs no transformation.
@@ -100,7 +101,7 @@ def site_summary(posterior: Posterior, seed: int, level: float = 0.95) -> dict[s
 
 
 def representative_draws(posterior: Posterior, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draws of θ with weights for tables; for a normal posterior they have its exact moments."""
+    """Return weighted draws of θ for tables; for a normal posterior they have its exact moments."""
     family, natural = posterior.family, posterior.natural
     if isinstance(family, RootedGaussian):
         weighted = family.draws(natural)
@@ -118,7 +119,7 @@ def representative_draws(posterior: Posterior, seed: int) -> tuple[np.ndarray, n
 def weighted_quantiles(
     values: np.ndarray, weights: np.ndarray, levels: tuple[float, ...]
 ) -> list[float]:
-    """Quantiles of weighted draws, with linear interpolation.
+    """Compute quantiles of weighted draws, with linear interpolation.
 
     >>> weighted_quantiles(np.array([3.0, 1.0, 2.0]), np.full(3, 1 / 3), (0.5,))
     [2.0]
@@ -129,7 +130,7 @@ def weighted_quantiles(
 
 
 def shown_rows(posterior: Posterior) -> list[Shown]:
-    """Rows of tables and figures: a model's sites, or its coefficients."""
+    """Make the rows of tables and figures: a model's sites, or its coefficients."""
     sites = site_summary(posterior, seed=0)
     if sites:
         return site_rows(sites)
@@ -143,7 +144,7 @@ def shown_rows(posterior: Posterior) -> list[Shown]:
 
 
 def site_rows(sites: dict[str, Site]) -> list[Shown]:
-    """The rows of a model's sites."""
+    """Make the rows of a model's sites."""
     return [
         Shown(name, site.mean, site.sd, site.low, site.high, site.real)
         for name, site in sites.items()
@@ -151,7 +152,7 @@ def site_rows(sites: dict[str, Site]) -> list[Shown]:
 
 
 def result_rows(result: Result | PartyResult) -> list[Shown]:
-    """The rows of a stored result: its sites, or else its coordinates."""
+    """Make the rows of a stored result: its sites, or else its coordinates."""
     if isinstance(result, Result) and result.sites:
         return site_rows(result.sites)
     table = result.posterior

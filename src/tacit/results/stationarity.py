@@ -28,7 +28,9 @@ HESSIAN_UP_TO = 64
 def gradient_step(
     model: Model, family: Gaussian, q: Natural, parties: dict[str, Records], *, seed: int = 0
 ) -> float:
-    """The size of a full step from q in nats; infinite if the free energy is not convex."""
+    """Compute the size of a full step from q in nats; infinite if the free energy is not convex
+    there.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -59,7 +61,7 @@ def gradient_step(
 
 
 def _log_joint(model: Model, family: Gaussian, parties: dict[str, Records]) -> Callable:
-    """log p(x, θ) of all parties' records, jitted, up to a constant."""
+    """Return a compiled function of θ: log p(x, θ) of all parties' records, up to a constant."""
     import jax.numpy as jnp
 
     first = next(iter(parties.values()))

@@ -22,12 +22,12 @@ TITLES = {
     "mixture": "Gaussian mixture",
 }
 UNDERSTOOD = ("1", "true", "yes")
-"""Levels for y = 1 that the title need not name."""
+"""Levels of an outcome that obviously mean y = 1, so that the title does not name them."""
 COLUMNS = ("mean", "sd", "2.5 %", "97.5 %")
 
 
 def title(result: Result) -> str:
-    """Model, outcome, parties and, if public, the number of records."""
+    """Make the title line: model, outcome, parties and, if public, the number of records."""
     kind = result.model.kind
     text = TITLES.get(kind, kind.replace("-", " ").capitalize())
     if result.data.outcome:
@@ -46,14 +46,18 @@ def title(result: Result) -> str:
 
 
 def table_rows(result: Result | PartyResult) -> list[Coefficient]:
-    """Coefficients in the columns' units; for other models their own quantities."""
+    """Return the rows of the table: coefficients in the columns' original units, or the model's own
+    quantities.
+    """
     if result.coefficients:
         return result.coefficients
     return [as_coefficient(row) for row in result_rows(result)]
 
 
 def interaction_lines(result: Result | PartyResult) -> list[str]:
-    """Lines that name the public centres at which main effects of interacting columns hold."""
+    """Return lines that name the public centres at which main effects of interacting columns
+    hold.
+    """
     columns = () if result.data is None else declared_columns(result.data) or ()
     known = {one.name: one for one in columns}
     factors = dict.fromkeys(name for one in columns for name in one.product)
@@ -75,12 +79,12 @@ def as_coefficient(row: Shown) -> Coefficient:
 
 
 def texts(row: Coefficient) -> list[str]:
-    """Mean, sd and interval to the precision of the sd."""
+    """Format mean, sd and interval to the precision of the sd."""
     return [to_precision(value, row.sd) for value in (row.mean, row.sd, row.low, row.high)]
 
 
 def table_lines(rows: list[Coefficient]) -> list[str]:
-    """The table of a posterior as lines of text."""
+    """Format the table of a posterior as lines of text."""
     if not rows:
         return []
     cells = [texts(row) for row in rows]
@@ -98,7 +102,7 @@ def table_lines(rows: list[Coefficient]) -> list[str]:
 
 
 def plain_table(columns: list[str], rows: list[list[str]]) -> list[str]:
-    """A table of text cells as aligned lines."""
+    """Format a table of text cells as aligned lines."""
     cells = [columns, *rows]
     widths = [max(len(row[place]) for row in cells) for place in range(len(columns))]
     return [

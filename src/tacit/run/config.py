@@ -130,7 +130,7 @@ class Config(Table, frozen=True, kw_only=True):
 
 
 def model_faults(model: ModelSettings, data: DataConfig) -> Iterator[str]:
-    """Keys of [model] without effect on the model chosen for the data."""
+    """Yield errors for keys of [model] that have no effect on the model chosen for the data."""
     if isinstance(model, AutoModel) and data.source in CORPORA:
         for key, value in given(model).items():
             yield (
@@ -153,7 +153,7 @@ def ledger_faults(private: Privacy | None, data: DataConfig) -> Iterator[str]:
 
 
 def read_config(path: Path, overrides: tuple[str, ...] = (), seed: int | None = None) -> Config:
-    """The configuration in a TOML file, with `--set key=value` and `--seed` applied."""
+    """Read the configuration in a TOML file and apply `--set key=value` and `--seed`."""
     raw = read_toml(path, overrides)
     for key, command in (("serve", "tacit serve"), ("join", "tacit join"), ("parties", "")):
         if key in raw:
@@ -167,7 +167,7 @@ def read_config(path: Path, overrides: tuple[str, ...] = (), seed: int | None = 
 
 
 def read_toml(path: Path, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A TOML file as a dictionary, with `--set key=value` applied."""
+    """Read a TOML file as a dictionary and apply `--set key=value`."""
     raw = read_toml_file(path)
     for asked in overrides:
         override(raw, asked)
@@ -189,7 +189,7 @@ def parse_config(raw: Mapping[str, Any]) -> Config:
 
 
 def parse_study(raw: Mapping[str, Any], kind: type[C]) -> C:
-    """Parse a file with data keys at its top as a table of that kind.
+    """Parse the dictionary of a file with data keys at its top as a table of type `kind`.
 
     Raises the first error; the others are in its attribute `also`.
     """
@@ -201,7 +201,7 @@ def parse_study(raw: Mapping[str, Any], kind: type[C]) -> C:
 
 
 def _missing_file(raw: Mapping[str, Any]) -> list[TacitError]:
-    """Error for a missing data file, reported together with other errors."""
+    """Return the error for a missing data file, which is reported together with other errors."""
     data = raw.get("data")
     if not isinstance(data, dict) or "source" in data:
         return []
@@ -212,12 +212,12 @@ def _missing_file(raw: Mapping[str, Any]) -> list[TacitError]:
 
 
 def plain_config(config: Config) -> dict[str, Any]:
-    """The configuration as a dictionary that `parse_config` reads."""
+    """Convert the configuration to a dictionary that `parse_config` reads."""
     return raised(plain(config))
 
 
 def resolved_toml(config: Config) -> str:
-    """The whole configuration as TOML, defaults included."""
+    """Convert the whole configuration, including defaults, to TOML."""
     import tomlkit
 
     body = plain_config(config)
@@ -227,10 +227,10 @@ def resolved_toml(config: Config) -> str:
 
 
 def config_digest(config: Config, data_fingerprint: str) -> str:
-    """Digest of configuration and data, which identifies a checkpoint.
+    """Compute the digest of configuration and data that identifies a checkpoint.
 
-    Excludes the name, [tune] and [evaluate], which do not change the posterior, and the engine,
-    which changes it only by rounding.
+    It excludes the name, [tune] and [evaluate], which do not change the posterior, and the engine,
+    which changes the posterior only by rounding.
     """
     same = msgspec.structs.replace(
         config, name="", engine=InProcessSettings(), tune=TuneConfig(), evaluate=EvaluateConfig()
@@ -262,7 +262,7 @@ def override(raw: dict[str, Any], asked: str) -> None:
 
 
 def read_override(asked: str) -> tuple[str, Any]:
-    """Key and value of one `--set key=value`."""
+    """Split one `--set key=value` into key and value."""
     key, equals, text = asked.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {asked!r}; write --set key=value, e.g. schedule.rounds=20")

@@ -34,22 +34,22 @@ result; private/ has the checkpoint, which is needed to resume the run, and all 
 
 
 def public_part(out: Path) -> Path:
-    """The shareable part of a run directory."""
+    """Return the shareable part of a run directory."""
     return out / "public"
 
 
 def private_part(out: Path) -> Path:
-    """The confidential part of a run directory."""
+    """Return the confidential part of a run directory."""
     return out / "private"
 
 
 def checkpoint_path(out: Path) -> Path:
-    """Path of the server's checkpoint."""
+    """Return the path of the server's checkpoint."""
     return private_part(out) / "checkpoint" / "server.sqlite"
 
 
 def is_run(out: Path) -> bool:
-    """True if a run was started here."""
+    """True if a run was started in this directory."""
     return checkpoint_path(out).parent.is_dir()
 
 
@@ -110,7 +110,7 @@ class Events:
         write_text(path, "".join(json.dumps(line) + "\n" for line in (start, *log)))
 
     def write(self, log: Log) -> None:
-        """Append."""
+        """Append one event."""
         if log:
             with writing(self.path), self.path.open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps(line) + "\n" for line in log)

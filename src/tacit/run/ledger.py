@@ -32,7 +32,7 @@ GENERATED_RECORDS = "records generated from a seed"
 
 
 def ledger_path(config: Config, out: Path, asked: Path | None) -> Path:
-    """Ledger file of a private run."""
+    """Return the ledger file of a private run."""
     assert config.private is not None
     if asked is not None:
         return asked
@@ -44,7 +44,7 @@ def ledger_path(config: Config, out: Path, asked: Path | None) -> Path:
 
 
 def operators_ledger(config: Config) -> Path:
-    """Ledger file for budgets of a configuration's records."""
+    """Return the ledger file in which an operator sets budgets for a configuration's records."""
     named = None if config.private is None else config.private.ledger
     if named == RUN_DIRECTORY:
         raise ConfigError(
@@ -55,7 +55,7 @@ def operators_ledger(config: Config) -> Path:
 
 
 def own_ledger_of_run(config: Config, path: Path, out: Path) -> bool:
-    """True if a run uses only a ledger in its own directory.
+    """True if the ledger of a run is in the run's own directory.
 
     `tacit.run.config.ledger_faults` refuses it for real records, because --overwrite would delete
     what was spent. A simulation charged to a permanent ledger would appear there as a finite ε,
@@ -92,8 +92,9 @@ def check_room(
 ) -> BudgetCheck | None:
     """Refuse a run that would exceed a budget, before anything is created or charged.
 
-    For a `run` that is resumed only the rest is new. `ended` is a run that will be overwritten.
-    Returns the check of the budget with the least remaining, if there is one.
+    If `run` is resumed, only its remaining charges count as new. `ended` is a run that will be
+    overwritten. The result is the check of the budget with the least remaining ε, if there is a
+    budget.
     """
     if inside:
         return None
@@ -126,7 +127,9 @@ def check_room(
 
 
 def _before_and_with(charging: Charging) -> tuple[float, float]:
-    """Largest ε of the parties' earlier charges, and of these together with the run."""
+    """Return the largest ε over parties of earlier charges, and of earlier charges together with
+    the run.
+    """
     try:
         return max(charging.prices(before=True).values()), max(charging.prices().values())
     except PrivacyBudgetError:  # earlier charges have another unit or adjacency
@@ -135,7 +138,7 @@ def _before_and_with(charging: Charging) -> tuple[float, float]:
 
 
 def _budget_command(plan: Plan, path: Path, needed: float) -> str:
-    """Command that sets the budget needed by this plan."""
+    """Return the command that sets the budget that this plan needs."""
     assert plan.guarantee is not None
     unit = 10.0 ** (math.floor(math.log10(needed)) - 2)  # unit of the third significant digit
     return (
@@ -157,7 +160,7 @@ def refuse_simulated(ledger: Ledger, path: Path) -> None:
 def open_charging(
     plan: Plan, federation: Federation, path: Path, run: str, *, inside: bool
 ) -> Charging:
-    """Context with the open ledger and the cost of each party's replies."""
+    """Open the ledger; return a context that charges each party's replies to it."""
     ledger = Ledger(path, create=inside)
     try:
         charging = _charging(plan, federation, ledger, run)
@@ -197,7 +200,7 @@ def set_own_budgets(charging: Charging, *, reason: str = SIMULATION) -> None:
 
 
 def run_name(out: Path) -> str:
-    """Permanent id of this run in the ledger, stored in the run directory."""
+    """Return the permanent id of this run in the ledger; it is stored in the run directory."""
     found = known_run(out)
     if found is None:
         found = f"run-{secrets.token_hex(12)}"
@@ -206,7 +209,7 @@ def run_name(out: Path) -> str:
 
 
 def known_run(out: Path) -> str | None:
-    """Id in the ledger of the run in a directory, or None."""
+    """Return the ledger's id of the run in a directory, or None."""
     path = _name_file(out)
     return path.read_text(encoding="utf-8").strip() if path.exists() else None
 
@@ -223,7 +226,7 @@ def end_run(path: Path, run: str) -> None:
 
 
 def spent(charging: Charging, path: Path) -> LedgerFacts:
-    """Totals in the ledger after the run."""
+    """Return the totals in the ledger after the run."""
     left = [charging.ledger.spent(dataset) for dataset in charging.datasets.values()]
     return LedgerFacts(
         path=str(path),

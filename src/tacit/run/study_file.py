@@ -35,7 +35,8 @@ NO_SOURCE = (
 
 
 def lowered(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Move data keys from the top of a file's dictionary into its data table; also returns errors.
+    """Move data keys from the top of a file's dictionary into its data table; also return the
+    errors.
 
     >>> file = {"outcome": "ill", "columns": {"ill": {}}, "data": {"path": "a.csv"}}
     >>> lowered(file)[0]["data"]["source"], lowered(file)[0]["data"]["columns"]
@@ -80,7 +81,7 @@ def _without_outcome(model: Any) -> bool:
 
 
 def _formula_keys(result: dict[str, Any]) -> list[str]:
-    """Move `formula` into the data table; returns errors for keys that conflict with it."""
+    """Move `formula` into the data table; return errors for keys that conflict with it."""
     data = dict(result.get("data", {}))
     if "formula" in data:
         return [f"data.formula = {short(data['formula'])}; write it at the top of the file"]
@@ -96,7 +97,7 @@ def _formula_keys(result: dict[str, Any]) -> list[str]:
 
 
 def _resolve_formula(data: dict[str, Any]) -> list[str]:
-    """Replace a formula by its outcome and the columns that it names; returns errors.
+    """Replace a formula by its outcome and the columns that it names; return the errors.
 
     The first level of a category is its reference, as in R, unless another one is declared.
     """
@@ -150,7 +151,7 @@ def _resolve_formula(data: dict[str, Any]) -> list[str]:
 
 
 def _derived_rows(terms: Sequence[Term], declared: Mapping[str, Any], used: list[Any]) -> list[str]:
-    """Add rows of transformations and interactions to `used`; returns errors."""
+    """Add rows for transformations and interactions to `used`; return the errors."""
     if not any(term.factors or term.expression for term in terms):
         return []
     from tacit.data.derived import columns_of
@@ -197,7 +198,7 @@ def raised(whole: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def raised_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """JSON Schema with these keys at the top."""
+    """Return the JSON Schema with these keys at the top."""
     definitions = schema["$defs"]
     file = definitions["DataConfig-file"]
     top = {key: file["properties"].pop(key) for key in TOP}

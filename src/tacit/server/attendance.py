@@ -60,7 +60,7 @@ def welcome(rules: Rules, state: ServerState, party: str, now: float = 0.0) -> S
 def leave(
     rules: Rules, state: ServerState, party: str, now: float = 0.0
 ) -> tuple[ServerState, Log]:
-    """Remove a party permanently: its factor stays in q or, depending on the rules, is divided
+    """Remove a party permanently; the rules decide whether its factor stays in q or is divided
     out.
     """
     if party in state.left or state.finished:
@@ -93,7 +93,9 @@ def leave_out(
 def readmit(
     rules: Rules, state: ServerState, party: str, now: float = 0.0
 ) -> tuple[ServerState, Log]:
-    """Send requests again to an excluded party: from the next round, or at once if asynchronous."""
+    """Send requests to an excluded party again: from the next round on, or at once in an
+    asynchronous run.
+    """
     if party not in state.left_out or state.finished:
         return state, ()
     rest = {name: found for name, found in state.left_out.items() if name != party}
@@ -133,10 +135,11 @@ def admit(
 def widen(
     rules: Rules, state: ServerState, arrived: Sequence[str], now: float = 0.0
 ) -> tuple[ServerState, Log]:
-    """Open requests to more parties if the present parties and those that have `arrived` do not
-    form a quorum.
+    """Open requests to more parties if the present parties, including those in `arrived`, are no
+    quorum.
 
-    For rounds of which only the sum is known. If there are no more parties, the run ends.
+    This is for rounds of which the server learns only the sum. If there are no more parties, the
+    run ends.
     """
     asked = {request.party for request in state.open.values()} | set(arrived)
     others = set(_others(rules))
@@ -170,7 +173,7 @@ def _go_on_without(rules: Rules, state: ServerState, now: float) -> tuple[Server
 
 
 def _others(rules: Rules) -> tuple[str, ...]:
-    """All parties except the prior pseudo-party."""
+    """Return all parties except the prior pseudo-party."""
     return rules.parties[1:] if rules.site_prior else rules.parties
 
 

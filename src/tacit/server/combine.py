@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class Shared(NamedTuple):
-    """The server's values between rounds, all post-processing of releases."""
+    """The values that the server keeps between rounds; all are computed from releases only."""
 
     q: Natural
     public: Arrays = {}  # noqa: RUF012 - shared and never written to
-    """Published with every request of the next round."""
+    """Arrays that are published with every request of the next round."""
     memory: Arrays | None = None
-    """Kept at the server between rounds."""
+    """Arrays that only the server keeps between rounds."""
     stage: str | None = None
     """The stage of the next round, if a solver chooses it."""
     finished: str | None = None
@@ -36,13 +36,13 @@ class Shared(NamedTuple):
     energy: float | None = None
     """Evidence lower bound at the last accepted q, up to a constant."""
     moved: float | None = None
-    """Move of that q by a full step, in nats."""
+    """How far a full step would move that q, in nats."""
     note: str = ""
     """Text for the log."""
 
 
 class RoundSum(NamedTuple):
-    """Sum of one round's releases; the server's half never sees its terms."""
+    """Sum of one round's releases; the server half of a method never sees the single releases."""
 
     total: Arrays
     contributors: int
@@ -57,17 +57,17 @@ class Solver(Protocol):
     """A `Combine` that also chooses the stage of every round."""
 
     def __call__(self, shared: Shared, answers: RoundSum) -> Shared:
-        """The next request, or the end of the run, from the sum of a round."""
+        """Compute the next request, or end the run, given the sum of a round."""
         ...
 
     def site(self, stage: str, public: Arrays, released: Arrays) -> Natural | None:
-        """One party's factor computed from its reply; None if a reply of that stage does not
+        """Compute one party's factor from its reply; None if a reply of that stage does not
         determine it.
         """
         ...
 
     def concluded(self, shared: Shared) -> Shared:
-        """q and public arrays in the form of a result, for a run that ends early."""
+        """Return q and public arrays in the form of a result, for a run that ends early."""
         ...
 
 
@@ -95,7 +95,8 @@ class Run(NamedTuple):
 def floored_step(
     floor: Callable[[Natural, int], np.ndarray | float], momentum: float = 0.0
 ) -> Combine:
-    """Combine rule for a mean-field Gaussian that keeps the precision above a floor.
+    """Return a rule that combines updates of a mean-field Gaussian and keeps the precision above a
+    floor.
 
     With Δb and ΔΛ the sums of the updates and m the mean of q, the score is g = Δb − ΔΛ∘m:
 

@@ -87,10 +87,10 @@ def _is_absurd(family: Family, q: Natural) -> bool:
 
 
 def _culprits(rules: Rules, state: ServerState, replies: list[Reply]) -> list[str]:
-    """Parties whose updates make q unusable.
+    """Find the parties whose updates make q unusable.
 
-    These are the parties whose update alone makes q unusable. If there are none, they are the
-    parties for which the other updates together leave q usable.
+    First, these are the parties whose update alone makes q unusable. If there are none, these are
+    the parties without whose update the others together leave q usable.
     """
 
     def usable_with(kept: Sequence[Reply]) -> bool:

@@ -40,7 +40,7 @@ class ServerRun:
 
     @property
     def finished(self) -> str | None:
-        """The reason why it ended, or None."""
+        """The reason why the run has ended, or None."""
         return None if self.state is None else self.state.finished
 
     def begin(self, state: ServerState, now: float = 0.0, log: Log = ()) -> None:
@@ -53,7 +53,7 @@ class ServerRun:
         self.state = state
 
     def requests(self) -> dict[str, Request]:
-        """Open requests by party."""
+        """Return the open requests by party."""
         if self.state is None or self.state.finished:
             return {}
         if self._asked[0] is not self.state:
@@ -90,7 +90,7 @@ class ServerRun:
         return log
 
     def take_sum(self, total: Arrays, terms: Sequence[str], now: float) -> Log:
-        """Apply a round of which only the sum of the replies of `terms` is known."""
+        """Apply a round of which only the sum over the replies of the parties `terms` is known."""
         assert self.state is not None
         others, self._held = list(self._held.values()), {}
         state, log = server_step.step_sum(self.rules, self.state, total, terms, others, now)

@@ -16,7 +16,9 @@ FORMS = (("start", "end", "rounds"), ("offset", "decay"), ("least",))
 
 
 class DampingSettings(Table, frozen=True, kw_only=True):
-    """Damping that changes: from start to end over rounds, (offset + t)^−decay, or by staleness."""
+    """Damping that changes over rounds: from start to end, as the power law (offset + t)^−decay, or
+    by staleness.
+    """
 
     place: ClassVar[str] = "schedule.damping"
     start: UpToOne | None = None
@@ -24,14 +26,15 @@ class DampingSettings(Table, frozen=True, kw_only=True):
     end: UpToOne | None = None
     """Damping after `rounds` rounds."""
     rounds: Count | None = None
-    """Rounds from start to end."""
+    """Number of rounds in which damping goes from start to end."""
     offset: Annotated[float, Meta(ge=1)] | None = None
     """Offset of the power law."""
     decay: Annotated[float, Meta(ge=0.5, le=1)] | None = None
     """Exponent of the power law: below 0.5 noise does not average out, above 1 learning stops."""
     least: UpToOne | None = None
-    """Smallest share of an asynchronous update, which is damped if others made the same step
-    before."""
+    """Smallest share of an asynchronous update that is applied; the share is lower the more other
+    parties have made the same step before.
+    """
 
     def faults(self) -> Iterator[str | TacitError]:
         keys = set(given(self))
@@ -49,7 +52,7 @@ class DampingSettings(Table, frozen=True, kw_only=True):
         )
 
     def make(self) -> Damping | PowerDamping | StalenessDamping:
-        """The damping with these settings."""
+        """Make the damping with these settings."""
         keys = given(self)
         if "least" in keys:
             return StalenessDamping(**keys)
@@ -75,7 +78,7 @@ class ScheduleSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
         return str(self.__struct_config__.tag)
 
     def make(self) -> Schedule:
-        """The schedule with these settings."""
+        """Make the schedule with these settings."""
         keys: dict[str, Any] = given(self)
         if isinstance(self.damping, DampingSettings):
             keys["damping"] = self.damping.make()
@@ -112,5 +115,5 @@ SCHEDULE_SETTINGS: Kinds[ScheduleSettings] = Kinds(
 
 
 def parties_per_round(schedule: ScheduleSettings) -> int | None:
-    """Parties per round, or None if the schedule has no such setting."""
+    """Return the number of parties per round, or None if the schedule has no such setting."""
     return getattr(schedule, "parties_per_round", None)

@@ -1,4 +1,4 @@
-"""Damping of asynchronous updates by the moves of q since their requests were sent."""
+"""Damp asynchronous updates, depending on how q has moved since their requests were sent."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tacit.server.state import Open, Rules, ServerState
 
 
 def staleness(family: Family, now: Natural, sent: Natural, change: Natural) -> float:
-    """How often the step of an update has been made since its request was sent, at least 0.
+    """Estimate how often the step of an update has already been made since its request was sent.
 
     s = max(0, ⟨u, v⟩) / ⟨u, u⟩, where u is the shift of q's location that the full update would
-    make now, and v is the shift since the request, both in units of q's scale. If k parties have
+    make now, and v is the shift since the request, both relative to q's scale. If k parties have
     sent the same step, s = k. If q has not moved, or has moved in other directions, s = 0.
     Precisions are not compared, because each party adds its own.
     """
@@ -28,7 +28,7 @@ def staleness(family: Family, now: Natural, sent: Natural, change: Natural) -> f
 
 
 def damped(rules: Rules, state: ServerState, request: Open, reply: Reply) -> Reply:
-    """The reply with the share of its update that is applied, if the schedule damps by staleness.
+    """Reduce a reply's update to the share that is applied, if the schedule damps by staleness.
 
     A damped update is zero only if the update is zero, so damping does not move the fixed point.
     """

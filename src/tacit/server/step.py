@@ -86,7 +86,7 @@ def step_sum(
     others: Sequence[Reply] = (),
     now: float = 0.0,
 ) -> tuple[ServerState, Log]:
-    """Apply a round of which only the sum of the replies of `terms` is known.
+    """Apply a round of which only the sum over the replies of the parties `terms` is known.
 
     `total` are integers of the round's stage. Open requests of other parties are closed, and these
     parties are absent until they return. `others` are replies outside the sum: replies of the prior
@@ -96,7 +96,7 @@ def step_sum(
     assert rules.lattice is not None
     asked = {request.party: request for request in state.open.values()}
     if not (set(terms) <= set(rules.parties) and len(set(terms)) >= rules.quorum):
-        raise ValueError("a sum of unknown parties, or of too few")
+        raise ValueError("the sum is over unknown parties, or over too few")
     stage = rules.stage_at(state.round).name
     total = check_integers(total, rules.lattice.shapes(stage) or {}, what="the sum of a round")
     # The replies only name their parties: only the sum of the released values is known.
@@ -119,7 +119,8 @@ def step_sum(
 
 
 def negative_elbo(rules: Rules, state: ServerState) -> float | None:
-    """Σ losses + KL(q ‖ p) at the q that the round started from, once all parties have reported.
+    """Compute Σ losses + KL(q ‖ p) at the q from which the round started, once all parties have
+    reported.
 
     None if a party reports no loss, as in a private run.
 
@@ -138,8 +139,8 @@ def negative_elbo(rules: Rules, state: ServerState) -> float | None:
 
 
 def open_round(rules: Rules, state: ServerState, now: float) -> ServerState:
-    """Open requests to the parties of the next round that are present, or to all if they are too
-    few.
+    """Open requests to those parties of the next round that are present; if they are too few, to
+    all.
     """
     prior = rules.parties[:1] if rules.site_prior else ()
     others = rules.parties[len(prior) :]
@@ -313,7 +314,7 @@ def _apply(
 
 
 def noisy_sum(rules: Rules, state: ServerState, replies: list[Reply]) -> Arrays:
-    """The sum of a round's releases; integers are added exactly, in any order."""
+    """Add up a round's releases; integers are added exactly, so their order does not matter."""
     if not is_integer(replies[0].released):
         return product(replies[0].released, (reply.released for reply in replies[1:]))
     lattice = rules.lattice
@@ -335,14 +336,16 @@ def noisy_sum(rules: Rules, state: ServerState, replies: list[Reply]) -> Arrays:
 
 
 def _own_change(rules: Rules, state: ServerState, reply: Reply) -> Arrays:
-    """One party's release as a change of its factor."""
+    """Convert one party's release to a change of its factor."""
     if is_integer(reply.released):
         return _read_sum(rules, state, [reply], reply.released)
     return reply.released
 
 
 def _read_sum(rules: Rules, state: ServerState, replies: list[Reply], total: Arrays) -> Arrays:
-    """Convert a sum of integers of these parties to the arrays that the server's half needs."""
+    """Convert the sum of these parties' integers to the arrays that the server half of the method
+    needs.
+    """
     assert rules.lattice is not None
     stage = rules.stage_at(state.round)
     factor = None
@@ -356,7 +359,9 @@ def _read_sum(rules: Rules, state: ServerState, replies: list[Reply], total: Arr
 
 
 def _of_one_stage(rules: Rules, state: ServerState, replies: list[Reply]) -> list[Reply]:
-    """The replies to the stage of this round; a late party may have answered an earlier stage."""
+    """Keep only replies to the stage of this round; a late party may have answered an earlier
+    stage.
+    """
     if rules.released is None or rules.order != "synchronous":
         return replies
     stage = rules.stage_at(state.round).name

@@ -48,7 +48,9 @@ class InputError(DataError, ValueError):
 
 
 class _Regression(BaseEstimator):
-    """Base class of the estimators: columns, parties, the fit, and conversion to natural units."""
+    """Base class of the estimators: columns, parties, the fit, and conversion to the original
+    units.
+    """
 
     classes_: np.ndarray
     coef_: np.ndarray
@@ -79,7 +81,7 @@ class _Regression(BaseEstimator):
         return isinstance(self.privacy, Privacy)
 
     def _fit(self, X: Any, y: np.ndarray, groups: Any, outcome: ColumnConfig) -> None:
-        """Fit to prepared y, in the model's unit, and set the fitted attributes."""
+        """Fit to prepared y, on the model's scale, and set the fitted attributes."""
         names = [str(name) for name in getattr(self, "feature_names_in_", ())]
         names = names or [f"x{index}" for index in range(X.shape[1])]
         while outcome.name in names:  # a column of X has that name
@@ -144,7 +146,9 @@ class _Regression(BaseEstimator):
         raise NotImplementedError
 
     def _columns(self, X: np.ndarray, names: list[str]) -> list[ColumnConfig]:
-        """Public columns: declared bounds or, without privacy, mean and sd of the records."""
+        """Make the public columns from declared bounds or, without privacy, from mean and sd of the
+        records.
+        """
         pairs = _bounds_of(self.bounds, names)
         missing = [name for name in names if name not in pairs]
         if self._private and missing:
@@ -165,12 +169,14 @@ class _Regression(BaseEstimator):
         return columns
 
     def _design(self, X: np.ndarray) -> np.ndarray:
-        """The constant and the columns of X, clipped to their bounds and scaled."""
+        """Return the design matrix: a constant, and the columns of X, clipped to their bounds and
+        scaled.
+        """
         inside = np.clip(X, self._limits[:, 0], self._limits[:, 1])
         return np.column_stack([np.ones(len(X)), (inside - self._center) / self._scale])
 
     def _predicted(self, X: Any) -> np.ndarray:
-        """Posterior predictive mean in the model's unit."""
+        """Compute the posterior predictive mean on the model's scale."""
         check_is_fitted(self, "fit_")
         X = validate_data(self, X, reset=False, dtype=np.float64)
         q = self.fit_.posterior
@@ -180,8 +186,8 @@ class _Regression(BaseEstimator):
 class LogisticRegression(ClassifierMixin, _Regression):
     """Bayesian logistic regression of one or several parties; softmax for more than two classes.
 
-    With privacy every cross-validation fold is a further fit on the same records: their costs add
-    up.
+    With privacy every cross-validation fold is a further fit on the same records, and the costs of
+    all folds add up.
 
     Parameters
     ----------
@@ -250,7 +256,7 @@ class LogisticRegression(ClassifierMixin, _Regression):
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Posterior predictive probability of each class, in the order of `classes_`.
+        """Compute the posterior predictive probability of each class, in the order of `classes_`.
 
         Parameters
         ----------
@@ -261,7 +267,7 @@ class LogisticRegression(ClassifierMixin, _Regression):
         return mean if mean.ndim == 2 else np.column_stack([1.0 - mean, mean])
 
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable class of each record.
+        """Return the most probable class of each record.
 
         Parameters
         ----------
@@ -294,7 +300,7 @@ class LogisticRegression(ClassifierMixin, _Regression):
 
 
 class _Numeric(RegressorMixin, _Regression):
-    """Regressions of a number."""
+    """Base class of regressions with a numeric outcome."""
 
     _y_center, _y_scale = 0.0, 1.0
 
@@ -329,7 +335,7 @@ class _Numeric(RegressorMixin, _Regression):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """Posterior predictive mean of each record.
+        """Compute the posterior predictive mean of each record.
 
         Parameters
         ----------
@@ -454,7 +460,7 @@ class PoissonRegression(_Numeric):
         return tags
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """D²: the share of the deviance of a constant rate that is explained.
+        """Compute D², the share of the deviance under a constant rate that the model explains.
 
         Parameters
         ----------
@@ -489,7 +495,7 @@ class PoissonRegression(_Numeric):
 
 
 def _rows_of(groups: Any, count: int) -> dict[str, np.ndarray]:
-    """The rows of each party."""
+    """Return the rows of each party."""
     if groups is None:
         return {ONE_PARTY: np.arange(count)}
     labels = np.asarray(groups).astype(str)
@@ -498,7 +504,7 @@ def _rows_of(groups: Any, count: int) -> dict[str, np.ndarray]:
 
 
 def _bounds_of(bounds: Any, names: list[str]) -> dict[str, Pair]:
-    """Bounds by column name."""
+    """Return the bounds by column name."""
     if bounds is None:
         return {}
     if isinstance(bounds, Mapping):
@@ -526,7 +532,7 @@ def _pair(given: Any, what: str) -> Pair:
 
 
 def _in_unit(outcome: ColumnConfig) -> Pair | None:
-    """Bounds of a numeric outcome in the model's unit."""
+    """Convert the bounds of a numeric outcome to the model's scale."""
     if outcome.levels or outcome.low is None or outcome.high is None:
         return None
     center = 0.0 if outcome.center is None else outcome.center

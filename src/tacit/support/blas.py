@@ -21,6 +21,8 @@ def one_blas_thread() -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _libraries(loaded: tuple[int, str]) -> ThreadpoolController:
-    """The loaded libraries. Finding them takes milliseconds and is repeated after each import."""
+    """Return the loaded BLAS libraries. Finding them takes milliseconds and is repeated after each
+    import.
+    """
     del loaded
     return ThreadpoolController()

@@ -23,7 +23,7 @@ Schema = dict[str, Any]
 
 
 def json_schema(root: type[Table]) -> Schema:
-    """The schema of a file with the tables of `root`."""
+    """Return the JSON Schema of a file with the tables of `root`."""
     tables = list(dict.fromkeys(_tables_below(root)))
     _, raw = msgspec.json.schema_components(tables, ref_template="#/$defs/{name}")
     definitions: dict[str, Schema] = {}
@@ -71,7 +71,7 @@ def _any_of(description: str, places: list[str]) -> Schema:
 
 
 def _described(table: type[Table], raw: Schema) -> Schema:
-    """Schema of an object with descriptions and without null, which TOML lacks."""
+    """Add descriptions to an object's schema and remove null, which TOML lacks."""
     docs = attribute_docs(table)
     properties = {}
     for key, value in raw.get("properties", {}).items():
@@ -100,7 +100,7 @@ def _without_null(value: Schema) -> Schema:
 
 
 def _variant(table: type[Table], whole: Schema, kind: str) -> Schema:
-    """Schema of a table for one kind."""
+    """Return the schema of a table for one kind."""
     key = table.kind_key
     properties = {key: {"description": whole["properties"][key].get("description"), "enum": [kind]}}
     properties |= {
@@ -118,7 +118,7 @@ def _variant(table: type[Table], whole: Schema, kind: str) -> Schema:
 
 @functools.cache
 def attribute_docs(table: type) -> dict[str, str]:
-    """Docstrings of the annotated attributes of a class and its bases."""
+    """Return the docstrings of the annotated attributes of a class and its bases."""
     found: dict[str, str] = {}
     for one in reversed(table.__mro__):
         try:

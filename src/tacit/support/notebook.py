@@ -21,7 +21,7 @@ def notebook_html(
     warnings: Sequence[str] = (),
     details: Sequence[tuple[str, str, str]] = (),
 ) -> str:
-    """HTML of an object for a notebook.
+    """Return the HTML of an object for a notebook.
 
     Parameters
     ----------

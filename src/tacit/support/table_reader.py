@@ -34,7 +34,7 @@ def read_toml_file(path: Path) -> dict[str, Any]:
 
 
 def read_table(raw: Any, table: type[T], path: str = "") -> T:
-    """Read a dictionary as a table; raises the first error with the others in its attribute `also`.
+    """Read a dictionary as a table; raise the first error, with the others in its attribute `also`.
 
     >>> class Point(Table, frozen=True, kw_only=True):
     ...     x: float
@@ -53,7 +53,7 @@ def read_table(raw: Any, table: type[T], path: str = "") -> T:
 
 
 def find_faults(raw: Any, table: type[T], path: str = "") -> tuple[T | None, list[TacitError]]:
-    """The table, or None, and all its errors."""
+    """Return the table (or None if it has errors) and all its errors."""
     made, faults = _Reader(table.shown_as).table(raw, table, path)
     return made, faults
 
@@ -121,7 +121,7 @@ class _Reader:
     def checked(
         self, table: type[Any], good: dict[str, Any], faults: list[TacitError], suspect: set[str]
     ) -> tuple[Any, list[TacitError]]:
-        """The object, and the errors that its constructor reports.
+        """Make the object; return it with the errors that its constructor reports.
 
         Errors that name a key with another error are left out.
         """
@@ -184,7 +184,7 @@ class _Reader:
     def unknown(
         self, key: str, table: type[Any], variant: tuple[_Variants, str] | None, path: str
     ) -> tuple[str, str]:
-        """Message about an unknown key, and the key that may be meant."""
+        """Return a message about an unknown key, and the key that may be meant."""
         keys = [*table.shown_as.values(), *fields_of(table)]
         of, others = "is not a known key", []
         if variant is not None:
@@ -210,7 +210,7 @@ class _Reader:
         return f"{path}.{key}" if path else key
 
     def key(self, path: str, key: str = "") -> str:
-        """A key as written in the file."""
+        """Return a key as it is written in the file."""
         whole = self.join(path, key) if key else path
         for place, name in self.shown_as.items():
             if whole == place or whole.startswith(f"{place}."):
@@ -257,7 +257,7 @@ def _variants(table: type[Table]) -> _Variants | None:
 
 
 def _renamed_value(table: type[Table], key: str, value: Any) -> str:
-    """New name of a value of an earlier version, or ""."""
+    """Return the new name of a value of an earlier version, or ""."""
     renamed = table.renamed_values.get(key, {})
     return renamed.get(value, "") if isinstance(value, str) else ""
 
@@ -267,7 +267,7 @@ def _is_table(hint: Any) -> bool:
 
 
 def _inner_table(hint: Any) -> type[Table] | None:
-    """Table type of a list's or dictionary's values."""
+    """Return the table type of the values in a list or dictionary."""
     return next((one for one in typing.get_args(hint) if _is_table(one)), None)
 
 

@@ -22,7 +22,9 @@ def _trace() -> ModuleType | None:
 
 @contextlib.contextmanager
 def span(name: str, parent: str | None = None, **attributes: str | int) -> Iterator[None]:
-    """Context of one step; `parent` is a `traceparent` that another peer sent."""
+    """Context that records one step as a span; `parent` is a `traceparent` that another peer
+    sent.
+    """
     trace = _trace()
     if trace is None:
         yield

@@ -18,7 +18,7 @@ _prepared: set[Any] = set()
 
 
 def prepare(kind: type[T]) -> type[T]:
-    """The same type, with msgspec's description completed.
+    """Return the same type after completing the description that msgspec keeps of it.
 
     >>> import msgspec
     >>> class Point(msgspec.Struct):

@@ -113,7 +113,7 @@ def _check_agreement(
 
 
 def _check_left_out(clipped: ClippedSum, records: Columns, clip: float) -> float:
-    """Largest change of the sum when one unit is left out."""
+    """Check each sum with one unit left out; return the largest change."""
     count = len(next(iter(records.values())))
     sums = jax.jit(jax.vmap(lambda mask: clipped(records, jnp.asarray(clip), mask)))
     found = sums(np.concatenate([np.ones((1, count)), 1.0 - np.eye(count)]))
@@ -126,7 +126,9 @@ def _check_left_out(clipped: ClippedSum, records: Columns, clip: float) -> float
 
 
 def _check_replaced(clipped: ClippedSum, records: Columns, clip: float, others: Columns) -> float:
-    """Largest distance of a replacement from the sum without the unit."""
+    """Check each sum with one unit replaced; return the largest distance from the sum without that
+    unit.
+    """
     count = len(next(iter(records.values())))
 
     def replaced(unit: Array, other: Columns, mask: Array) -> Bounded:
@@ -156,7 +158,7 @@ def _check_replaced(clipped: ClippedSum, records: Columns, clip: float, others: 
 def _extreme_records(
     records: Columns, extreme: Sequence[str] | None, rng: np.random.Generator
 ) -> Columns:
-    """Extreme units: every size, in single and all columns, in every direction."""
+    """Make extreme units: values of every size and sign, in single columns and in all columns."""
     names = [name for name, value in records.items() if value.dtype.kind == "f"]
     if extreme is not None:
         missing = [name for name in extreme if name not in names]
@@ -196,7 +198,9 @@ def _expect_within(
 
 
 def _distances(first: Tree, second: Tree | None = None) -> np.ndarray:
-    """Norms of differences over all leaves; the first may have an additional leading axis."""
+    """Compute norms of differences over all leaves; the first argument may have an additional
+    leading axis.
+    """
     left = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(first)]
     if second is None:
         second = [np.zeros(leaf.shape) for leaf in left]
@@ -209,7 +213,7 @@ def _distances(first: Tree, second: Tree | None = None) -> np.ndarray:
 
 
 def _rounding(bounded: Bounded, count: int) -> float:
-    """Rounding error of a sum of `count` terms of norm ≤ C."""
+    """Bound the rounding error of a sum of `count` terms of norm ≤ C."""
     worst = max(float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(bounded.value))
     return worst * count * float(bounded.clip)
 

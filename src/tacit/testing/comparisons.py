@@ -9,13 +9,15 @@ import numpy as np
 from tacit.testing.families import STANDARD_ERRORS
 
 CLOSE = 1e-5
-"""Relative tolerance in float64 if one value is a difference quotient."""
+"""Relative tolerance in float64 for comparisons with a difference quotient."""
 EXACT = 1e-8
 """Relative tolerance in float64."""
 
 
 def expect_close(what: str, found: Any, expected: Any, tolerance: float = EXACT) -> None:
-    """Assert that two arrays are equal, relative to their largest entry or 1."""
+    """Assert that two arrays are equal up to a tolerance relative to their largest entry, or to
+    1.
+    """
     found, expected = np.broadcast_arrays(
         np.asarray(found, np.float64), np.asarray(expected, np.float64)
     )

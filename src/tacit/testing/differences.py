@@ -40,7 +40,7 @@ def difference(sent: Any, back: Any, where: str) -> str | None:
 
 
 def _parts(sent: Any, back: Any) -> list[tuple[Any, Any, Any]] | None:
-    """Corresponding parts of two values of one type, by name; a name of None means that they do
+    """Pair the parts of two values of one type, by name; the name None marks values whose parts do
     not correspond.
     """
     if isinstance(sent, dict):
@@ -62,6 +62,6 @@ def _parts(sent: Any, back: Any) -> list[tuple[Any, Any, Any]] | None:
 
 
 def shortened(value: Any) -> str:
-    """Text of a value on one line of at most 120 characters."""
+    """Return the text of a value on one line of at most 120 characters."""
     text = " ".join(str(value).split()) if isinstance(value, Exception) else repr(value)
     return text if len(text) <= 120 else f"{text[:117]}…"

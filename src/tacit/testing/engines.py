@@ -100,8 +100,8 @@ def _expect_same(outcome: Outcome, wanted: Outcome, check: str, *, rounding: flo
 
 
 def _check_compiled(engine: Engine) -> None:
-    """Check a compiled model: equal bits alone; equal up to rounding in batches or another
-    order.
+    """Check a compiled model: equal bits if parties are computed alone; equal up to rounding if
+    they are batched or in another order.
     """
     rng = np.random.default_rng(2)
     parties = {}

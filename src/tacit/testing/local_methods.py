@@ -104,7 +104,7 @@ def _compiled_answer(
 
 
 def synthetic_records(model: Model, seed: int = 0, count: int = 37) -> Records:
-    """Records with columns x and y that the regression models of `tacit.models` accept.
+    """Make records with columns x and y that the regression models of `tacit.models` accept.
 
     Parameters
     ----------
@@ -130,7 +130,8 @@ def synthetic_records(model: Model, seed: int = 0, count: int = 37) -> Records:
 
 
 def conjugate_optimum(model: Model, family: Gaussian, records: Records) -> Natural:
-    """λ of the member of the family nearest to the exact posterior, for a conjugate model.
+    """Compute λ of the member of the family that is nearest to the exact posterior of a conjugate
+    model.
 
     Parameters
     ----------
@@ -170,7 +171,7 @@ def _task(
 
 
 def _pad(task: Task, extra: int) -> Task:
-    """The task with its first record repeated at weight 0, as an engine pads it."""
+    """Pad a task as an engine does: repeat its first record with weight 0."""
     records = {
         name: np.concatenate([value, np.repeat(value[:1], extra, axis=0)])
         for name, value in task.records.items()
@@ -180,7 +181,7 @@ def _pad(task: Task, extra: int) -> Task:
 
 
 def _check_answer(family: Family, answer: Answer, when: str) -> Natural:
-    """λ of the local posterior, as NumPy arrays."""
+    """Check an answer and return λ of its local posterior as NumPy arrays."""
     assert answer.natural is not None, f"{when}: there is no local posterior in the answer"
     assert set(answer.natural) == set(family.shapes), (
         f"{when}: answers {sorted(answer.natural)}, but {family.kind} has {sorted(family.shapes)}"
@@ -197,7 +198,7 @@ def _check_answer(family: Family, answer: Answer, when: str) -> Natural:
 
 
 def _check_same(family: Family, one: Answer, two: Answer, what: str, tolerance: float) -> None:
-    """Check that two answers agree, in units of the posterior's standard deviation."""
+    """Check that two answers agree up to `tolerance` posterior standard deviations."""
     (mean1, sd1), (mean2, sd2) = (
         family.location_scale(_plain(a.natural or {})) for a in (one, two)
     )
@@ -237,7 +238,7 @@ def _count(records: Records) -> int:
 
 
 def _as_dtype(records: Records, dtype: str) -> Records:
-    """Records in the method's floating-point type, as an engine passes them."""
+    """Convert records to the method's floating-point type, as an engine does."""
     return {
         name: np.asarray(value, dtype if np.asarray(value).dtype.kind == "f" else None)
         for name, value in records.items()

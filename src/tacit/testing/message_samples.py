@@ -27,11 +27,13 @@ TIMES = (
     datetime(1999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
 )
 NESTED = 8
-"""Number of samples of a nested value."""
+"""Largest number of samples of a nested value."""
 
 
 def message_samples(kind: type[msgspec.Struct]) -> list[msgspec.Struct]:
-    """Messages of one type: with required fields only, then with each sample of every field."""
+    """Make messages of one type: one with required fields only, then enough to use every sample of
+    each field.
+    """
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
     columns = {field.name: _values(field.type) for field in info.fields}
@@ -44,7 +46,7 @@ def message_samples(kind: type[msgspec.Struct]) -> list[msgspec.Struct]:
 
 
 def beyond_limits(kind: type[msgspec.Struct]) -> Iterator[tuple[str, msgspec.Struct]]:
-    """Messages with one value outside its range, each with the field's name."""
+    """Yield messages with one value outside its range, each with the name of that field."""
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
     whole = message_samples(kind)[-1]
@@ -54,7 +56,7 @@ def beyond_limits(kind: type[msgspec.Struct]) -> Iterator[tuple[str, msgspec.Str
 
 
 def _values(info: inspect.Type) -> list[Any]:
-    """Values that a field of this type may have."""
+    """Return sample values that a field of this type may have."""
     if isinstance(info, inspect.UnionType):
         return list(itertools.chain.from_iterable(_values(each) for each in info.types))
     if isinstance(info, inspect.StructType):
@@ -98,7 +100,7 @@ def _scalars(info: inspect.Type) -> list[Any]:
 
 
 def _beyond(info: inspect.Type) -> list[Any]:
-    """Values just outside the limits of this type, if any."""
+    """Return values just outside the limits of this type, if it has limits."""
     if isinstance(info, inspect.UnionType):
         return list(itertools.chain.from_iterable(_beyond(each) for each in info.types))
     if isinstance(info, inspect.StructType):

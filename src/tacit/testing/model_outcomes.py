@@ -19,10 +19,10 @@ OUTCOMES = 8
 
 
 def check_outcomes(subject: Subject) -> None:
-    """Check log-probabilities, scores, covariates, and weighted outcomes with E[w] = 1 and E[w u] =
-    0.
+    """Check log-probabilities, scores, covariates and simulated outcomes of a model.
 
-    The last condition holds for the score u = ∇log p of every distribution and is used to centre a
+    Simulated outcomes have weights w that must satisfy E[w] = 1 and E[w u] = 0, where u = ∇log p is
+    the score. The last condition holds for the score of every distribution and is used to centre a
     clipped score.
     """
     import jax

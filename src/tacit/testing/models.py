@@ -28,9 +28,9 @@ from tacit.testing.local_methods import synthetic_records
 
 DRAWS = 400
 SIMULATED = 20_000
-"""Simulated outcomes per record."""
+"""Number of simulated outcomes per record."""
 STEP = 1e-5
-"""Step of difference quotients, in units of θ."""
+"""Step of difference quotients, on the scale of θ."""
 
 
 class Subject(NamedTuple):
@@ -48,7 +48,7 @@ class Subject(NamedTuple):
         return len(next(iter(self.records.values())))
 
     def log_likelihood(self, theta: np.ndarray, records: Records | None = None) -> np.ndarray:
-        """log p(record | θ), as NumPy numbers."""
+        """Compute log p(record | θ) as NumPy numbers."""
         records = self.records if records is None else records
         return np.asarray(self.model.log_likelihood(theta, records), np.float64)
 
@@ -414,17 +414,17 @@ _PARTS: dict[str, Callable[[Subject], bool]] = {
 
 
 def gaussian_posteriors(subject: Subject) -> list[tuple[Gaussian, Natural]]:
-    """q in each Gaussian family."""
+    """Return one q in each Gaussian family."""
     return [(family, q) for family, q in subject.posteriors if isinstance(family, Gaussian)]
 
 
 def rows_of(records: Records, rows: np.ndarray) -> Records:
-    """Some of the records."""
+    """Return the records in the given rows."""
     return {name: value[rows] for name, value in records.items()}
 
 
 def with_label(records: Records, label: float) -> Records:
-    """The records, all with this outcome."""
+    """Return the records with this outcome for all of them."""
     return records | {"y": np.full_like(np.asarray(records["y"]), label)}
 
 

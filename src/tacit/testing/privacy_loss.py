@@ -1,10 +1,10 @@
 """Lower bounds of δ and ε that share no code with `tacit.privacy.accounting`.
 
-Each release is a pair of mixtures of unit normals, in units of its noise: the densities of one
-coordinate of the release from two neighbouring data sets. The privacy loss of the pair is
-integrated over a fine partition of the line. Every cell has the smaller loss of its two ends,
-rounded down to a grid. Losses of releases are added by FFT. All roundings go down, so an accountant
-that reports less than this is wrong.
+Each release, divided by the sd of its noise, is a pair of mixtures of normals with sd 1: the
+densities of one coordinate of the release from two neighbouring data sets. The privacy loss of the
+pair is integrated over a fine partition of the line. Every cell has the smaller loss of its two
+ends, rounded down to a grid. Losses of releases are added by FFT. All roundings go down, so an
+accountant that reports less than this is wrong.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from scipy.special import log_ndtr, ndtr
 from tacit.privacy.events import Adjacency, GaussianEvent, Poisson, WithoutReplacement
 
 Mixture = tuple[tuple[float, float], ...]
-"""Weights and means of unit normals."""
+"""A mixture of normals with sd 1, as pairs of weight and mean."""
 Pair = tuple[Mixture, Mixture]
 
 _CELLS = 20_001
@@ -40,7 +40,7 @@ class LossBelow:
         self._weighted = np.cumsum((masses * np.exp(-self.losses))[::-1])[::-1]
 
     def delta(self, epsilon: float) -> float:
-        """A lower bound of δ(ε) = E[(1 − e^{ε−L})₊]."""
+        """Return a lower bound of δ(ε) = E[(1 − e^{ε−L})₊]."""
         place = int(np.searchsorted(self.losses, epsilon, side="right"))
         if place == len(self.losses):
             return 0.0
@@ -57,7 +57,7 @@ class LossBelow:
 
 @dataclass(frozen=True)
 class ExactGaussian:
-    """Unsampled releases together: one Gaussian at distance `mu`, in closed form."""
+    """All unsampled releases together: one Gaussian release at distance `mu`, in closed form."""
 
     mu: float
 
@@ -68,7 +68,7 @@ class ExactGaussian:
         return max(0.0, reached - allowed - 1e-13 * reached)
 
     def epsilon(self, delta: float) -> float:
-        """A lower bound of the smallest ε ≥ 0 with δ(ε) ≤ δ, to 1e-9."""
+        """Return a lower bound of the smallest ε ≥ 0 with δ(ε) ≤ δ, tight to 1e-9."""
         if self.delta(0.0) <= delta:
             return 0.0
         high = self.mu**2 / 2 + self.mu * (1 + math.sqrt(-2 * math.log(delta)))
@@ -79,7 +79,8 @@ class ExactGaussian:
 def compose_below(
     pairs: Sequence[tuple[Pair, int]], *, grid: float = 4e-4, size: int = 2**17
 ) -> LossBelow:
-    """The loss of independent releases, each pair `count` times, for losses monotone in x.
+    """Compose the loss of independent releases, each pair `count` times; losses must be monotone in
+    x.
 
     The transform has `size` points of width `grid`, centred on the mean of the composed loss; their
     range must contain all but a negligible part of its mass.
@@ -102,7 +103,7 @@ def compose_below(
 def oracles(
     events: Sequence[GaussianEvent], adjacency: Adjacency
 ) -> list[ExactGaussian | LossBelow]:
-    """Privacy loss of the events for two neighbours, one per direction."""
+    """Return the privacy losses of the events for two neighbours, one per direction."""
     mu = math.sqrt(sum(e.count * distance(e, adjacency) ** 2 for e in events if not e.sampling))
     sampled = [event for event in events if event.sampling]
     if not sampled:
@@ -121,7 +122,8 @@ def _composed(
 
 
 def worst_pair(event: GaussianEvent, adjacency: Adjacency) -> Pair:
-    """Worst-case pair of neighbours, as one coordinate of their releases.
+    """Return the worst-case pair of neighbours, as distributions of one coordinate of their
+    releases.
 
     Here s is the noise and q the sampling rate. Poisson, add-or-remove-one: a unit contributes C,
     or is absent. Poisson, replace-one: contributions C and −C (if nonnegative two orthogonal ones,
@@ -140,7 +142,7 @@ def worst_pair(event: GaussianEvent, adjacency: Adjacency) -> Pair:
 
 
 def distance(event: GaussianEvent, adjacency: Adjacency) -> float:
-    """Sensitivity over noise: C, and 2C or √2·C for a replacement."""
+    """Return the sensitivity divided by the noise sd; it is C, and for a replacement 2C or √2·C."""
     if adjacency == "add-or-remove-one":
         return event.clip / event.noise_sd
     apart = math.hypot(event.clip, event.clip) if event.nonnegative else 2 * event.clip
@@ -148,12 +150,14 @@ def distance(event: GaussianEvent, adjacency: Adjacency) -> float:
 
 
 def density(mixture: Mixture, x: np.ndarray) -> np.ndarray:
-    """The density of a mixture of unit normals."""
+    """Compute the density of a mixture of normals with sd 1."""
     return sum(w * np.exp(-((x - m) ** 2) / 2) for w, m in mixture) / np.sqrt(2 * np.pi)
 
 
 def _cells(p: Mixture, q: Mixture, grid: float) -> tuple[np.ndarray, np.ndarray]:
-    """The smaller loss of each cell as a number of grid steps, and the cell's mass under p."""
+    """Return the smaller loss at the ends of each cell, in grid steps, and the cell's mass
+    under p.
+    """
     means = [mean for _, mean in (*p, *q)]
     x = np.linspace(min(means) - _TAIL, max(means) + _TAIL, _CELLS)
     losses = np.log(density(p, x)) - np.log(density(q, x))

@@ -26,7 +26,7 @@ Observe = Callable[[Array, Bounded, Release], Release]
 
 
 class Noted(NamedTuple):
-    """A release's cost, with the exact sum and the released value."""
+    """The cost of a release, with the exact sum and the released value."""
 
     cost: Cost
     exact: Array
@@ -41,13 +41,15 @@ class Used(NamedTuple):
 
 
 class Count:
-    """Releases used since the last `take`, over all answers of a call."""
+    """Counter of the releases that were used since the last `take`, over all answers of a call."""
 
     def __init__(self) -> None:
         self._used: Counter[Used] = Counter()
 
     def add(self, clip: Any, noise_sd: Any) -> np.ndarray:
-        """Called by the compiled program, with one number for every release of every answer."""
+        """Count releases; the compiled program calls this with one number for every release of
+        every answer.
+        """
         clips, noise_sds = np.asarray(clip), np.asarray(noise_sd)
         pairs = zip(clips.ravel().tolist(), noise_sds.ravel().tolist(), strict=True)
         self._used.update(Used(*pair) for pair in pairs)
@@ -61,7 +63,9 @@ class Count:
 
 @contextlib.contextmanager
 def noted() -> Iterator[None]:
-    """Fixed values, with `Noted` instead of costs."""
+    """Context in which mechanisms return values that do not depend on records, with `Noted` as
+    their cost.
+    """
 
     def observe(noise: Array, bounded: Bounded, found: Release) -> Release:
         exact, noised = _flat(bounded.value), _flat(found.value)
@@ -74,7 +78,8 @@ def noted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def counted() -> Iterator[Count]:
-    """Fixed values whose use is counted.
+    """Context in which mechanisms return values that do not depend on records, and whose use is
+    counted.
 
     Uses are counted when the program runs: a release in a loop counts once per iteration, and a
     value that reaches neither reply nor memory does not count.
@@ -101,8 +106,8 @@ def counted() -> Iterator[Count]:
 
 @contextlib.contextmanager
 def _observing(observe: Observe) -> Iterator[None]:
-    """Context in which every mechanism returns `observe` of its release; compiled programs are
-    not reused.
+    """Context in which every mechanism returns `observe(release)` instead of its release; compiled
+    programs are not reused.
     """
     kinds = [kind for kind in _below(Mechanism) if "release" in vars(kind)]
     own = {kind: kind.release for kind in kinds}
@@ -134,7 +139,7 @@ def _observing(observe: Observe) -> Iterator[None]:
 
 
 def _fixed(noise: Array, found: Release, zero: Array | float = 0.0) -> Release:
-    """The noise alone, in the shape of the release."""
+    """Return noise alone, without the sum, in the shape of the release."""
     leaves, treedef = jax.tree.flatten(found.value)
     step = found.cost.noise_sd * jnp.ldexp(1.0, -found.cost.bits)
     start, values, integers = 0, [], []

@@ -80,14 +80,14 @@ class _Check:
         self._count = 0
 
     def new_folder(self) -> Path:
-        """An empty folder."""
+        """Make an empty folder."""
         self._count += 1
         folder = self._place / f"folder-{self._count}"
         folder.mkdir()
         return folder
 
     def read(self, folder: Path, digest: str = DIGEST) -> Any:
-        """Contents of a store, read from a copy because reading may write."""
+        """Read the contents of a store from a copy, because reading may write."""
         copy = self.new_folder() / "copy"
         shutil.copytree(folder, copy)
         store = self.open_store(copy, digest)

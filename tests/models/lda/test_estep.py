@@ -146,7 +146,7 @@ def test_counts_in_any_form_are_the_same_documents():
         assert found.has_canonical_format
         assert (found.data > 0).all()
         np.testing.assert_array_equal(found.toarray(), dense)
-    with pytest.raises(DataError, match="over 3 words, but the vocabulary has 4"):
+    with pytest.raises(DataError, match="of 3 words, but the vocabulary has 4"):
         check_documents(dense, words=4)
 
 

@@ -128,7 +128,7 @@ def test_documents_of_ones_own_are_charged_as_what_the_estimator_calls_them(own,
     [
         (
             lambda own: (own / "vocabulary.txt").write_text("a b"),
-            "over 30 words, but the vocabulary has 2;",
+            "of 30 words, but the vocabulary has 2;",
         ),
         (lambda own: (own / "vocabulary.txt").write_text("a " * 30), "the word 'a' more than once"),
         (lambda own: (own / "vocabulary.txt").unlink(), "cannot be read"),

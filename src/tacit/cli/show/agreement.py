@@ -81,7 +81,7 @@ def show_version(ready: ReadyParty, added: list[str]) -> None:
 
 
 def _limits(plan: Plan) -> list[str]:
-    """Facts that a private result will not show."""
+    """Return lines that say which facts a private result will not contain."""
     if plan.privacy is None:
         return []
     return [f"limit: {one.text}" for one in unchecked_caution(plan)]
@@ -124,7 +124,7 @@ def _guarantee(ready: ReadyParty, path: Path) -> list[str]:
 
 
 def _budget(ready: ReadyParty, path: Path) -> list[str]:
-    """The required budget, and the command that sets it."""
+    """Return lines with the required budget and the command that sets it."""
     guarantee, needed = ready.plan.settled[ready.name].guarantee, required_budget(ready)
     present = spent_by(ready)
     terms = f"δ = {guarantee.delta:g}, per {guarantee.unit}, {guarantee.adjacency}"
@@ -178,7 +178,7 @@ def _answers(ready: ReadyParty) -> str:
 
 
 def times_asked(schedule: Schedule, names: tuple[str, ...], seed: int, name: str) -> int:
-    """Number of requests that a party gets in the schedule."""
+    """Count the requests that the party `name` receives under the schedule."""
     rounds = range(1, schedule.rounds + 1)
     return sum(name in schedule.chosen(names, seed, number) for number in rounds)
 
@@ -209,13 +209,13 @@ def _section(title: str, rows: list[str]) -> None:
 
 
 def show_agreed(agreed: Agreed, plan: Plan) -> None:
-    """Output of `tacit check federation.toml`."""
+    """Show the output of `tacit check federation.toml`."""
     rows = [["name", agreed.federation.name], *_agreed_rows(agreed, plan)]
     show_table("Agreement is valid", ["what", "value"], rows)
 
 
 def show_server_check(setup: ServerSetup, plan: Plan, address: str, state: str) -> None:
-    """Output of `tacit check server.toml`."""
+    """Show the output of `tacit check server.toml`."""
     serve, federation = setup.own.serve, setup.agreed.federation
     quorum = plan.thresholds.quorum if plan.thresholds else federation.quorum
     rows = [
@@ -233,7 +233,7 @@ def show_server_check(setup: ServerSetup, plan: Plan, address: str, state: str) 
 
 
 def show_party_check(ready: ReadyParty, approval: str, budget: str) -> None:
-    """Output of `tacit check party.toml`."""
+    """Show the output of `tacit check party.toml`."""
     setup, join = ready.setup, ready.setup.own.join
     told = ready.reported_records
     rows = [

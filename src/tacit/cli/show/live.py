@@ -266,7 +266,7 @@ def show_party_start(ready: ReadyParty, spent: Spent | None) -> None:
 
 
 def records_here(ready: ReadyParty) -> int:
-    """Number of records that the party has read."""
+    """Return the number of records that the party has read."""
     return len_records(ready.loaded.parties[ready.name])
 
 

@@ -30,7 +30,7 @@ POSTERIOR_COLUMNS = ("mean", "2.5 %", "97.5 %")
 
 @contextmanager
 def quiet(wanted: bool) -> Iterator[None]:
-    """Suppress terminal output if `wanted`, because JSON follows."""
+    """Context that suppresses terminal output if `wanted`, because JSON is printed afterwards."""
     before, console.quiet = console.quiet, wanted or console.quiet
     try:
         yield
@@ -39,12 +39,12 @@ def quiet(wanted: bool) -> Iterator[None]:
 
 
 def plain_column(template: str) -> TextColumn:
-    """Progress column with literal text."""
+    """Return a progress column that prints its text without interpreting markup."""
     return TextColumn(template, markup=False)
 
 
 def printable(text: str) -> str:
-    """Text without control characters."""
+    """Return the text without control characters."""
     return "".join(sign if sign.isprintable() or sign == "\n" else " " for sign in text)
 
 
@@ -79,7 +79,7 @@ class _Bar:
 
 
 class RunProgress(_Bar):
-    """Round, negative ELBO and time left of a run."""
+    """Progress bar of a run, with round, negative ELBO and remaining time."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -87,7 +87,7 @@ class RunProgress(_Bar):
         )
 
     def watch(self, prepared: Prepared) -> Observer:
-        """An observer that draws the bar."""
+        """Return an observer of the run that updates the bar."""
         schedule = prepared.plan.schedule
         visited = schedule.parties_per_round or len(prepared.plan.rules.parties)
         elbo = ""
@@ -109,7 +109,7 @@ class RunProgress(_Bar):
 
 
 class StepProgress(_Bar):
-    """Numbered steps with a label."""
+    """Progress bar for numbered steps with labels."""
 
     def __init__(self, title: str) -> None:
         super().__init__(plain_column("{task.fields[label]}"))
@@ -121,7 +121,7 @@ class StepProgress(_Bar):
 
 
 class DownloadProgress(_Bar):
-    """Bytes of one file after another."""
+    """Progress bar for downloads, in bytes, one file after another."""
 
     def step(self, name: str, done: int, total: int) -> None:
         """Show the progress of a file."""
@@ -146,7 +146,7 @@ def show_table(
 
 
 def show_result(result: Result) -> None:
-    """Output of `tacit run` at the end."""
+    """Show the result at the end of `tacit run`."""
     warning = result.intervals.warning
     if result.sites:
         rows = [
@@ -236,7 +236,7 @@ def show_party_metrics(result: Result) -> None:
 
 
 def show_check(check: Check) -> None:
-    """Output of `tacit check` for a valid configuration."""
+    """Show the output of `tacit check` for a valid configuration."""
     show_table("Configuration is valid", ["what", "value"], check.rows)
     if check.terms:
         show_table("Noise and signal per party", TERMS, check.terms)
@@ -300,7 +300,7 @@ def _text(cell: Any) -> str:
 
 
 def _took(timing: dict[str, float]) -> str:
-    """Duration of the run; not in the public part of a private run."""
+    """Return the duration of the run as text; the public part of a private run leaves it out."""
     if not timing:
         return ""
     if "wall_s" not in timing:

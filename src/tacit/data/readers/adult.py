@@ -81,7 +81,7 @@ SCHEMA = SourceSchema(columns=COLUMNS, outcome="income", positive=">50K")
 
 
 def read() -> Table:
-    """Both files joined, without the original split into training and test."""
+    """Read both files as one table; the original split into training and test is not kept."""
     folder = local_files("adult")
     parts = [
         pl.read_csv(

@@ -146,7 +146,7 @@ _ABOUT: dict[str, tuple[str, int | None, str, str, str]] = {
 
 
 def sources() -> list[SourceInfo]:
-    """Every source, in the order of the documentation."""
+    """List every source, in the order of the documentation."""
     return [
         SourceInfo(
             name=name,
@@ -165,7 +165,7 @@ def sources() -> list[SourceInfo]:
 
 
 def public_records(data: DataConfig) -> int | None:
-    """Public number of records of a source; None if it depends on a file."""
+    """Return the public number of records of a source; None if it depends on a file."""
     return data.records or _ABOUT[data.source][1]
 
 
@@ -185,7 +185,7 @@ def _reader(name: str) -> ModuleType:
 
 
 def declared(data: DataConfig, *, sites: int | None = None) -> SourceSchema:
-    """Public schema of a source, without opening its files."""
+    """Return the public schema of a source, without opening its files."""
     match data.source:
         case "synthetic-cohort":
             return cohort.schema(cohort.DEFAULT_SITES if sites is None else sites)
@@ -215,7 +215,7 @@ def _check_site(data: DataConfig, sites: int | None) -> None:
 
 
 def read_table(data: DataConfig, *, sites: int | None, seed: int) -> Table:
-    """Raw table of a source, or of its data.site only.
+    """Read the raw table of a source, or only the rows of its site `data.site`.
 
     `sites` is for the synthetic cohort, `seed` for generated data.
     """

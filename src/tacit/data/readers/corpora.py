@@ -36,7 +36,7 @@ EVERYWHERE = "day time place people year thing way part hand side"
 
 
 def corpus_federation(data: DataConfig, partition: PartitionConfig, seed: int) -> Federation:
-    """Documents distributed over parties of equal size."""
+    """Read documents and distribute them over parties of equal size."""
     documents, vocabulary = read_documents(data, seed)
     held = held_out_rows(documents.shape[0], data.held_out, np.random.default_rng([seed, HOLD_OUT]))
     train = np.flatnonzero(~held)
@@ -46,14 +46,14 @@ def corpus_federation(data: DataConfig, partition: PartitionConfig, seed: int) -
 
 
 def corpus_party(data: DataConfig, name: str, seed: int) -> Federation:
-    """All documents of a file as one party."""
+    """Read all documents of a file as the records of one party."""
     documents, vocabulary = read_documents(data, seed)
     held = held_out_rows(documents.shape[0], data.held_out, np.random.default_rng([seed, HOLD_OUT]))
     return assembled(documents, vocabulary, data, {name: np.flatnonzero(~held)}, held)
 
 
 def corpus_schema(data: DataConfig) -> Federation:
-    """Public part of a corpus: its vocabulary, and one document with all of its words."""
+    """Return the public part of a corpus: its vocabulary, and one document that has every word."""
     vocabulary = read_vocabulary(data)
     example = check_documents(np.ones((1, len(vocabulary)), np.int32))
     nobody = np.zeros(1, dtype=bool)
@@ -63,7 +63,7 @@ def corpus_schema(data: DataConfig) -> Federation:
 
 
 def read_vocabulary(data: DataConfig) -> tuple[str, ...]:
-    """Words in the order of the columns; opens no documents."""
+    """Read the words, in the order of the columns; opens no documents."""
     if data.source == "synthetic-topics":
         return (*" ".join(THEMES.values()).split(), *EVERYWHERE.split())
     if data.source == "wikipedia":
@@ -84,7 +84,7 @@ def read_vocabulary(data: DataConfig) -> tuple[str, ...]:
 
 
 def read_documents(data: DataConfig, seed: int) -> tuple[Documents, tuple[str, ...]]:
-    """Counts, documents × words, and the words."""
+    """Read the counts (documents × words) and the words."""
     if data.source == "wikipedia":
         corpus = load_corpus(held_out=0)
         counts: Any = corpus.train
@@ -124,7 +124,7 @@ def assembled(
     rows: Rows,
     held: np.ndarray,
 ) -> Federation:
-    """Documents of all parties as records of one width."""
+    """Return the documents of all parties as records with equally many columns."""
     different = np.diff(documents.indptr)
     width = data.different_words or int(different.max())
     notes = ()
@@ -157,7 +157,9 @@ def assembled(
 
 
 def _made_up(count: int, rng: np.random.Generator) -> np.ndarray:
-    """Documents with mostly one or two themes; a quarter of their words are common to all."""
+    """Generate documents of mostly one or two themes; a quarter of the words are shared by all
+    themes.
+    """
     own, common = len(next(iter(THEMES.values())).split()), len(EVERYWHERE.split())
     themes = len(THEMES)
     falling = 1.0 / np.arange(2, own + 2)

@@ -111,12 +111,12 @@ REGISTRY: dict[str, tuple[PublicFile, ...]] = {
 
 
 def cache_folder() -> Path:
-    """Cache folder by the XDG specification."""
+    """Return the cache folder, as defined by the XDG specification."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tacit" / "data"
 
 
 def locate(name: str, *, only: Sequence[str] = ()) -> Path | None:
-    """Existing folder with all files of a source (or those in `only`), or None."""
+    """Return the folder that has all files of a source (or those in `only`), or None."""
     given = os.environ.get("TACIT_DATA")
     folders = [Path(given).expanduser() / name] if given else []
     folders.append(cache_folder() / name)
@@ -169,7 +169,7 @@ def fetch(name: str, *, progress: Progress | None = None) -> Path:
 
 
 def local_files(name: str, *, only: Sequence[str] = ()) -> Path:
-    """Folder with a source's checked files. Never downloads."""
+    """Return the folder with a source's files, after checking them. Never downloads."""
     folder = locate(name, only=only)
     if folder is None:
         raise DataError(
@@ -196,7 +196,7 @@ def _digest(file: PublicFile, path: Path) -> str:
 
 
 def _download(file: PublicFile, folder: Path, progress: Progress | None, *, source: str) -> None:
-    """Stream to a temporary file and rename it once its checksum matches."""
+    """Download a file to a temporary name, and rename it once its checksum matches."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f".{file.name}.")

@@ -77,13 +77,15 @@ SCHEMA = SourceSchema(columns=COLUMNS, outcome="disease", positive="yes", site="
 
 
 def _plain_code(name: str) -> pl.Expr:
-    """Meaning of a code; "1.0" and "1" are the same code."""
+    """Return the expression that replaces codes by their meanings; "1.0" and "1" are the same
+    code.
+    """
     text = pl.col(name).str.strip_chars().str.strip_suffix(".0")
     return text.replace(_CODES[name]).alias(name)
 
 
 def read(hospitals: Sequence[str] = HOSPITALS) -> Table:
-    """The hospitals' files concatenated, with the hospital as a column."""
+    """Read the files of all hospitals as one table, with the hospital as a column."""
     files = {hospital: f"processed.{hospital}.data" for hospital in hospitals}
     folder = local_files("heart", only=tuple(files.values()))
     parts = [

@@ -35,8 +35,8 @@ PUBLIC = f"https://raw.githubusercontent.com/stan-dev/posteriordb/{COMMIT}/poste
 MOST_BYTES = 50_000_000
 """Size limit of one public file, packed or not; the largest unpacks to about 6 MB."""
 TOLERANCE = 1e-3
-"""Tolerance per coordinate of the sums that identify reference statistics. Using n instead of
-n − 1 in the sd changes them less.
+"""Tolerance, per coordinate, of the sums that identify reference statistics; dividing by n instead
+of n − 1 in the standard deviation changes the sums by less.
 """
 
 DATA: dict[str, str] = {
@@ -90,7 +90,9 @@ REFERENCES: dict[str, tuple[float, float]] = {
     "nes2000-nes": (40.194777, -17.207887),
     "sblri-blr": (4851.238, -37.002584),
 }
-"""Σ mean/sd and Σ log sd of the reference draws of each posterior, "data-model"."""
+"""Σ mean/sd and Σ log sd over the coordinates of the reference draws, by posterior
+("data-model").
+"""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -120,7 +122,7 @@ class ReferenceStatistics:
 
 
 def list_posteriors() -> tuple[str, ...]:
-    """Names of the posteriors that have reference statistics, "data-model".
+    """List the posteriors that have reference statistics; a name has the form "data-model".
 
     >>> len(list_posteriors())
     27
@@ -221,7 +223,7 @@ def fetch_posteriordb(progress: Progress | None = None, *, public: str | None = 
 
 
 def summarise_draws(chains: Any, origin: str) -> dict[str, Any]:
-    """Entry of reference.json for the draws of one file; each chain is {name: [draws]}."""
+    """Make the entry of reference.json for the draws of one file; each chain is {name: [draws]}."""
     try:
         names = list(chains[0])
         draws = np.asarray(
@@ -246,7 +248,7 @@ def summarise_draws(chains: Any, origin: str) -> dict[str, Any]:
 
 
 def locate() -> Path | None:
-    """The folder that has every file, or None."""
+    """Return the folder that has every file, or None."""
     needed = [*(f"data/{name}.json" for name in DATA), "reference.json"]
     return next((one for one in _folders() if all((one / file).is_file() for file in needed)), None)
 
@@ -281,7 +283,7 @@ def _counted(progress: Progress | None, total: int) -> Callable[[str], None]:
 
 
 def _unpacked(url: str) -> Any:
-    """The JSON content of the single file in a zip file."""
+    """Return the JSON content of the only file in a zip file."""
     body = read_url(url, limit=MOST_BYTES, source=SOURCE)
     try:
         with ZipFile(io.BytesIO(body)) as packed:
@@ -301,8 +303,8 @@ def _parsed(body: bytes, origin: str) -> Any:
 
 
 def _digest(content: Any) -> str:
-    """SHA-256 of the numbers of a JSON document, independent of their text and of the order of
-    keys.
+    """SHA-256 of the numbers in a JSON document; it does not depend on how they are written or on
+    the order of keys.
     """
     text = json.dumps(_as_floats(content), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
@@ -317,7 +319,9 @@ def _as_floats(content: Any) -> Any:
 
 
 def fingerprint(entry: Mapping[str, Any]) -> tuple[float, float]:
-    """Σ mean/sd and Σ log sd, which identify reference statistics."""
+    """Return Σ mean/sd and Σ log sd over the coordinates: two sums that identify reference
+    statistics.
+    """
     pairs = list(zip(entry["mean"], entry["sd"], strict=True))
     return (
         math.fsum(mean / sd for mean, sd in pairs),

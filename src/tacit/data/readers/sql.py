@@ -27,7 +27,7 @@ def read(data: DataConfig) -> Table:
 
 
 def query_frame(database: str | None, query: str, where: str = "") -> pl.DataFrame:
-    """The rows of a query as a polars frame.
+    """Run a query and return its rows as a polars frame.
 
     Parameters
     ----------

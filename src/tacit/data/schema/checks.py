@@ -12,7 +12,7 @@ from tacit.data.schema.table import SourceSchema
 
 
 def unbounded(data: DataConfig) -> tuple[str, ...]:
-    """Columns of x and kept columns that the schema does not bound.
+    """List the columns of x and the kept columns that the schema does not bound.
 
     These are numbers without low and high and, if scaling is "pooled", all numbers and every
     category without declared levels. The outcome is not included. Opens no file.
@@ -26,7 +26,7 @@ def unbounded(data: DataConfig) -> tuple[str, ...]:
 
 
 def unbounded_columns(schema: SourceSchema, data: DataConfig) -> tuple[str, ...]:
-    """As `unbounded`, for a given schema."""
+    """List the unbounded columns as `unbounded` does, for a given schema."""
     pooled = data.scaling == "pooled"
     return tuple(
         column.name

@@ -1,4 +1,4 @@
-"""Description of each column of x by the public schema."""
+"""What the public schema declares about each column of x."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tacit.data.schema.columns import ColumnConfig
 class Feature(NamedTuple):
     """One column of x: the constant, a number, or a 0/1 level of its source column.
 
-    `low` and `high` are its bounds in the units of x, infinite if undeclared.
+    `low` and `high` are its bounds on the scale of x, infinite if undeclared.
     """
 
     kind: Literal["intercept", "numeric", "level"]
@@ -27,7 +27,7 @@ INTERCEPT = Feature("intercept", "intercept", 1.0, 1.0)
 
 
 def column_layout(config: ColumnConfig) -> Layout:
-    """Columns of x made from one column, in the order of `column_names`.
+    """Return the columns of x that one source column becomes, in the order of `column_names`.
 
     >>> column_layout(ColumnConfig(name="age", low=0, high=100, missing="indicator"))
     (Feature(kind='numeric', source='age', low=-1.0, high=1.0), \
@@ -47,7 +47,7 @@ Feature(kind='level', source='age missing', low=0.0, high=1.0))
 
 
 def indicated_columns(layout: Layout | None) -> tuple[str, ...]:
-    """Numeric columns with an indicator for missing values.
+    """Return the numeric columns that have an indicator for missing values.
 
     >>> indicated_columns(layout_of([ColumnConfig(name="bmi", missing="indicator")]))
     ('bmi',)
@@ -61,12 +61,14 @@ def indicated_columns(layout: Layout | None) -> tuple[str, ...]:
 
 
 def layout_of(columns: Iterable[ColumnConfig]) -> Layout:
-    """Layout of a design matrix, the constant first."""
+    """Return the layout of a design matrix, the constant first."""
     return (INTERCEPT, *(feature for config in columns for feature in column_layout(config)))
 
 
 def unknown_layout(names: tuple[str, ...]) -> Layout:
-    """Layout without declarations: unbounded numbers, and a constant called "intercept"."""
+    """Return the layout of undeclared columns: unbounded numbers, and a constant called
+    "intercept".
+    """
     return tuple(
         INTERCEPT if name == "intercept" else Feature("numeric", name, -math.inf, math.inf)
         for name in names

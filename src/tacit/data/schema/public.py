@@ -26,7 +26,7 @@ ROWS = 8
 
 
 def public_schema(data: DataConfig, *, sites: int | None = None) -> Federation:
-    """Federation of a configuration without its records; opens no file.
+    """Return the federation that a configuration describes, without its records; opens no file.
 
     Names, outcome, output and unbounded columns are the same as from `load_federation` and
     `load_party`. The one party, "example", has 8 synthetic rows within the declared bounds and
@@ -67,7 +67,7 @@ def public_schema(data: DataConfig, *, sites: int | None = None) -> Federation:
 
 
 def known_outcome(schema: SourceSchema) -> ColumnConfig:
-    """The outcome's column, which must have declared levels."""
+    """Return the column of the outcome, or raise an error if its levels are not declared."""
     config = outcome_config(schema)
     if schema.positive is not None and not config.levels:
         raise ConfigError(
@@ -79,7 +79,7 @@ def known_outcome(schema: SourceSchema) -> ColumnConfig:
 
 
 def _made_up(config: ColumnConfig, number: int) -> Column:
-    """Synthetic rows of one column, spread over the declared range."""
+    """Return synthetic values of one column, spread over the declared range."""
     # Multiples of an irrational number fill (0, 1) evenly and deterministically.
     share = (0.5 + (np.arange(ROWS) + number / ROWS) * (np.sqrt(5) - 1) / 2) % 1
     if config.kind == "categorical":
@@ -91,7 +91,7 @@ def _made_up(config: ColumnConfig, number: int) -> Column:
 
 
 def declared_range(config: ColumnConfig) -> tuple[float, float]:
-    """Bounds of a number, or its centre ± scale."""
+    """Return the declared bounds of a number, or else its centre ± scale."""
     if config.low is not None and config.high is not None:
         return config.low, config.high
     center, scale = config.affine or (0.0, 1.0)

@@ -32,7 +32,7 @@ class SourceSchema:
     """False: the records are y alone, with no x."""
 
     def declared(self, name: str) -> ColumnConfig | None:
-        """The column of that name; None if it is not declared.
+        """Return the declaration of the column `name`; None if there is none.
 
         Parameters
         ----------
@@ -56,7 +56,7 @@ class Table:
     frame: pl.DataFrame
     schema: SourceSchema
     true_values: dict[str, float] | None = None
-    """For generated data: the true weights by name of the prepared column."""
+    """For generated data: the true weight of each prepared column, by its name."""
     parties: tuple[str, ...] = ()
     """For a table combined from several parties' tables: the names in the column `PARTY`."""
     notes: tuple[str, ...] = ()
@@ -64,6 +64,6 @@ class Table:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names for an error message, only the first ones if there are many."""
+    """List names for an error message; if there are many, only the first ones."""
     more = f", … ({len(names)} in all)" if len(names) > NAMES_SHOWN else ""
     return ", ".join(names[:NAMES_SHOWN]) + more

@@ -25,8 +25,8 @@ QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # silences a GPU warning
 }
 LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""Ray's switch for systems with interactive firewalls; 0 binds all ports to 127.0.0.1 on any
-system.
+"""Environment variable of Ray for systems with interactive firewalls; the value 0 makes Ray bind
+all ports to 127.0.0.1 on any system.
 """
 
 
@@ -41,7 +41,9 @@ class Cluster:
 
 
 def import_ray(*, own: bool = False) -> Any:
-    """Import ray without telemetry; `own` for a private cluster of this process."""
+    """Import ray with telemetry switched off. `own`: the cluster will be started by this
+    process.
+    """
     for key, value in QUIET.items():
         os.environ.setdefault(key, value)
     if own and "ray" not in sys.modules:  # both are read when ray is imported
@@ -63,9 +65,8 @@ def import_ray(*, own: bool = False) -> Any:
 
 @contextlib.contextmanager
 def connected(address: str | None = None) -> Iterator[Cluster]:
-    """Context with a cluster.
-
-    An existing connection of this process is reused and left open.
+    """Context in which a cluster is connected. An existing connection of this process is reused and
+    stays open.
     """
     ray = import_ray(own=address is None)
     if address is not None and not re.fullmatch(r".+:\d+", address):

@@ -45,7 +45,7 @@ class Host:
         self._batches.add(parties, batch_parties=batch_parties, all_at_once=all_at_once)
 
     def compute(self, carried: tuple[Natural | None, Arrays], asked: Asked) -> Answered:
-        """Updates for charged requests that share q and public arrays."""
+        """Compute the updates for charged requests that have the same q and public arrays."""
         requests, memories, keys = unpack_requests(*carried, asked)
         started = time.perf_counter()
         found = self._batches.compute(requests, memories, keys)
@@ -58,7 +58,7 @@ class Host:
         self._batches.rehearse(requests, memories)
 
     def report(self) -> dict[str, Any]:
-        """Process id, node, memory, compilations and computing time of this process."""
+        """Return the process id, node, memory, compilations and computing time of this process."""
         count, seconds = compilations()
         return {
             "pid": os.getpid(),

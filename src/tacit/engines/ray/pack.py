@@ -13,14 +13,14 @@ from tacit.server.messages import Request
 
 Stack = dict[str, np.ndarray]
 Kept = tuple[list[int], Stack]
-"""Method memories of some parties: their row numbers and arrays."""
+"""Method memories of some parties: the row numbers of these parties, and the stacked arrays."""
 
 
 class Asked(NamedTuple):
-    """Requests without their common q, one row per request."""
+    """Packed requests, one row per request, without the q that they share."""
 
     columns: list[tuple[Any, ...]]
-    """Id, party, visit, version, damping, `initial` and stage, as columns."""
+    """Columns of the table of requests: id, party, visit, version, damping, `initial` and stage."""
     factors: Stack | None
     memories: Kept | None
     keys: list[bytes | None]
@@ -28,10 +28,10 @@ class Asked(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """Updates, one row per request."""
+    """Packed updates, one row per request."""
 
     columns: list[tuple[Any, ...]]
-    """Request id, loss, finiteness flag and cost, as columns."""
+    """Columns of the table of updates: request id, loss, finiteness flag and cost."""
     released: Stack
     memories: Kept | None
 

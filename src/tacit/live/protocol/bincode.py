@@ -38,7 +38,9 @@ CLIENT: Final[tuple[tuple[str, Fields], ...]] = (
     ("Error", (("error", "text?"),)),
     ("EndOfConnectionAcknowledgement", ()),
 )
-"""Variants of the thesis's ClientMsg in order, with the types of their fields ("?": an Option)."""
+"""Variants of ClientMsg in the thesis, in order, with the types of their fields ("?": an
+Option).
+"""
 SERVER: Final[tuple[tuple[str, Fields], ...]] = (
     ("AcceptedIntoCluster", (("expected_start_time", "text?"),)),
     ("ReAcceptanceIntoCluster", (("last_likelihood", "normal"),)),
@@ -49,7 +51,7 @@ SERVER: Final[tuple[tuple[str, Fields], ...]] = (
     ("Error", (("error", "text?"),)),
     ("EndOfConnectionAcknowledgement", ()),
 )
-"""Variants of the thesis's ServerMsg in order."""
+"""Variants of ServerMsg in the thesis, in order."""
 
 M = TypeVar("M", bound=Message)
 _FIRST_LENGTHS: dict[tuple[int, int], Layout] = {
@@ -58,11 +60,13 @@ _FIRST_LENGTHS: dict[tuple[int, int], Layout] = {
     (0, 12): "bincode-fixint",
     (1, 4): "bincode-fixint",
 }
-"""First byte and length of JoinCluster and ReJoinCluster, which begin a connection."""
+"""Layout by first byte and length of the messages that begin a connection: JoinCluster and
+ReJoinCluster.
+"""
 
 
 def detect_layout(payload: bytes) -> Layout | None:
-    r"""The layout of the first payload of a connection; None if it is not bincode.
+    r"""Detect the layout of the first payload of a connection; None if it is not bincode.
 
     >>> detect_layout(b"\x00\x0a"), detect_layout(b"\x01\x00\x00\x00"), detect_layout(b"{}")
     ('bincode', 'bincode-fixint', None)
@@ -114,7 +118,9 @@ def decode_bincode(payload: bytes, layout: Layout, known: Mapping[str, type[M]])
 
 
 def _fields(payload: bytes, layout: Layout, fields: Fields, normal: str) -> dict[str, Any] | None:
-    """The fields, if they fill the payload exactly with normals of one form; otherwise None."""
+    """Read the fields; None unless they fill the payload exactly, with all normals in the same
+    form.
+    """
     reader = _Reader(payload, layout)
     try:
         reader.read("u32")

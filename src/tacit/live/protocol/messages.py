@@ -26,8 +26,8 @@ Words = Annotated[str, Meta(max_length=2000)]
 
 
 class Array(msgspec.Struct, frozen=True):
-    """Numbers row by row: in a binary encoding little-endian float64, or int64 if the stage
-    releases integers; a list in JSON.
+    """An array, written row by row: a list in JSON; in a binary encoding little-endian float64, or
+    int64 if the stage releases integers.
     """
 
     shape: Annotated[tuple[Annotated[int, Meta(ge=0, le=2**31)], ...], Meta(max_length=4)]
@@ -35,7 +35,9 @@ class Array(msgspec.Struct, frozen=True):
 
 
 Distribution = dict[str, float | Array | list[float | None] | None]
-"""A normal as {mean, variance}, of numbers or of lists, or natural parameters as arrays by name."""
+"""A normal as {mean, variance}, each a number or a list; or natural parameters, as arrays by
+name.
+"""
 
 
 class Duration(msgspec.Struct, frozen=True):
@@ -71,13 +73,13 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """Base class of messages; `bare` messages are sent as their name only."""
+    """Base class of messages; a `bare` message has no fields and is sent as its name only."""
 
     bare: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
-        """The tag on the wire."""
+        """The name of the message in its encoding."""
         return tag_of(type(self))
 
 
@@ -98,7 +100,9 @@ class JoinCluster(ClientMessage, frozen=True, kw_only=True):
     encodings: tuple[Short, ...] | UnsetType = UNSET
     guarantee: Promise | UnsetType = UNSET
     heartbeat: bool | UnsetType = UNSET
-    """If set, this party understands Heartbeat; if True, it also replies to each while it waits."""
+    """If set, this party understands Heartbeat; if True, it also replies to each one while it
+    waits.
+    """
 
 
 class ReJoinCluster(ClientMessage, frozen=True, kw_only=True):
@@ -108,7 +112,7 @@ class ReJoinCluster(ClientMessage, frozen=True, kw_only=True):
 
 
 class UpdatedLikelihood(ClientMessage, frozen=True, kw_only=True):
-    """The answer to SelectedForTraining: new factor, its ratio to the old one, loss.
+    """The answer to SelectedForTraining: the new factor, its ratio to the old factor, and the loss.
 
     Between peers that announced the protocol the server keeps the factors: `new_likelihood` is
     None, and a loss that is withheld is None. `delta` contains everything that the party releases.
@@ -145,7 +149,7 @@ class FinalLeaveTraining(ClientMessage, frozen=True, kw_only=True):
 
 
 class ClientAcknowledgement(ClientMessage, frozen=True, kw_only=True):
-    """Acknowledges that the server closes."""
+    """A party acknowledges that the server closes the connection."""
 
     bare: ClassVar[bool] = True
 
@@ -192,7 +196,9 @@ class SurvivorSignature(ClientMessage, frozen=True, kw_only=True):
 
 
 class UnmaskShares(ClientMessage, frozen=True, kw_only=True):
-    """Shares of survivors' seeds and of other parties' keys; the answer to UnmaskRequest."""
+    """Shares of the survivors' seeds and of the other parties' keys; the answer to
+    UnmaskRequest.
+    """
 
     slot: Count
     request: Short
@@ -279,7 +285,7 @@ class PartyShares(ServerMessage, frozen=True, kw_only=True):
 
 
 class SurvivorSet(ServerMessage, frozen=True, kw_only=True):
-    """The parties whose masked updates are summed in a slot, ordered by name."""
+    """The survivors of a slot: the parties whose masked updates are summed, ordered by name."""
 
     slot: Count
     request: Short
@@ -287,7 +293,9 @@ class SurvivorSet(ServerMessage, frozen=True, kw_only=True):
 
 
 class UnmaskRequest(ServerMessage, frozen=True, kw_only=True):
-    """Request for shares, with signatures that prove a single set of survivors."""
+    """Request for shares, with signatures that prove that all parties were sent the same
+    survivors.
+    """
 
     slot: Count
     request: Short
@@ -311,7 +319,7 @@ class EndOfTraining(ServerMessage, frozen=True, kw_only=True):
 
 
 class ServerAcknowledgement(ServerMessage, frozen=True, kw_only=True):
-    """Acknowledges that a party leaves."""
+    """The server acknowledges that a party leaves."""
 
     bare: ClassVar[bool] = True
 
@@ -340,7 +348,9 @@ _TAGS: dict[type[Message], str] = {
 
 
 def tag_of(kind: type[Message]) -> str:
-    """Name of a message in its encoding; both sides have an Error, a Heartbeat and so on."""
+    """Return the name of a message in its encoding; party and server messages may have the same
+    name, such as Error.
+    """
     return _TAGS.get(kind, kind.__name__)
 
 

@@ -19,7 +19,7 @@ _LOW_ORDER = frozenset((
     325606250916557431795983626356110631294008115727848805560023387167927233504,
     39382357235489614581723060781553021112529911719440698176882885853963445705823,
 ))  # fmt: skip
-"""Points of Curve25519 whose order divides 8: every exchange with them gives 0."""
+"""Points of Curve25519 whose order divides 8: a key exchange with such a point always gives 0."""
 
 
 class SecureSumError(PeerError):
@@ -97,7 +97,7 @@ def check_survivors(terms: Terms, roster: Roster, told: Survivors) -> None:
 
 
 def is_point(key: bytes) -> bool:
-    """True for the one encoding of a point that is not of small order.
+    """True if the bytes are the canonical encoding of a point whose order is not small.
 
     X25519 ignores the highest bit and reduces modulo 2²⁵⁵ − 19, so that one point has several
     encodings: they could pass as different keys.
@@ -107,7 +107,9 @@ def is_point(key: bytes) -> bool:
 
 
 def is_share(hashes: bytes, slot: int, kind: int, share: bytes) -> bool:
-    """True if a share is valid and matches its signed hash; kind 0 is the seed, 1 the key."""
+    """True if a share is valid and matches its signed hash; kind 0 is a share of the seed, 1 of the
+    key.
+    """
     at = KEY_BYTES * (2 * slot + kind)
     if not shamir.is_share(share):
         return False

@@ -17,13 +17,15 @@ Words = np.ndarray
 
 
 def mask(seed: bytes, length: int) -> Words:
-    """The first `length` words of ChaCha20's keystream under a seed that is used once."""
+    """Return the first `length` words of ChaCha20's keystream; each `seed` must be used only
+    once.
+    """
     stream = Cipher(algorithms.ChaCha20(seed, bytes(16)), mode=None).encryptor()
     return np.frombuffer(stream.update(bytes(8 * length)), "<u8").astype(np.uint64)
 
 
 def agree(private: X25519PrivateKey, public: bytes) -> bytes:
-    """The shared X25519 secret; keys of small order are refused."""
+    """Compute the X25519 secret that two parties share; keys of small order are refused."""
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
@@ -31,12 +33,12 @@ def agree(private: X25519PrivateKey, public: bytes) -> bytes:
 
 
 def derive(secret: bytes, *context: bytes | str | int) -> bytes:
-    """A 256-bit key from a shared secret, bound to everything in `context`."""
+    """Derive a 256-bit key from a shared secret and everything in `context`."""
     return HKDF(SHA256(), 32, salt=None, info=bound(*context)).derive(secret)
 
 
 def bound(*context: bytes | str | int) -> bytes:
-    """An injective encoding of a context."""
+    """Hash the parts of a context, each with its length, so that different contexts differ."""
     out = b""
     for part in context:
         raw = part if isinstance(part, bytes) else str(part).encode()
@@ -47,5 +49,7 @@ def bound(*context: bytes | str | int) -> bytes:
 def pair_seed(
     private: X25519PrivateKey, public: bytes, roster: bytes, names: tuple[str, str], *of: str | int
 ) -> bytes:
-    """Seed of the mask that two parties share in one slot and request; equal on both sides."""
+    """Derive the seed of the mask that two parties share in one slot and request; both get the
+    same.
+    """
     return derive(agree(private, public), b"pair", roster, *sorted(names), *of)

@@ -59,7 +59,7 @@ _NONCE = bytes(12)
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
-    """Actions of a party in one slot."""
+    """What a party has done in one slot (one secure sum)."""
 
     request: str
     words: bytes
@@ -96,7 +96,7 @@ def offer_keys(
     key: ec.EllipticCurvePrivateKey,
     earlier: PartyState | None = None,
 ) -> tuple[PartyState, Offer]:
-    """Create secrets for all slots, and the corresponding public keys.
+    """Create a party's secrets for all slots, and the offer with the corresponding public keys.
 
     `earlier` is this party's state of the last set-up of the same run, if there was one.
     """
@@ -126,10 +126,12 @@ def deal_shares(
 ) -> tuple[PartyState, tuple[Parcel, ...]]:
     """Check the roster and share this party's secrets among its members."""
     if state.roster is not None:
-        raise SecureSumError("a second roster for one set-up; begin with new keys instead")
+        raise SecureSumError(
+            "the server sent a second roster for one set-up; begin with new keys instead"
+        )
     check_roster(terms, roster)
     if state.offer not in roster.offers:
-        raise SecureSumError("the roster does not hold this party's own keys as they were sent")
+        raise SecureSumError("the roster does not contain this party's own keys as it sent them")
     points = range(1, len(roster.names) + 1)
     per_slot = [
         [
@@ -178,11 +180,11 @@ def accept_shares(state: PartyState, terms: Terms, parcels: Sequence[Parcel]) ->
     shares = {state.name: state.own}
     for parcel in parcels:
         if parcel.recipient != state.name:
-            raise SecureSumError(f"shares of {parcel.dealer!r} for another party")
+            raise SecureSumError(f"shares of {parcel.dealer!r} are addressed to another party")
         check_parcel(terms, roster, parcel)
         shares[parcel.dealer] = _open(state, roster, parcel, terms.slots)
     if state.shares and state.shares != shares:
-        raise SecureSumError("different shares for a set-up that is complete")
+        raise SecureSumError("different shares arrived after the set-up was complete")
     return msgspec.structs.replace(state, shares=shares)
 
 
@@ -232,7 +234,7 @@ def mask_vector(
             f"slot {slot} does not exist; the set-up has {len(state.masking)} slots"
         )
     if vector.dtype != np.int64 or vector.ndim != 1:
-        raise TypeError("a secure sum is over vectors of int64")
+        raise TypeError("a secure sum needs vectors of int64")
     words = vector.view(np.uint64) + mask(state.seeds[slot], len(vector))
     private = X25519PrivateKey.from_private_bytes(state.masking[slot])
     for offer in roster.offers:
@@ -261,10 +263,12 @@ def sign_survivors(
     roster, done = _roster(state), _round(state, told.slot, told.request)
     check_survivors(terms, roster, told)
     if state.name not in told.names:
-        raise SecureSumError("a set of survivors without this party, although it has answered")
+        raise SecureSumError(
+            "the server sent a set of survivors without this party, although it has answered"
+        )
     if done.survivors is not None:
         if done.survivors != told.names:
-            raise SecureSumError(f"a second set of survivors for slot {told.slot}")
+            raise SecureSumError(f"the server sent a second set of survivors for slot {told.slot}")
         return state, Consent(party=state.name, slot=told.slot, signature=done.signature)
     signature = sign(key, told.signed(roster.digest))
     done = msgspec.structs.replace(done, survivors=told.names, signature=signature)
@@ -273,7 +277,8 @@ def sign_survivors(
 
 
 def reveal_shares(state: PartyState, terms: Terms, asked: Unmask) -> tuple[PartyState, Shares]:
-    """Shares of the survivors' seeds and of the others' masking keys, never both for one party.
+    """Return shares of the survivors' seeds and of the other parties' masking keys; never both for
+    one party.
 
     At least `threshold` survivors must have signed the set that this party signed.
     """
@@ -298,7 +303,7 @@ def _check_consents(
     signers = set()
     for consent in consents:
         if consent.party not in told.names or consent.slot != told.slot:
-            raise SecureSumError("a signature of a party that is not a survivor of this slot")
+            raise SecureSumError("a signature is from a party that is not a survivor of this slot")
         if not is_signed(read_public(offers[consent.party].public_key), consent.signature, body):
             raise SecureSumError(
                 f"{consent.party!r} did not sign the set of survivors that this party signed"

@@ -12,7 +12,8 @@ SHARE_BYTES = 33
 def split(
     secret: int, points: Sequence[int], threshold: int, below: Callable[[int], int] | None = None
 ) -> list[int]:
-    """Shares of a secret at distinct points ≠ 0; any `threshold` of them determine it.
+    """Split a secret into shares at distinct points ≠ 0; any `threshold` shares determine the
+    secret.
 
     Parameters
     ----------
@@ -41,7 +42,9 @@ def split(
 
 
 def lagrange_at_zero(points: Sequence[int]) -> dict[int, int]:
-    """Weights w with Σ w[x]·f(x) = f(0) for polynomials of degree below the number of points."""
+    """Return weights w with Σ w[x]·f(x) = f(0) for polynomials f of degree below the number of
+    points.
+    """
     weights = {}
     for point in points:
         above = below = 1
@@ -54,22 +57,22 @@ def lagrange_at_zero(points: Sequence[int]) -> dict[int, int]:
 
 
 def combine(shares: Mapping[int, int], weights: Mapping[int, int]) -> int:
-    """The secret, from shares at the points of `weights`."""
+    """Compute the secret from shares at the points of `weights`."""
     return sum(weight * shares[point] for point, weight in weights.items()) % PRIME
 
 
 def to_bytes(share: int) -> bytes:
-    """A share as 33 bytes, most significant first."""
+    """Encode a share as 33 bytes, most significant first."""
     return share.to_bytes(SHARE_BYTES, "big")
 
 
 def is_share(raw: bytes) -> bool:
-    """True if these bytes are a share: of the right length, and in the field."""
+    """True if the bytes are a share: they have the right length, and the number is in the field."""
     return len(raw) == SHARE_BYTES and int.from_bytes(raw, "big") < PRIME
 
 
 def from_bytes(raw: bytes) -> int:
-    """The share; raises ValueError if it is not in the field."""
+    """Decode a share; raises ValueError if it is not in the field."""
     if not is_share(raw):
         raise ValueError("not a share")
     return int.from_bytes(raw, "big")

@@ -19,7 +19,7 @@ MAX_SLOTS = 10_000
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """Agreed facts of one run.
+    """The agreed terms of secure sums in one run.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def thresholds(self) -> Thresholds:
-        """n, t, q and c."""
+        """Numbers of parties: in all, to unmask, to take part at least, and that may collude."""
         return Thresholds(len(self.parties), self.threshold, self.quorum, self.colluding)
 
     @property

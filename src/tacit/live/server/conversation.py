@@ -1,4 +1,4 @@
-"""The server's actions on a party's messages, by `tacit.live.protocol.state_tables`."""
+"""How the server reacts to a party's messages, as `tacit.live.protocol.state_tables` prescribes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ COOL_DOWN_S = 10
 
 
 class TooManyMessagesError(PeerError):
-    """A party sends unrequested messages too fast."""
+    """A party has sent too many messages that were not requested."""
 
 
 class AnswerError(PeerError):
@@ -147,14 +147,14 @@ class Conversations:
         connection.side = ServerSide.GONE
 
     async def _heed(self, connection: Connection, payload: bytes) -> None:
-        """Perform the action of the state table for a message."""
+        """Perform the action that the protocol's state table has for a message."""
         try:
             message = decode(payload, connection.encoding, m.CLIENT_MESSAGES)
         except PeerError as error:
             raise AnswerError(str(error)) from None
         do = after(connection.side, message)
         if do is None:
-            raise PeerError(f"{message.name} while {connection.side.value}")
+            raise PeerError(f"{message.name} is not allowed while {connection.side.value}")
         before = connection.side
         try:
             await getattr(self, f"_{do.action}")(connection, message)
@@ -176,7 +176,9 @@ class Conversations:
         self._wake()
 
     def _log_approval(self, party: str) -> None:
-        """Log once that a party has approved the proposed version; a new party asks repeatedly."""
+        """Log that a party has approved the proposed version; once, as a new party connects
+        repeatedly.
+        """
         proposal = self.live.proposal
         assert proposal is not None
         if (party, proposal.version) not in self._approved:
@@ -214,7 +216,7 @@ class Conversations:
             connection.side = ServerSide.GONE
 
     def refuse(self, kind: str, reason: str, connection: Connection) -> None:
-        """Log the refusal of a peer with a certificate."""
+        """Log that a peer with a certificate was refused."""
         party = connection.peer.name
         self.journal.refusal(kind, reason, party=party, address=connection.address)
 
@@ -253,7 +255,9 @@ class Conversations:
         self.journal.write("rejoined", party=connection.peer.name, address=connection.address)
 
     def _ours(self, connection: Connection) -> dict[str, Any]:
-        """Extension fields for a peer that announced the protocol."""
+        """Return the extension fields of an acceptance; none for a peer that did not announce the
+        protocol.
+        """
         if connection.plain:
             return {}
         member = connection.member
@@ -295,7 +299,7 @@ class Conversations:
         """Process a message of a secure sum."""
         party, sums = connection.peer.name, self.live.sums
         if sums is None:
-            raise PeerError(f"{message.name} in a run without secure sums")
+            raise PeerError(f"{message.name} was sent in a run without secure sums")
         try:
             if not sums.take(party, message):
                 self._count_surplus(connection)
@@ -351,7 +355,7 @@ class Conversations:
         self.inbox.append(checked)
 
     def _released(self, key: str, delta: m.Distribution, what: str) -> Arrays:
-        """Decode a release with the names and shapes of the request's stage."""
+        """Decode a release; its arrays must have the names and shapes of the request's stage."""
         assert self.live.state is not None
         rules = self.live.rules
         try:
@@ -366,7 +370,7 @@ class Conversations:
             raise AnswerError(str(error)) from None
 
     async def _leave_out(self, connection: Connection, reason: str) -> None:
-        """Discard the reply and continue without its party, which stays connected to receive the
+        """Discard a reply and continue without its party, which stays connected to receive the
         result.
         """
         party = connection.peer.name
@@ -381,7 +385,7 @@ class Conversations:
         await connection.tell(m.ServerError(error=words, reason=words))
 
     async def send_back(self, connection: Connection, reason: str) -> None:
-        """Request that a peer with its own copy of the factor rejoins, to receive the server's
+        """Ask a peer that keeps its own copy of its factor to rejoin, so that it gets the server's
         copy.
         """
         goodbye = m.EarlyCloseOfConnection(reason=reason, return_in=m.Duration(0))
@@ -441,7 +445,7 @@ class Conversations:
 
 
 def _largest_release(live: LiveRun) -> int:
-    """Largest number of values in a reply that is not a distribution."""
+    """Return the largest number of values in a reply that is not a distribution."""
     rules = live.rules
     if rules.released is None:
         return 0

@@ -47,7 +47,7 @@ class Listener:
         self.port = 0
 
     def open(self) -> str:
-        """Start listening; returns the address."""
+        """Start listening and return the address."""
         host, port = parse_address(self._settings.listen, "serve.listen")
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -62,7 +62,7 @@ class Listener:
         return f"{host}:{self.port}"
 
     def list_parties(self, parties: Collection[str]) -> None:
-        """Keep room for the connections of these parties."""
+        """Reserve places for the connections of these parties."""
         self._slots.list_parties(parties)
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class Listener:
         converse: Callable[[Connection], Awaitable[None]],
         spawn: Callable[[Awaitable[None]], None],
     ) -> None:
-        """Accept connections forever, with one `converse` task each."""
+        """Accept connections forever; each is handled by its own `converse` task."""
         assert self._listener is not None
         loop = asyncio.get_running_loop()
         while True:
@@ -108,7 +108,9 @@ class Listener:
             self._slots.leave(connection)
 
     async def _identify(self, sock: socket.socket, where: str) -> Connection | None:
-        """The connection after its handshake, or None if it fails or is replaced by a newer one."""
+        """Do the handshake and return the connection; None if it fails or a newer connection
+        replaces it.
+        """
         handshake = asyncio.ensure_future(self._handshake(sock, where))
         if self._handshakes.enter(handshake):
             self._journal.refusal(
@@ -179,7 +181,9 @@ class Listener:
         return Connection(reader, writer, peer, where, self._settings.frame_s)
 
     def check(self, peer: Peer) -> None:
-        """Refuse an expired or revoked certificate, also of a connected peer."""
+        """Refuse an expired or revoked certificate; also called for peers that are already
+        connected.
+        """
         if peer.not_after < datetime.now(UTC):
             raise PeerError(f"{peer.name}: its certificate expired on {peer.not_after:%Y-%m-%d}")
         if self.is_void(peer.serial):

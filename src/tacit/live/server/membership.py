@@ -43,13 +43,13 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
     """Factors that parties returned before the start, encoded by `pack_natural`."""
 
     def having(self, **changes: Any) -> Roster:
-        """A changed copy."""
+        """Return a copy with these changes."""
         return msgspec.structs.replace(self, **changes)
 
 
 def load_roster(path: Path, digest: str) -> Roster:
-    """Load the roster of a state directory, or create one. A roster of another configuration is
-    refused.
+    """Load the roster of a state directory, or create one. A roster that belongs to another
+    configuration is refused.
     """
     if not path.exists():
         roster = Roster(run=f"run-{secrets.token_hex(12)}", digest=digest)
@@ -65,7 +65,9 @@ def load_roster(path: Path, digest: str) -> Roster:
 
 
 def roster_digest(path: Path) -> str | None:
-    """Digest of the configuration that a roster belongs to; None if there is no roster."""
+    """Return the digest of the configuration that a roster belongs to; None if there is no
+    roster.
+    """
     return _read_roster(path).digest if path.exists() else None
 
 

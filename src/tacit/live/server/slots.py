@@ -15,9 +15,9 @@ from typing import Any
 from tacit.live.server.connection import Connection
 
 MAX_HANDSHAKES = 128
-"""TLS handshakes at one time; each may hold about 300 kB."""
+"""Largest number of simultaneous TLS handshakes; each may hold about 300 kB."""
 MAX_PER_PARTY = 3
-"""Connections under one name: one in use, one being replaced, and one joining."""
+"""Largest number of connections per party: one in use, one being replaced, and one joining."""
 
 
 class HandshakeSlots:
@@ -31,7 +31,9 @@ class HandshakeSlots:
         return len(self._tasks)
 
     def enter(self, task: asyncio.Task[Any]) -> bool:
-        """Add a handshake. True if another was closed for it; silent ones are closed first."""
+        """Add a handshake; return True if another one was closed to make room. Peers that have sent
+        nothing are closed first.
+        """
         full = len(self._tasks) >= self._most
         if full:
             silent = (one for one, speaks in self._tasks.items() if not speaks)
@@ -62,12 +64,14 @@ class ConnectionSlots:
         return len(self._open)
 
     def list_parties(self, parties: Collection[str]) -> None:
-        """Keep room for these parties."""
+        """Reserve places for these parties."""
         self._parties = frozenset(parties)
         self._most = max(self._most, len(self._parties))
 
     def enter(self, connection: Connection) -> tuple[bool, Connection | None]:
-        """Add a connection; returns success, and the connection closed to make room."""
+        """Add a connection; return whether there was room, and the connection that was closed for
+        it.
+        """
         name = connection.peer.name
         same = [one for one in self._open if one.peer.name == name]
         victim = None
@@ -91,7 +95,7 @@ class ConnectionSlots:
             self._open.remove(connection)
 
     def _dispensable(self) -> list[Connection]:
-        """Connections that no listed party needs."""
+        """Return the connections that no listed party needs."""
         needed: dict[str, Connection] = {}
         for one in self._open:
             name = one.peer.name
@@ -101,7 +105,7 @@ class ConnectionSlots:
 
 
 def _worth(connection: Connection) -> int:
-    """Order of closing: first a replaced connection, then one that has not joined."""
+    """Sort key for closing connections: first a replaced one, then one that has not joined."""
     if connection.replaced:
         return 0
     return 1 if connection.member is None else 2

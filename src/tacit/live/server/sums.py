@@ -29,7 +29,7 @@ from tacit.support.type_info import prepare
 
 SETUP, SLOT = "secure-setup", "secure-slot"
 KEYS, ROSTER, SHARES = "keys", "roster", "shares"
-"""Keys of the messages that a connection receives in the set-up."""
+"""Keys that identify the messages of the set-up (`Due`)."""
 
 
 class LateError(SecureSumError):
@@ -45,7 +45,9 @@ class KeptSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeptSlot(msgspec.Struct, frozen=True, kw_only=True):
-    """A slot with fixed survivors, and everything that the server has received of their updates."""
+    """A closed slot: its survivors, and everything that the server has received from them for
+    it.
+    """
 
     terms: bytes
     number: int
@@ -63,7 +65,7 @@ class Due(NamedTuple):
 
 
 class ServerSums:
-    """Set-up and open slot of one run.
+    """The server's secure sums of one run: the set-up, and the slot that is open now.
 
     Parameters
     ----------
@@ -92,7 +94,9 @@ class ServerSums:
         return roster is not None and set(self.state.parcels) == set(roster.names)
 
     def due(self, party: str, told: Container[str]) -> list[Due]:
-        """Messages to send to a party now, except its request and the messages in `told`."""
+        """Return the messages to send to a party now, except its request and those with keys in
+        `told`.
+        """
         state, found = self.state, []
         if state.roster is None:
             if party not in state.offers and KEYS not in told:
@@ -127,7 +131,7 @@ class ServerSums:
 
     @property
     def waited_s(self) -> float:
-        """Seconds since the present step began."""
+        """Seconds since the present step of the sums began."""
         return time.monotonic() - self._since
 
     def begin(self, request: Request, shapes: Shapes) -> None:
@@ -139,14 +143,16 @@ class ServerSums:
             self.state = pure.open_slot(self.state, number, sum_id(request), length)
         elif self.state.slots[number].request != sum_id(request):
             raise DataError(
-                f"{self._directory / SLOT} is of another round than the checkpoint; restore both "
-                "from one copy"
+                f"{self._directory / SLOT} and the checkpoint are from different rounds; "
+                "restore both from the same copy"
             )
         self.open = number
 
     @property
     def closed(self) -> bool:
-        """True if the survivors of the open slot are fixed: no further update is accepted."""
+        """True once the survivors of the present slot are final: no further masked update is
+        accepted.
+        """
         slot = self._slot
         return slot is not None and slot.survivors is not None
 
@@ -158,20 +164,22 @@ class ServerSums:
 
     @property
     def revealed(self) -> Container[str]:
-        """Parties that have given their shares of the open sum."""
+        """Parties that have sent their shares for the present sum."""
         slot = self._slot
         return () if slot is None else slot.shares
 
     @property
     def step(self) -> str:
-        """What the sums wait for: keys, shares or a reply to a numbered sum."""
+        """What the server waits for: keys or shares of the set-up, or replies of one kind for a
+        numbered sum.
+        """
         if not self.ready:
             return KEYS if self.state.roster is None else SHARES
         name = "shares" if self.unmasking else "signatures" if self.closed else "vectors"
         return f"{name} of sum {0 if self.open is None else self.open + 1}"
 
     def missing(self, asked: Collection[str]) -> set[str]:
-        """Parties that the set-up or the open sum waits for."""
+        """Return the parties that the set-up or the present sum waits for."""
         if self.state.roster is None:
             return set(self.terms.parties) - self.state.offers.keys()
         if not self.ready:
@@ -276,7 +284,9 @@ class ServerSums:
         return "survivors"
 
     def total(self, shapes: Shapes) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
-        """Survivors and sum of the open slot; a wrong share is attributed to the party at fault."""
+        """Return survivors and sum of the present slot; an error about a wrong share names the
+        party at fault.
+        """
         slot = self._slot
         assert self.open is not None
         assert slot is not None
@@ -321,7 +331,7 @@ class ServerSums:
 
 
 def read_kept(path: Path, kind: Any) -> Any:
-    """Contents of a state file of the server, or None."""
+    """Read a state file of the server; None if there is none."""
     if not path.exists():
         return None
     try:

@@ -53,7 +53,7 @@ _HOST = re.compile(r"(?=.{1,253}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*"
 
 
 def init_authority(directory: Path, *, name: str = "tacit", days: int = 3650) -> Path:
-    """Create an authority in a directory; returns the path of its public certificate."""
+    """Create an authority in a directory and return the path of its public certificate."""
     _check_name(name)
     now = _now()
     end = _end(days, now)
@@ -150,10 +150,10 @@ def issue_party(
 
 
 def revoke(directory: Path, name_or_serial: str, reason: str = "") -> list[Issued]:
-    """Revoke all certificates of a name, or one by its serial; returns the revoked certificates.
+    """Revoke all certificates of a name, or one by its serial; return the revoked certificates.
 
-    Expired certificates are included, because they could be renewed. A second call rewrites the
-    list.
+    Expired certificates are included, because they could be renewed. A second call writes the
+    revocation list again.
     """
     now = _now()
     wanted = name_or_serial.strip()
@@ -179,7 +179,9 @@ def revoke(directory: Path, name_or_serial: str, reason: str = "") -> list[Issue
 
 
 def show(directory: Path) -> list[Issued]:
-    """All issued certificates, oldest first; refused if the revocation list is incomplete."""
+    """List all issued certificates, oldest first; raise an error if the revocation list is
+    incomplete.
+    """
     rows = read_index(directory).issued
     listed = Revoked(directory / REVOKED, directory / AUTHORITY)
     for row in rows:
@@ -202,7 +204,7 @@ def _issue(
     renew: bool,
     holder: Holder,
 ) -> tuple[Path, Path]:
-    """Sign a certificate; it is recorded on disk before it is written."""
+    """Sign a certificate; its serial is recorded on disk before the certificate is written."""
     now, holder = _now(), holder.check()
     place = out or directory
     stem = f"{role}-{name.replace(':', '_')}"  # scp reads text before a colon as a host
@@ -259,7 +261,7 @@ def _check_new(mine: list[Issued], who: str, key_path: Path) -> None:
 
 
 def _known_key(mine: list[Issued], who: str, key_path: Path) -> Any:
-    """Public key for a renewal: the last key of that name, unless it was revoked."""
+    """Return the public key for a renewal: the last key of that name, unless it was revoked."""
     if not mine:
         raise ConfigError(f"{who} has no certificate to renew; issue one without --renew")
     last = mine[-1]
@@ -286,7 +288,9 @@ def _sign_leaf(
     end: datetime,
     holder: Holder,
 ) -> x509.Certificate:
-    """Certificate for one role, so that a party cannot act as the server."""
+    """Sign a certificate for one role (server or party), so that a party cannot act as the
+    server.
+    """
     oids = {"server": ExtendedKeyUsageOID.SERVER_AUTH, "party": ExtendedKeyUsageOID.CLIENT_AUTH}
     subject = x509.Name([*holder.attributes(), x509.NameAttribute(NameOID.COMMON_NAME, name)])
     issuer = authority.certificate.subject
@@ -332,7 +336,9 @@ def _key_usage(*, authority: bool) -> x509.KeyUsage:
 
 
 def _revocation_list(authority: Authority, now: datetime) -> bytes:
-    """List of all revoked serials; its number is their count, which reveals an older list."""
+    """Make the list of all revoked serials; its number is their count, so that an older list is
+    noticed.
+    """
     revoked = [row for row in authority.index.issued if row.revoked]
     signer = authority.key.public_key()
     builder = (

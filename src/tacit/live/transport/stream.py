@@ -17,13 +17,17 @@ from tacit.live.transport.tls import Credentials, Revoked, client_context, peer_
 CONNECT_S = 10.0
 BUFFER = 1 << 20
 ABORT_S = 1.0
-"""Time for an aborted transport to report its end: one turn of the event loop."""
+"""Longest wait until an aborted transport reports its end, which takes one turn of the event
+loop.
+"""
 
 
 async def dial(
     server: str, credentials: Credentials, context: ssl.SSLContext | None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Callable[[], None]]:
-    """Connect with TLS; also returns a check that the server's certificate is still valid."""
+    """Connect with TLS; also return a function that checks that the server's certificate is still
+    valid.
+    """
     host, port = parse_address(server, "server")
     context = context or client_context(credentials)
     try:
@@ -78,7 +82,8 @@ def keep_alive(writer: asyncio.StreamWriter) -> None:
 
 
 async def shut(writer: asyncio.StreamWriter, within_s: float = 5.0) -> None:
-    """Close a connection in any state; may be repeated, and raises only cancellation.
+    """Close a connection in any state. It may be called again, and raises nothing but
+    CancelledError.
 
     If a peer does not answer the closing handshake within `within_s`, the transport is aborted.
     `wait_closed` runs in a task that is never cancelled here, because cancelling it would cancel

@@ -47,21 +47,23 @@ KEPT = "kept."
 
 
 class _Stages(NamedTuple):
-    """The stages of a model, for use by a method."""
+    """The stages of a model, and which visit belongs to which stage."""
 
     each: tuple[StatisticsStage, ...] = ()
     repeats: bool = True
 
     def at(self, visit: int) -> StatisticsStage:
-        """The stage of a visit."""
+        """Return the stage of a visit."""
         return self.each[min(visit, len(self.each) - 1)]
 
     def earlier(self, visit: int) -> int:
-        """Number of earlier visits to the same stage."""
+        """Count the earlier visits of the same stage."""
         return sum(self.at(before).name == self.at(visit).name for before in range(visit))
 
     def share(self, visit: int, visits: int) -> float:
-        """Share of the budget that a visit spends; over all visits they add up to 1."""
+        """Return the share of the budget that a visit spends; the shares of all visits add up
+        to 1.
+        """
         last = len(self.each) - 1
         if visit < last:
             return self.each[visit].share
@@ -74,7 +76,7 @@ NO_STAGES = _Stages()
 def _advanced(
     model: ConjugateExponential, shared: Shared, answer: StageSum
 ) -> tuple[Natural, Arrays, Arrays]:
-    """q, the next public arrays, and the kept arrays, after a round."""
+    """Return q, the next public arrays and the arrays that only the server keeps, after a round."""
     kept = {name.removeprefix(KEPT): value for name, value in (shared.memory or {}).items()}
     known, q = model.advance({**kept, **shared.public}, answer)
     shapes = model.public_shapes(answer.following or answer.stage)
@@ -85,7 +87,7 @@ def _advanced(
 
 @dataclass(frozen=True, kw_only=True)
 class _Staged(LocalMethod):
-    """Common part of both methods, determined by the stages of the model."""
+    """Common base of the exact and the private method, determined by the model's stages."""
 
     eager: ClassVar[bool] = True
     uses_key: ClassVar[bool] = False
@@ -194,11 +196,11 @@ class ConjugateSolver:
         )
 
     def site(self, stage: str, public: Arrays, released: Arrays) -> Natural | None:
-        """Returns None, because only the sum over parties is used."""
+        """Return None, because only the sum over parties is used."""
         del stage, public, released
 
     def concluded(self, shared: Shared) -> Shared:
-        """The q of the last round, for a run that ends early."""
+        """Return the result with the q of the last round, for a run that ends early."""
         return shared
 
 
@@ -239,7 +241,7 @@ class PrivateConjugateStages(_Staged, SummedMethod):
             )
 
     def knows_noise(self, family: Family) -> bool:
-        """Returns False, because q is computed from repaired sums."""
+        """Return False: q is computed from repaired sums and does not include the noise."""
         del family
         return False
 
@@ -258,7 +260,7 @@ class PrivateConjugateStages(_Staged, SummedMethod):
     def from_integers(
         self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
     ) -> Arrays:
-        """Sums in units of the largest contribution."""
+        """Convert released integers to sums, as multiples of the largest allowed contribution."""
         del model, family
         return {asked.stage: integers[asked.stage] * (event.step / event.clip)}
 
@@ -315,7 +317,7 @@ def _judged(
     *,
     noisy: bool,
 ) -> tuple[bool, str]:
-    """Verdict from the last round's movement of q, in nats of density per record.
+    """Judge convergence by how far the last round moved q, in nats of the density per record.
 
     q does not include the noise, so the sds of q do not show how far a round may move it.
     """

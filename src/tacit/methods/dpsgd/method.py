@@ -68,11 +68,13 @@ Precision = Literal["isotropic", "per-coordinate", "log-sd", "fixed"]
 MAX_ISOTROPIC_DIMENSION = 256
 FIXED_STEP = 2.4
 STABLE_SHARE = 0.9
-"""Share of the longest step that is stable for every direction of the curvature."""
+"""Step length relative to the longest one that is stable in every direction of the curvature."""
 
 
 class Local(NamedTuple):
-    """The party's factor during its steps: b, L, and the state of the optimiser."""
+    """The party's factor during its steps (linear term and precision), and the optimiser's
+    state.
+    """
 
     linear: Array
     precision: Array
@@ -287,11 +289,11 @@ class DPSGD(PrivateMethod):
         return (GaussianEvent(clip=clip, noise_sd=noise_sd, count=self.steps, sampling=sampling),)
 
     def numbers(self, dimension: int) -> int:
-        """Numbers per release, if the model leaves `precision` to the method."""
+        """Count the numbers in one release, if the model leaves `precision` to the method."""
         return 2 * dimension if self.precision in ("per-coordinate", "log-sd") else dimension
 
     def release_size(self, model: Model, family: Family, stage: str) -> int:
-        """Number of values in one step's release."""
+        """Count the numbers that one step releases."""
         del family, stage
         d = model.dimension
         size = {"isotropic": 1, "per-coordinate": d, "log-sd": d, "fixed": 0}
@@ -305,13 +307,15 @@ class DPSGD(PrivateMethod):
     def floor(
         self, model: Model, q: Natural, number: int, noise_sd: float, damping: float
     ) -> Array:
-        """Floor of the precision: the prior's plus the noise in the mean of the releases so far."""
+        """Return the floor of the precision: the prior's precision plus the noise in the mean
+        release so far.
+        """
         del damping
         prior = -2.0 * model.prior(_family(model))["quadratic"]
         return prior + self.precision_noise(model, noise_sd) / math.sqrt(number * self.steps)
 
     def precision_noise(self, model: Model, noise_sd: float) -> float:
-        """Sd of the noise in the released information of one party, in units of Λ.
+        """Standard deviation of the noise in one party's released information, on the scale of Λ.
 
         0 where the precision needs no floor.
         """
@@ -320,7 +324,9 @@ class DPSGD(PrivateMethod):
         return noise_sd / (self._weight(model) * self.sampling_rate)
 
     def _weight(self, model: Model) -> float:
-        """ω or κ. The mean information of a coordinate is about 1/d of a record's."""
+        """Return the weight of the information in the clip (ω or κ). A coordinate has about 1/d of
+        a record's information.
+        """
         if self.precision_weight is not None:
             return self.precision_weight
         isotropic = self._precision(model) == "isotropic"
@@ -338,7 +344,9 @@ class DPSGD(PrivateMethod):
 
     @property
     def server_momentum(self) -> float:
-        """β between rounds; with several steps per round it is used within the round."""
+        """Momentum between rounds; 0 with several steps per round, which use momentum within the
+        round.
+        """
         return self.beta if self.steps == 1 else 0.0
 
     def server(self, run: Run) -> Combine:
@@ -360,7 +368,7 @@ class DPSGD(PrivateMethod):
         return adapted(make, run, self.adaptive, Counted(self.total_units, weight))
 
     def _free_server(self, run: Run) -> Combine:
-        """One step of Adam or SGD per round."""
+        """Return the server half that takes one step of Adam or SGD per round."""
         prior = -2.0 * np.asarray(run.model.prior(run.family)["quadratic"])
 
         def rates(answers: RoundSum) -> Free:
@@ -371,7 +379,7 @@ class DPSGD(PrivateMethod):
         return server_step(self.optimiser, self.beta, run, rates)
 
     def _rates(self, model: Model, prior: Array, steps: Array, progress: Array) -> Free:
-        """Learning rates of mean and log-sd, for a run with that number of steps over all
+        """Return the learning rates of mean and log-sd, for a run with `steps` steps over all
         parties.
         """
         xp = namespace(steps)
@@ -389,7 +397,7 @@ class DPSGD(PrivateMethod):
     def integer_shapes(
         self, model: Model, family: Family, stage: str
     ) -> dict[str, tuple[int, ...]]:
-        """The sums of every step."""
+        """Return names and shapes of the integers in a reply: the sums of every step."""
         del stage
         steps, d = self.steps, family.dimension
         shapes: dict[str, tuple[int, ...]] = {"location": (steps, d)}
@@ -403,7 +411,9 @@ class DPSGD(PrivateMethod):
     def from_integers(
         self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
     ) -> Arrays:
-        """The damped change that results from the released steps, recomputed from them."""
+        """Recompute the party's steps from the released integers, and return the damped change of
+        λ.
+        """
         assert isinstance(family, MeanFieldGaussian)
         assert asked.q is not None
         assert asked.factor is not None
@@ -435,7 +445,7 @@ class DPSGD(PrivateMethod):
     def contributions(
         self, model: Model, family: Family, key: Array, task: Task, tally: Tally
     ) -> tuple[Bounded, Array]:
-        """Contributions to a first step from q."""
+        """Return each unit's contribution to the first step from q."""
         assert isinstance(family, MeanFieldGaussian)
         precision = -2.0 * task.q["quadratic"]
         deviation = -0.5 * jnp.log(precision.astype(self.dtype))
@@ -445,18 +455,22 @@ class DPSGD(PrivateMethod):
         return clipped(task.records, task.weights), units_present(task.weights)
 
     def clipping_biases(self, model: Model, stage: str) -> bool:
-        """False if clip weights do not depend on labels: the score then has mean 0."""
+        """Return False if clip weights do not depend on labels: the clipped score then still has
+        mean 0.
+        """
         del stage
         return not (self.label_agnostic and model.output in ("bernoulli", "categorical"))
 
     def _clip_scale(self, task: Task) -> Array:
-        """Scale S of an adaptive clip; 1 for a fixed one."""
+        """Return the scale S of an adaptive clip; 1 for a fixed clip."""
         return np.ones(()) if self.adaptive is None else clip_scale(task.public)
 
     def _answer(
         self, model: Model, family: MeanFieldGaussian, key: Array, task: Task
     ) -> tuple[Cost, dict[str, Array], Array]:
-        """The cost, the integers of every step, and whether all sums were finite."""
+        """Compute the steps; return the cost, the integers of every step, and whether all sums were
+        finite.
+        """
         scale, path = self._clip_scale(task), self._path(model, family, task)
 
         def step(
@@ -495,7 +509,9 @@ class DPSGD(PrivateMethod):
         )
 
     def _place(self, model: Model, path: Path, local: Local, number: Array) -> Place:
-        """Point at which a step's gradient is taken: q with the party's current factor."""
+        """Return the point at which a step's gradient is taken: q with the party's current
+        factor.
+        """
         xp = namespace(local.linear)
         q = multiply(path.rest, _natural(local))
         doubt = self.precision_noise(model, 1.0) * path.terms.noise_sd
@@ -506,14 +522,16 @@ class DPSGD(PrivateMethod):
         return Place(mean, precision, -2.0 * q["quadratic"] - path.least, free)
 
     def _ended(self, path: Path, total: Natural) -> Natural:
-        """λ of the local posterior, from the sum of the factors of the last steps."""
+        """Return λ of the local posterior, given the sum `total` of the factors after the last
+        steps.
+        """
         local = power(total, 1.0 / path.last)
         return multiply(multiply(path.rest, local), divide(path.others, path.rest))
 
     def _moved(
         self, model: Model, local: Local, value: Free, place: Place, number: Array, path: Path
     ) -> Local:
-        """One step from one release, all post-processing."""
+        """Take one step from one release; all of it is post-processing."""
         if self.optimiser != "natural" and not self.steps_at_server:
             return self._freely_moved(model, local, value, place, number, path)
         xp = namespace(local.linear)
@@ -536,7 +554,7 @@ class DPSGD(PrivateMethod):
     def _freely_moved(
         self, model: Model, local: Local, value: Free, place: Place, number: Array, path: Path
     ) -> Local:
-        """One step of Adam or SGD in mean and log-sd of the local posterior."""
+        """Take one step of Adam or SGD in mean and log-sd of the local posterior."""
         xp, mean, precision = namespace(local.linear), place.mean, place.precision
         rest = -2.0 * path.rest["quadratic"]
         slope = xp.zeros_like(mean)
@@ -555,7 +573,8 @@ class DPSGD(PrivateMethod):
         return Local(precision * mean - path.rest["linear"], precision - rest, state)
 
     def _length(self, model: Model, known: Array, number: Array, terms: Terms) -> Array:
-        """Step length η, reduced if the noise of the whole run would move m beyond `max_noise`.
+        """Return the step length η, reduced if the noise of the whole run would move m by more than
+        `max_noise`.
 
         Each of T releases of each of M parties eventually moves a coordinate of m by noise of sd η
         s/(Λ(1 − β)), so that the whole run moves m by about η s √(TMd)/(Λ(1 − β)). Λ is the
@@ -591,7 +610,7 @@ class DPSGD(PrivateMethod):
         task: Task,
         scale: Array,
     ) -> Release:
-        """The noisy sum of one step; `secret` is the key of its batch and its noise."""
+        """Release the noisy sum of one step; `secret` is the key of its batch and its noise."""
         clipped = self._clipping(model, family, free, public, task, scale)
         batch_key, noise = secret
         bounded, drawn = self.batches.summed(batch_key, task, clipped)
@@ -603,7 +622,9 @@ class DPSGD(PrivateMethod):
         return mechanism.release(noise, bounded, drawn)
 
     def _value(self, family: MeanFieldGaussian, place: Place, maps: Free, sums: Free) -> Free:
-        """(G, K) in natural units."""
+        """Convert released sums to the gradient G and the curvature K of all records, undoing the
+        scaling.
+        """
         xp = namespace(place.mean)
         found = {name: sums[name] / (maps[name] * self.sampling_rate) for name in maps}
         value = {"location": found["location"]}
@@ -623,7 +644,7 @@ class DPSGD(PrivateMethod):
         scale: Array,
         tally: Tally | None = None,
     ) -> Callable[[Records, Array], Bounded]:
-        """The clipped sum as a function of records and weights.
+        """Return a function of records and weights that computes the clipped sum.
 
         A given `tally` replaces the tally of an adaptive clip.
         """
@@ -646,7 +667,9 @@ class DPSGD(PrivateMethod):
         return clipped
 
     def _maps(self, model: Model, free: Free, scale: Array) -> Free:
-        """Share of the clip per part; public, because it depends only on q and the scale S."""
+        """Return the public scaling of each part of a contribution; it depends only on q and the
+        scale S.
+        """
         precision, xp = self._precision(model), namespace(free["scale"])
         # NumPy, so that it is a constant of the compiled code and equal weights cost nothing.
         scales = np.asarray(model.clip_scales(), self.dtype)
@@ -677,7 +700,7 @@ def _family(model: Model) -> MeanFieldGaussian:
 
 
 def _named(released: Any) -> dict[str, Array]:
-    """The parts of a release by name, with its tally if it has one."""
+    """Return the parts of a release by name, including its tally if it has one."""
     if isinstance(released, dict):
         return released
     sums, tally = released

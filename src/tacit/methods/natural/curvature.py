@@ -9,11 +9,11 @@ import numpy as np
 from tacit.arrays import Array, namespace
 
 LEAST_EIGENVALUE = 1e-6
-"""Smallest eigenvalue of a repaired matrix, scaled to a unit diagonal."""
+"""Smallest eigenvalue of a repaired matrix after it has been scaled to a diagonal of ones."""
 
 
 class AbsoluteEigen(NamedTuple):
-    """S·V diag(values) Vᵀ·S with S = diag(scale): the repaired matrix."""
+    """A repaired matrix S·V diag(values) Vᵀ·S, with S = diag(scale) and eigenvectors V."""
 
     scale: Array
     vectors: Array
@@ -23,7 +23,9 @@ class AbsoluteEigen(NamedTuple):
     """True if no repair was necessary."""
 
     def solve(self, right: Array, damping: Array | float = 0.0) -> Array:
-        """The inverse times a vector; damping is added to the eigenvalues."""
+        """Multiply a vector by the inverse of the repaired matrix, with damping added to the
+        eigenvalues.
+        """
         inner = (self.vectors.T @ (right / self.scale)) / (self.values + damping)
         return (self.vectors @ inner) / self.scale
 
@@ -35,13 +37,13 @@ class AbsoluteEigen(NamedTuple):
 
     @property
     def inverse_root(self) -> Array:
-        """R with R Rᵀ the inverse of the repaired matrix."""
+        """A matrix R such that R Rᵀ is the inverse of the repaired matrix."""
         xp = namespace(self.values)
         return (self.vectors / xp.sqrt(self.values)) / self.scale[:, None]
 
 
 def absolute_eigen(matrix: Array) -> AbsoluteEigen:
-    """Eigenvalues of a symmetric matrix in diagonally scaled coordinates, made positive.
+    """Repair a symmetric matrix: scale it to a diagonal of ones and make its eigenvalues positive.
 
     The scaling makes the result equivariant: with rows and columns in other units the repaired
     matrix is the same one in those units.
@@ -64,7 +66,9 @@ def absolute_eigen(matrix: Array) -> AbsoluteEigen:
 
 
 def lower_root(root: np.ndarray) -> np.ndarray:
-    """The lower-triangular root of the same covariance, with a positive diagonal. NumPy only."""
+    """Return the lower-triangular root, with positive diagonal, of the covariance root·rootᵀ. NumPy
+    only.
+    """
     upper: Any = np.linalg.qr(root.T, mode="r")
     signs = np.where(np.diagonal(upper) < 0, -1.0, 1.0)
     return (upper * signs[:, None]).T

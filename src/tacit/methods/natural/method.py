@@ -58,7 +58,7 @@ from tacit.support.validation import check_fields
 
 LEAST_SETTLED_KL = 1e-9
 SOLVED_UP_TO = 1024
-"""Largest number of parameters for which a reply contains the full Hessian; q has a full
+"""Largest number of parameters for which replies contain the full Hessian and q has a full
 covariance by default.
 """
 
@@ -94,7 +94,7 @@ class NaturalVI(LocalMethod):
     _tolerance: float = 1e-5
     """Tolerance of the schedule; set by the plan."""
     _dispersion: bool = False
-    """True if replies with weights of draws include `DISPERSION`; set by the plan."""
+    """True if replies in the stage that weighs draws include `DISPERSION`; set by the plan."""
 
     def __post_init__(self) -> None:
         check_fields(self, "method")
@@ -170,9 +170,7 @@ class NaturalVI(LocalMethod):
 
     @property
     def reads_public(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """True if mean and root of q are published, because natural parameters would lose
-        digits.
-        """
+        """True if requests contain mean and root of q instead of λ, which would lose digits."""
         return self._together and not self._wide
 
     @property
@@ -292,12 +290,12 @@ class NaturalVI(LocalMethod):
         return local.moments(family, start)
 
     def steps_of(self, model: GaussianSites, family: Family) -> int:
-        """Number of steps of an answer, if it is given."""
+        """Return the number of steps in one answer: `steps`, or the default of the family."""
         del model
         return self.steps or (1 if isinstance(family, FullGaussian) else 40)
 
     def length_of(self, model: GaussianSites, family: Family) -> float:
-        """Length of a step; the first step of a run may have length 1 instead."""
+        """Return the length of a step; the first step of a run may have length 1 instead."""
         if self.step_size is not None or isinstance(family, FullGaussian):
             return self.step_size or 1.0
         return model.mean_field_step

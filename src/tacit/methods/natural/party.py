@@ -52,7 +52,9 @@ from tacit.models.capabilities import WhitenedDerivatives, WhitenedExpectations
 from tacit.support.compiler import jax, jnp
 
 HESSIANS_UP_TO = 64
-"""Largest dimension for which E[∇²] is an average of Hessians; above, Stein's identity is used."""
+"""Largest dimension for which E[∇²] is an average of Hessians; beyond it, Stein's identity is
+used.
+"""
 DRAW_BATCH = 8
 TANGENT_BATCH = 32
 
@@ -60,14 +62,14 @@ Scalar = Callable[[Array], Array]
 
 
 def program_of(stage: str) -> str:
-    """Name of the compiled program for a stage."""
+    """Return the name of the compiled program for a stage."""
     if stage in (MODE, EVALUATE, CANDIDATES):
         return DERIVATIVES
     return DRAWS if stage == WEIGH else stage
 
 
 def program_public(stage: str, public: Arrays) -> Arrays:
-    """Public arrays of a request, in the form that its program needs. NumPy."""
+    """Convert the public arrays of a request to the form that its program needs. NumPy."""
     if stage == WEIGH:
         theta = public["mean"] + weighing_draws(len(public["mean"])) @ public["root"].T
         return {"draws": theta, "prior_share": public["prior_share"]}
@@ -92,7 +94,9 @@ def program_public(stage: str, public: Arrays) -> Arrays:
 
 
 def stage_released(stage: str, found: Arrays) -> Arrays:
-    """Arrays that the reply to a stage releases, from the output of its program. NumPy."""
+    """Select the arrays that the reply of a stage releases from the output of its program.
+    NumPy.
+    """
     if stage == MODE:
         theta, good = found["theta"], found["good"]
         form, slope = -found["hessian"][0], found["gradient"][0]
@@ -109,7 +113,7 @@ def stage_released(stage: str, found: Arrays) -> Arrays:
 
 
 class _Loop(NamedTuple):
-    """Results at the points so far, and the state of a search for the mode."""
+    """State of the loop: results at the points so far, and the state of the search for the mode."""
 
     done: Array
     """Number of points whose derivatives are in the output."""
@@ -117,12 +121,14 @@ class _Loop(NamedTuple):
     """One row per published point."""
     search: Search
     final: Array
-    """True if the search has ended: its result is evaluated again, with a share of the prior."""
+    """True if the search has ended; its result is then evaluated once more, with a share of the
+    prior.
+    """
 
 
 def derivatives(model: Model, family: Family, task: Task) -> Arrays:
-    """Value, gradient and Hessian in z at published points, or at the mode of the party's own
-    posterior.
+    """Compute value, gradient and Hessian in z at the published points, or at the mode of the
+    party's own posterior.
 
     `theta` is that mode. `good` is true if the search converged and there are enough records.
     """
@@ -176,7 +182,8 @@ def derivatives(model: Model, family: Family, task: Task) -> Arrays:
 def _at_point(
     model: Model, task: Task, mean: Array, root: Array, spread: Array, share: Array
 ) -> WhitenedDerivatives:
-    """Derivatives at one point: sums over the records, plus the party's share of the prior.
+    """Compute the derivatives at one point: sums over the records, plus the party's share of the
+    prior.
 
     The prior is shared only if it is not in the family.
     """
@@ -193,12 +200,12 @@ def _at_point(
 
 
 def total(one: WhitenedDerivatives, other: WhitenedDerivatives) -> WhitenedDerivatives:
-    """Derivatives of a sum."""
+    """Add the derivatives of two functions."""
     return WhitenedDerivatives(*(a + b for a, b in zip(one, other, strict=True)))
 
 
 def gaussian_prior(model: Any, family: Gaussian) -> Callable[[Array], WhitenedDerivatives]:
-    """Value, gradient and Hessian of a prior in the family."""
+    """Return a function that computes value, gradient and Hessian of a prior in the family."""
     prior = model.prior(family)
     quadratic = prior["quadratic"]
     form = quadratic if quadratic.ndim == 2 else np.diag(quadratic)
@@ -213,14 +220,14 @@ def gaussian_prior(model: Any, family: Gaussian) -> Callable[[Array], WhitenedDe
 
 
 def at_draws(model: Model, task: Task) -> Arrays:
-    """Log-likelihood of the records at draws that the request publishes."""
+    """Compute the records' log-likelihood at the draws that the request publishes."""
     value = share_of_log_joint(model, task, task.public["prior_share"])
     values = jax.lax.map(value, task.public["draws"], batch_size=DRAW_BATCH)
     return {"log_likelihood": jnp.where(jnp.isfinite(values), values, FAILED)}
 
 
 def log_likelihood(model: Model, task: Task) -> Scalar:
-    """Σ w log p(record | θ), float64."""
+    """Compute Σ w log p(record | θ) in float64, with `weights` w."""
     each_record = with_matrix_products(model.log_likelihood)
 
     def value(theta: Array) -> Array:
@@ -231,7 +238,7 @@ def log_likelihood(model: Model, task: Task) -> Scalar:
 
 
 def share_of_log_joint(model: Model, task: Task, share: Array) -> Scalar:
-    """The log-likelihood, plus the party's share of a prior that is not in the family."""
+    """Compute the log-likelihood plus the party's share of a prior that is not in the family."""
     likelihood = log_likelihood(model, task)
     if not model.has_site_prior:
         return likelihood
@@ -244,7 +251,8 @@ def in_z(value: Scalar, mean: Array, root: Array) -> Scalar:
 
 
 def by_cubature(value: Scalar, spread: Array, size: int) -> WhitenedDerivatives:
-    """Averages over fixed points that integrate polynomials of degree 3 exactly.
+    """Average a function's value and derivatives over fixed points, exact for polynomials of degree
+    3.
 
     With spread 0 all points coincide, and only one is evaluated.
     """
@@ -272,7 +280,7 @@ def by_cubature(value: Scalar, spread: Array, size: int) -> WhitenedDerivatives:
 
 
 def with_hessian(value: Scalar, z: Array, size: int) -> WhitenedDerivatives:
-    """∇² by forward-over-reverse differentiation, a few columns at a time."""
+    """Compute the Hessian by forward-over-reverse differentiation, a few columns at a time."""
     found, along = jax.linearize(jax.value_and_grad(value), z)
     columns = jax.lax.map(
         lambda tangent: along(tangent)[1], jnp.eye(size), batch_size=min(TANGENT_BATCH, size)

@@ -18,7 +18,9 @@ INLINED = ("jit", "pjit", "closed_call")
 
 
 def with_matrix_products(function: Callable[..., Array]) -> Callable[..., Array]:
-    """The same function of arrays, with sums of products over the last axis as matrix products."""
+    """Return an equal function that computes sums of products over the last axis as matrix
+    products.
+    """
 
     def rewritten(*arguments: Any) -> Array:
         closed, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
@@ -61,7 +63,9 @@ def _evaluated(program: Any, constants: Sequence[Any], arguments: Sequence[Any])
 
 
 def _factors(step: Any, makers: dict[Any, Any]) -> tuple[Any, Any] | None:
-    """(matrix, vector) if a sum is a matrix times a vector along each row; otherwise None."""
+    """Return (matrix, vector) if a sum over rows is the product of a matrix and a vector; otherwise
+    None.
+    """
     (summed,) = step.invars
     product = None if hasattr(summed, "val") else makers.get(summed)
     if product is None or product.primitive.name != "mul" or tuple(step.params["axes"]) != (1,):
@@ -78,7 +82,9 @@ def _factors(step: Any, makers: dict[Any, Any]) -> tuple[Any, Any] | None:
 
 
 def _row(variable: Any, shape: tuple[int, ...], makers: dict[Any, Any]) -> Any | None:
-    """The variable that was broadcast to all rows of this variable, if there is one."""
+    """Return the variable that was broadcast to all rows to make this variable; None if there is
+    none.
+    """
     if hasattr(variable, "val") or len(variable.aval.shape) != 2:
         return None
     if variable.aval.shape == (1, shape[1]):

@@ -30,13 +30,15 @@ from tacit.models.learnt_scale import (
 TRANSFORM = "prior.transform"
 """Name of the transform in the server's memory."""
 TURNS, FEW_TURNS, MANY = 60, 8, 256
-"""Iterations between the prior's precisions and q: for up to `MANY` parameters, and for more."""
+"""Largest number of iterations that make the prior's precisions agree with q: for up to `MANY`
+parameters, and for more.
+"""
 AGREED = 1e-5
 SEED = 0x5CA1E
 """Public fixed seed, so that every server draws the same numbers."""
 COMPONENTS, WARM_UP, THINNING = 512, 200, 4
 HEAVY_TAILS = 3.0
-"""Degrees of freedom of the mixture, in addition to one per parameter."""
+"""Degrees of freedom of the mixture's Student-t distributions, in addition to one per parameter."""
 
 
 class ScaleFacts(NamedTuple):
@@ -49,7 +51,7 @@ class ScaleFacts(NamedTuple):
 
     @classmethod
     def of(cls, model: object) -> ScaleFacts | None:
-        """The facts about a model's prior; None if the prior is declared."""
+        """Return the facts about a model's prior; None if the prior is declared."""
         if not isinstance(model, LearnsScale) or model.scale_unit is None:
             return None
         mean = np.asarray(model.prior_mean, np.float64)
@@ -57,7 +59,7 @@ class ScaleFacts(NamedTuple):
         return cls(mean, column, model.scale_unit, model)
 
     def with_units(self, public: Arrays, hessian: np.ndarray) -> np.ndarray:
-        """The transform from θ to φ, from the Hessian at the first of several candidates."""
+        """Compute the transform from θ to the scaled φ, from the Hessian at the first candidate."""
         layout = self.model.layout
         size = len(layout)
         inverse = solve_lower(public["root"][0], np.eye(len(self.mean)))
@@ -66,14 +68,14 @@ class ScaleFacts(NamedTuple):
         return learnt_scale_prior(self.mean, layout, information, self.unit, sd).transform
 
     def prior(self, transform: np.ndarray) -> LearntScalePrior:
-        """The density in these units."""
+        """Return the prior density for a transform that `with_units` has returned."""
         return LearntScalePrior(self.mean, transform, self.column, self.unit)
 
 
 def with_learnt_scales(
     prior: LearntScalePrior, place: Place, spread: float, *, full: bool
 ) -> Place:
-    """A place with the prior added. `full` is False if q is mean-field.
+    """Add the prior to the value and derivatives of a place. `full` is False if q is mean-field.
 
     Precisions of the prior are computed for the q after a full step, assuming a quadratic
     likelihood. Prior and q then agree after as few steps as with a fixed prior. At a point (spread
@@ -105,7 +107,7 @@ def _settled(
     *,
     full: bool,
 ) -> np.ndarray:
-    """Precisions that agree with the q after a full step; the given precisions if none agree."""
+    """Iterate the prior's precisions until they agree with the q after a full step."""
     for _ in range(TURNS if len(middle) <= MANY else FEW_TURNS):
         form = (inner.T * precision) @ inner - place.hessian
         try:
@@ -129,7 +131,8 @@ def _settled(
 def mixture_draws(
     prior: LearntScalePrior, place: Place, mean: np.ndarray, root: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draws of θ and their log-density, for a q = N(mean, root·rootᵀ) that is not wide enough.
+    """Draw θ from a mixture over scales, with log-densities, if q = N(mean, root·rootᵀ) is too
+    narrow.
 
     Scales are drawn from their posterior, given the quadratic approximation of the likelihood at
     `place`. Draws are taken from a mixture of Student-t distributions, one per state, because
@@ -176,7 +179,9 @@ def mixture_draws(
 def _log_student(
     drawn: np.ndarray, where: np.ndarray, factor: np.ndarray, degrees: float
 ) -> np.ndarray:
-    """Log-density of a Student-t around `where`; its precision has Cholesky factor `factor`."""
+    """Log-density of a Student-t distribution with centre `where` whose precision has Cholesky
+    factor `factor`.
+    """
     square = np.sum(np.square((drawn - where) @ factor), axis=1)
     volume = np.sum(np.log(np.diagonal(factor)))
     return volume - 0.5 * (degrees + drawn.shape[1]) * np.log1p(square / degrees)
@@ -189,7 +194,8 @@ def _scale_states(
     phi: np.ndarray,
     rng: np.random.Generator,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Means of φ and Cholesky factors of its precision, for scales drawn by Gibbs sampling.
+    """Draw scales by Gibbs sampling; return the mean of φ and the Cholesky factor of its precision
+    for each draw.
 
     Each iteration draws τ given φ from its grid, the precision of each column from its gamma
     distribution, and φ from its normal distribution, with the likelihood exp(linear·φ − ½ φᵀ form

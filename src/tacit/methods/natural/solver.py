@@ -70,13 +70,13 @@ SPLIT_UP_TO = 256
 much as a step.
 """
 REGULAR_PRECISION = 1e-13
-"""Precision added relative to the diagonal, so that a badly conditioned q stays proper."""
+"""Precision that is added, relative to the diagonal, so that a badly conditioned q stays proper."""
 MODES, LAPLACE, STARTS, STEP, BACKTRACK, WEIGHTS, AXIS, NODES, DRAWS = range(9)
 
 
 @dataclass(frozen=True, eq=False)
 class NaturalSolver:
-    """A pure function from the sums of a round to the next request.
+    """The server's solver: a pure function from the sums of a round to the next request.
 
     Parameters
     ----------
@@ -132,7 +132,9 @@ class NaturalSolver:
         return following._replace(public=following.public | {"prior_share": share})
 
     def _informed(self, shared: Shared, memory: Arrays, answers: RoundSum) -> NaturalSolver:
-        """The solver with its prior, whose units come from the Hessian at the first candidate."""
+        """Return the solver with its prior, whose column scales come from the Hessian at the first
+        candidate.
+        """
         if self.scale_facts is None or int(memory["phase"]) == MODES:
             return self
         if TRANSFORM not in memory:
@@ -147,7 +149,7 @@ class NaturalSolver:
         return self.scale_facts.prior(memory[TRANSFORM])
 
     def site(self, stage: str, public: Arrays, released: Arrays) -> Natural | None:
-        """One party's factor in θ, from its reply at q."""
+        """Compute one party's factor of θ from its reply at q."""
         if stage != EVALUATE or not float(released["value"]) > 0.1 * FAILED:
             return None
         inverse = solve_lower(public["root"], np.eye(len(public["mean"])))
@@ -160,7 +162,7 @@ class NaturalSolver:
         return {"linear": linear, "quadratic": -0.5 * form}
 
     def concluded(self, shared: Shared) -> Shared:
-        """The last mean and root in the form of a result, without weights."""
+        """Return the last mean and root as a result, without importance weights."""
         public, memory = shared.public, shared.memory or {}
         if "log_weights" in public:
             return shared
@@ -384,8 +386,8 @@ class NaturalSolver:
         return Shared(q, public, memory, finished="converged" if settled else "rounds")
 
     def _draw_scales(self, shared: Shared, memory: Arrays) -> Shared | None:
-        """Request the likelihood at draws from a mixture over the scales; None if there are
-        none.
+        """Request the likelihood at draws from a mixture over the scales; None if they cannot be
+        drawn.
         """
         mean, root = shared.public["mean"], shared.public["root"]
         place = Place.unpack(memory)
@@ -405,7 +407,9 @@ class NaturalSolver:
         return Shared(shared.q, {"draws": draws}, memory, stage=DRAWS_STAGE, note="scales drawn")
 
     def log_joint(self, theta: np.ndarray, answers: RoundSum) -> np.ndarray:
-        """Log-joint at draws of θ; FAILED if a party had no finite log-likelihood."""
+        """Compute the log-joint at draws of θ; FAILED where a party had no finite
+        log-likelihood.
+        """
         fit = answers.total["log_likelihood"]
         if self.scale_prior is not None:
             prior = self.scale_prior.log_density(theta)
@@ -420,7 +424,9 @@ class NaturalSolver:
 
     @property
     def _affordable(self) -> bool:
-        """True if uneven weights lead to further draws or a split."""
+        """True if the family is small enough for further draws or a split, should weights be
+        uneven.
+        """
         return self.family.dimension <= SPLIT_UP_TO and isinstance(self.family, FullGaussian)
 
     # Requests
@@ -464,7 +470,7 @@ class NaturalSolver:
         return np.diag(1.0 / np.sqrt(np.diagonal(precision)))
 
     def _places(self, public: Arrays, total: Arrays) -> list[Place]:
-        """The requested points with their value and derivatives: sums of the parties' replies,
+        """Return the requested points with value and derivatives: sums of the parties' replies,
         plus prior and entropy.
         """
         single = np.ndim(total["value"]) == 0
@@ -505,7 +511,9 @@ class NaturalSolver:
         )
 
     def _prior_form(self) -> tuple[np.ndarray, np.ndarray]:
-        """Precision Λ and Λm of a prior in the family; zeros if the parties add it."""
+        """Return the precision Λ and Λ·mean of a prior in the family; zeros if the parties add the
+        prior.
+        """
         size = self.family.dimension
         if self.prior is None:
             return np.zeros((size, size)), np.zeros(size)

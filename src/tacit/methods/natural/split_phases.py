@@ -121,7 +121,7 @@ def _without_nodes(memory: Arrays) -> Arrays:
 
 
 def _finish_without(solver: NaturalSolver, shared: Shared, memory: Arrays) -> Shared:
-    """The normal q, as it was before the split was tried."""
+    """End the run with the normal q from before the split was tried."""
     del solver
     mean, root = memory["q.mean"], memory["q.root"]
     size = len(weighing_draws(len(mean)))

@@ -15,10 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 LEAST_NORM = 1e-8
-"""An orthogonalised direction is rounding error if its norm is below this multiple of the original.
-"""
+"""A direction counts as rounding error if orthogonalisation reduces its norm below this share."""
 LEAST_EIGENVALUE = 1e-8
-"""Smallest eigenvalue, relative to the largest one."""
+"""Smallest eigenvalue that is used, relative to the largest one."""
 
 LEAST_MISSING = 1e-6
 """If the mean square residual of unit vectors is below this, it is rounding error, and the inverse
@@ -29,7 +28,7 @@ Products = Callable[[np.ndarray], np.ndarray]
 
 
 class Solved(NamedTuple):
-    """Solutions in the span of the directions, one per row."""
+    """Approximate solutions of a linear system within a subspace; one row per right-hand side."""
 
     solution: np.ndarray
     residual: np.ndarray
@@ -39,13 +38,15 @@ class Solved(NamedTuple):
     """
 
     def share(self, right: np.ndarray) -> np.ndarray:
-        """Norm of each residual relative to the norm of its right-hand side."""
+        """Return the norm of each residual relative to the norm of its right-hand side."""
         whole = np.linalg.norm(right, axis=1)
         return np.linalg.norm(self.residual, axis=1) / np.where(whole > 0, whole, 1.0)
 
 
 class Subspace(NamedTuple):
-    """Directions, one per row, and the products of the likelihood's part of A with them."""
+    """Known directions, one per row, and the product of each with the likelihood's part of the
+    matrix A.
+    """
 
     directions: np.ndarray
     products: np.ndarray
@@ -55,7 +56,9 @@ class Subspace(NamedTuple):
         return cls(np.zeros((0, size)), np.zeros((0, size)))
 
     def joined(self, directions: np.ndarray, products: np.ndarray) -> Subspace:
-        """The subspace with further directions; zero rows, which pad a request, are left out."""
+        """Return the subspace with further directions; zero rows, which pad a request, are left
+        out.
+        """
         kept = np.any(directions != 0, axis=1)
         return Subspace(
             np.concatenate([self.directions, directions[kept]]),
@@ -63,11 +66,13 @@ class Subspace(NamedTuple):
         )
 
     def rescaled(self, ratio: np.ndarray) -> Subspace:
-        """The subspace in coordinates z·ratio."""
+        """Return the same subspace in the coordinates z·ratio."""
         return Subspace(self.directions * ratio, self.products / ratio)
 
     def basis(self) -> tuple[np.ndarray, np.ndarray]:
-        """(Q, AQ), one row per direction."""
+        """Return an orthonormal basis Q of the directions and the products AQ, one row per
+        direction.
+        """
         if not len(self.directions):
             return self.directions, self.products
         orthonormal, upper = np.linalg.qr(self.directions.T)
@@ -92,7 +97,7 @@ class Subspace(NamedTuple):
         signs: np.ndarray,
         solution: np.ndarray,
     ) -> tuple[np.ndarray, float]:
-        """The diagonal of (A + more)⁻¹, and the relative standard error of its mean.
+        """Estimate the diagonal of (A + more)⁻¹, and the relative standard error of its mean.
 
         The part within the span, M = Qᵀ(QAQᵀ)⁻¹Q ≤ A⁻¹, is known. The missing part of coordinate j
         is rᵀA⁻¹r for the residual r of its unit vector, about κ|r|². The sum over coordinates is
@@ -117,8 +122,8 @@ class Subspace(NamedTuple):
         return found, error
 
     def new_directions(self, wanted: np.ndarray, count: int, seed: int) -> np.ndarray:
-        """At most `count` orthonormal rows, orthogonal to the known directions, the rows of
-        `wanted` first.
+        """Return `count` rows that are orthonormal and orthogonal to the known directions, the rows
+        of `wanted` first.
 
         Random rows are added to reach the count, and zeros if the space is exhausted.
         """

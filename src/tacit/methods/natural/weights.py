@@ -18,12 +18,12 @@ from tacit.methods.natural.stages import FAILED
 
 MAX_PARETO_K = 0.7
 EVEN_SHARE = 0.99
-"""Effective share above which q cannot be distinguished from the posterior by its draws."""
+"""Above this effective share, the draws cannot distinguish q from the posterior."""
 CLOSE_SHARE = 0.9
 BELIEVED_SHARE = 0.5
 """With fewer effective draws than this share, q is not accepted as the posterior."""
 LEAST_SHARE = 0.02
-"""Effective share below which weighted moments would be mostly noise."""
+"""Below this effective share, weighted moments would be mostly noise."""
 LEAST_LOG_WEIGHT = -700.0
 """Finite placeholder for the logarithm of a zero weight."""
 
@@ -43,14 +43,14 @@ class Weighed(NamedTuple):
 
     pareto_k: float
     effective_share: float
-    """ESS/S."""
+    """Effective sample size divided by the number of draws."""
     mean: np.ndarray
     """Weighted mean of the draws."""
     covariance: np.ndarray
     skewness: np.ndarray
     """Weighted skewness of each coordinate."""
     log_weights: np.ndarray
-    """Smoothed and normalised, one per draw."""
+    """Smoothed and normalised log-weight of each draw."""
 
     @property
     def even(self) -> bool:
@@ -83,7 +83,7 @@ class Weighed(NamedTuple):
         }
 
     def root(self, otherwise: np.ndarray) -> np.ndarray:
-        """Lower-triangular root of the covariance, or `otherwise` if there is none."""
+        """Return the lower-triangular root of the covariance, or `otherwise` if it has none."""
         scale = np.sqrt(np.diagonal(self.covariance))
         try:
             inner = np.linalg.cholesky(self.covariance / np.outer(scale, scale))
@@ -93,7 +93,7 @@ class Weighed(NamedTuple):
 
 
 def weigh_draws(theta: np.ndarray, log_density: np.ndarray, log_joint: np.ndarray) -> Weighed:
-    """Weights of draws, and the weighted moments.
+    """Compute importance weights of draws, and the weighted moments.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def weigh_draws(theta: np.ndarray, log_density: np.ndarray, log_joint: np.ndarra
 
 
 def smoothed(log_ratios: np.ndarray) -> tuple[np.ndarray, float]:
-    """Normalised log-weights with a smoothed tail, and the shape k̂ of that tail.
+    """Smooth the tail of log-weights; return them normalised, and the shape k̂ of the tail.
 
     >>> smoothed(np.zeros(100))[1]
     0.0
@@ -152,7 +152,7 @@ def smoothed(log_ratios: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def _pareto_fit(excess: np.ndarray) -> tuple[float, float]:
-    """Shape and scale of a generalised Pareto distribution of sorted excesses.
+    """Fit a generalised Pareto distribution to sorted excesses; return its shape and scale.
 
     The estimate of Zhang and Stephens (2009): a mean over a grid of b = k/σ with weights from the
     profile likelihood. The shape is shrunk slightly towards ½, as is appropriate for small samples.

@@ -9,8 +9,9 @@ and each constant is the linear predictor at the centre of the columns:
 
 where Bᵀx is x with centred columns. The centre is a sum over parties, from the first exchange.
 
-Only for the default prior, whose learned scales belong to φ and depend on the variances. A declared
-prior has independent θ: in φ it would correlate the coefficients with each other.
+This is done only for the default prior, whose learned scales belong to φ and depend on the
+variances. A declared prior has independent θ: in φ it would correlate the coefficients with each
+other.
 """
 
 from __future__ import annotations
@@ -34,20 +35,24 @@ class Columns(NamedTuple):
 
     @classmethod
     def of(cls, model: object) -> Columns | None:
-        """None for a model without columns or an intercept, or with a declared prior."""
+        """Return the columns of a model; None if it has no columns, no intercept, or a declared
+        prior.
+        """
         if not isinstance(model, LearnsScale) or model.scale_unit is None:
             return None
         kinds = [feature.kind for feature in model.layout]
         return cls(len(kinds), kinds.index("intercept")) if "intercept" in kinds else None
 
     def constants(self, size: int) -> np.ndarray:
-        """Indices of the intercepts of all outputs."""
+        """Return the indices of the intercepts of all outputs."""
         return self.constant + self.count * np.arange(size // self.count)
 
     def centre(self, row: np.ndarray) -> np.ndarray:
-        """Means of the columns, from the row of the first intercept in the information matrix.
+        """Compute the means of the columns from the first intercept's row of the information
+        matrix.
 
-        One per parameter: the same for every output, and 0 for parameters without a column.
+        There is one mean per parameter: the same for every output, and 0 for parameters without a
+        column.
         """
         means = np.where(row[self.constant] > 0, row[: self.count] / row[self.constant], 0.0)
         means[self.constant] = 0.0
@@ -55,7 +60,9 @@ class Columns(NamedTuple):
         return np.concatenate([np.tile(means, outputs), np.zeros(further)])
 
     def of_constants(self, values: Array) -> Array:
-        """For each parameter the value of its output's intercept; 0 where there is none."""
+        """Return, for each parameter, the value of its output's intercept; 0 if it belongs to no
+        output.
+        """
         xp = namespace(values)
         outputs, further = divmod(values.shape[-1], self.count)
         own = values[..., self.constant : outputs * self.count : self.count]
@@ -72,7 +79,7 @@ class Columns(NamedTuple):
         return rows + sums @ here
 
     def theta(self, phi: Array, centre: Array) -> Array:
-        """B φ for each row."""
+        """Convert each row from φ to θ = B φ."""
         return self._shifted(phi, centre, -1.0)
 
     def phi(self, theta: Array, centre: Array) -> Array:
@@ -80,11 +87,13 @@ class Columns(NamedTuple):
         return self._shifted(theta, centre, 1.0)
 
     def back(self, rows: Array, centre: Array) -> Array:
-        """Bᵀ of each row: gradients in φ from those in θ, or centred columns."""
+        """Multiply each row by Bᵀ, which converts gradients in θ to gradients in φ and centres
+        columns.
+        """
         return rows - centre * self.of_constants(rows)
 
     def functionals(self, centre: np.ndarray) -> np.ndarray:
-        """Rows b with b·φ the intercepts of θ."""
+        """Return rows b such that b·φ are the intercepts in θ."""
         places = self.constants(len(centre))
         rows = np.zeros((len(places), len(centre)))
         rows[np.arange(len(places)), places] = 1.0

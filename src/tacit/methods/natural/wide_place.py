@@ -1,4 +1,6 @@
-"""A q of independent normals with value and derivatives there; requests of `WideSolver`."""
+"""A q of independent normals with the likelihood's value and derivatives; requests of
+`WideSolver`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ MOST_NUMBERS = 4_000_000
 
 
 class Seen(NamedTuple):
-    """A q of φ (`wide_columns`), with the value and derivatives of the likelihood there, in z."""
+    """A q of φ (`wide_columns`), and the likelihood's value and derivatives there, in the
+    coordinates z.
+    """
 
     mean: np.ndarray
     scale: np.ndarray
@@ -46,7 +50,7 @@ def request(
     spread: float,
     exact: bool,
 ) -> Arrays:
-    """Public arrays of a request, besides the share of the prior."""
+    """Return the public arrays of a request, except the share of the prior."""
     return {
         "mean": mean,
         "scale": scale,
@@ -58,13 +62,13 @@ def request(
 
 
 def positive(diagonal: np.ndarray) -> np.ndarray:
-    """Absolute values, and 1 for a coordinate without information."""
+    """Return absolute values, with 1 in place of 0 (a coordinate without information)."""
     size = np.abs(diagonal)
     return np.where(size > 0, size, 1.0)
 
 
 def known_space(memory: Arrays, size: int) -> Subspace:
-    """The directions in the server's memory."""
+    """Return the subspace of known directions from the server's memory."""
     if "space.directions" not in memory:
         return Subspace.empty(size)
     return Subspace(memory["space.directions"], memory["space.products"])

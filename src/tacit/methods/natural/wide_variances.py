@@ -36,8 +36,8 @@ SETTLED_STEP = 0.1
 """If a full step at the end is larger than this, in nats, the mean had not converged."""
 PROBE_RESIDUAL = 0.05
 MAX_TURNS, INFLATED = 8, 0.1
-"""Largest number of times that learned scales are computed from corrected variances, and the
-distance of log-precisions at which both agree: 5 % of a scale.
+"""Largest number of times that learned scales are computed again from corrected variances, and the
+change of log-precisions below which both agree (5 % of a scale).
 """
 LEAST_SHARE = 0.1
 STEPS_PER_TURN = 20
@@ -45,7 +45,7 @@ STEPS_PER_TURN = 20
 MAX_STEPS = 60
 """Largest number of steps otherwise."""
 SEEDS = 1_000
-"""Seeds of random directions, different from those of the steps."""
+"""First seed of the random directions; it differs from the seeds of the steps."""
 
 
 def begin(
@@ -77,7 +77,9 @@ def begin(
 
 
 def _constants(solver: WideSolver, memory: Arrays) -> np.ndarray:
-    """Rows b with b·φ the intercepts of θ; none if there are no columns, or too many outputs."""
+    """Return rows b such that b·φ are the intercepts in θ; no rows without columns or for too many
+    outputs.
+    """
     size = solver.family.dimension
     if solver.columns is None or size // solver.columns.count > MOST_CONSTANTS:
         return np.zeros((0, size))
@@ -85,7 +87,9 @@ def _constants(solver: WideSolver, memory: Arrays) -> np.ndarray:
 
 
 def _hubs(solver: WideSolver, space: Subspace, diagonal: np.ndarray) -> np.ndarray:
-    """Scales, and the coordinates with the strongest correlations, from random products."""
+    """Choose coordinates: the scales, then those with the strongest correlations in the random
+    products.
+    """
     few = slice(max(0, len(space.directions) - DIRECTION_COUNT), None)
     apart = space.products[few] - diagonal * space.directions[few]
     order = np.argsort(-np.linalg.norm(apart, axis=0), kind="stable")
@@ -94,7 +98,7 @@ def _hubs(solver: WideSolver, space: Subspace, diagonal: np.ndarray) -> np.ndarr
 
 
 def after_probe(solver: WideSolver, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
-    """More directions until the systems are solved; then the variances."""
+    """Request more directions until the linear systems are solved; then compute the variances."""
     place = Seen.unpack(memory)
     assert place is not None
     space = known_space(memory, len(place.mean))
@@ -217,9 +221,10 @@ def _finished(solver: WideSolver, place: Seen, memory: Arrays) -> Shared:
 def _with_variances(
     solver: WideSolver, memory: Arrays, place: Seen, space: Subspace, inflation: np.ndarray
 ) -> Arrays | None:
-    """The memory to continue with if the variances change learned scales; otherwise None.
+    """Return the memory with which to continue if the variances change learned scales; otherwise
+    None.
 
-    Precisions of the prior that agree with the variances and with the mean are then kept fixed.
+    The prior's precisions that agree with variances and mean are then kept fixed.
     """
     turns = int(memory.get("turns", np.asarray(0)))
     prior = ScalesPrior.known(solver.scale_facts, memory)
@@ -250,7 +255,8 @@ def _with_variances(
 
 
 def _share_of_change(memory: Arrays, change: float) -> float:
-    """The part of the way to agreement that `change` of all log-precisions is, by the secant.
+    """Estimate, by a secant, the share of the way to agreement that one `change` of log-precisions
+    covers.
 
     Larger variances make larger scales, which make larger variances: repeating the computation
     approaches agreement slowly, and each time by a constant factor.

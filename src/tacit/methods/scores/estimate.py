@@ -26,19 +26,21 @@ from tacit.methods.scores.party import trace_bound
 from tacit.methods.scores.prior import PriorTerm
 
 ACTIVE = 0.05
-"""Share of the largest eigenvalue of H₀ below which a direction is not corrected."""
+"""Directions with an eigenvalue of H₀ below this share of the largest are not corrected."""
 LEAST_RATIO = 0.15
-"""Smallest eigenvalue of R."""
+"""Smallest eigenvalue of the ratio R that is used."""
 DRIFT = 0.05
 """Largest plausible change of an entry of R between two curvatures."""
 TRANSPORT_ERROR = 0.15
 """Relative error of the predicted change of a score from θₜ to m."""
 WALKS, WALK = 8, 1.0
-"""Steps towards a burn-in round's solution, and their largest length."""
+"""Number of steps towards the solution of a burn-in round, and the largest length of a step."""
 PROXIMAL_RANK = 20
-"""Rank of the eigenvalue of the information that sets the proximal term."""
+"""Which eigenvalue of the information, counted from the largest, sets the proximal term."""
 SCALE_STEP, MOST_STEPS = 1.25, 2
-"""Scales of W that are tried: powers of the first number, with exponents up to the second."""
+"""Scales of the map W that are tried: powers of the first number, with exponents up to ± the
+second.
+"""
 CHANGED = 2.0
 """Factor by which the information in some direction must change before a map is recomputed."""
 WORTH = 0.8
@@ -50,14 +52,18 @@ LONGEST = 2.0
 
 
 class Ratio(NamedTuple):
-    """Ratio R of released and simulated curvature, and the variance of its entries."""
+    """Estimated ratio R of the released to the simulated curvature, and the variance of its
+    entries.
+    """
 
     mean: np.ndarray
     variance: np.ndarray
 
 
 class Corrected(NamedTuple):
-    """H₀^(−½) in the active directions, T and G."""
+    """Corrected curvature: H₀^(−½) in the active directions, and the matrices T and G of the module
+    docstring.
+    """
 
     inverse_root: np.ndarray
     size: float
@@ -67,7 +73,7 @@ class Corrected(NamedTuple):
 
 
 class History(NamedTuple):
-    """θₜ, sₜ and σₜ of the main rounds, one row each."""
+    """The main rounds so far, one row each: θₜ, the score sum sₜ and the sd σₜ of its noise."""
 
     points: np.ndarray
     scores: np.ndarray
@@ -75,7 +81,7 @@ class History(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Mean and precision of q ∝ prior · exp(linear·θ − ½ θᵀ information θ)."""
+    """The posterior q ∝ prior · exp(linear·θ − ½ θᵀ information θ): its mean and precision."""
 
     mean: np.ndarray
     precision: np.ndarray
@@ -90,20 +96,20 @@ class Walked(NamedTuple):
 
     point: np.ndarray
     way: float
-    """Length of the move in units of one record's information."""
+    """Length of the move, in the norm given by one record's information."""
     information: np.ndarray
-    """Information about θ from all rounds so far; less if θ was far away."""
+    """Information about θ from all rounds so far, reduced if the round moved θ far."""
 
 
 class Estimator:
-    """Everything that is constant once the covariates are known."""
+    """The server's estimator: everything that is constant once the covariates are known."""
 
     def __init__(self, simulator: Simulator, prior: PriorTerm, records: float) -> None:
         self.simulator, self.prior, self.records = simulator, prior, records
         self.dimension = len(prior.mean)
 
     def mapping(self, theta: np.ndarray, ratio: Ratio) -> np.ndarray:
-        """W that whitens the information of one record, with trace d.
+        """Return the map W that whitens the information of one record, which then has trace d.
 
         Directions that the prior determines as well as all records together are not whitened.
         """
@@ -118,7 +124,7 @@ class Estimator:
         return whiten * np.sqrt(self.dimension / max(told, 1.0))
 
     def narrowest(self, theta: np.ndarray, ratio: Ratio, noise: float) -> np.ndarray:
-        """W at the scale that minimises the volume of the expected posterior.
+        """Return the map W at the scale that minimises the volume of the expected posterior.
 
         With a larger W more scores are clipped, which loses information, but the relative noise is
         smaller: `noise`, the standard deviation in the sum, is the same for every W. Scales are
@@ -150,8 +156,8 @@ class Estimator:
         ratio: Ratio,
         noises: tuple[float, float],
     ) -> np.ndarray | None:
-        """W for θ, if the remaining rounds with it are more informative than all rounds with the
-        present W.
+        """Return a new map W for θ if the remaining rounds with it are more informative than all
+        rounds with the present W.
 
         A map computed where the information was different clips most scores in some direction.
         `noises` are the standard deviations of the noise in the mean of all main scores, and of the
@@ -171,13 +177,15 @@ class Estimator:
         return other if there < WORTH * here else None
 
     def _whole(self, fisher: np.ndarray) -> np.ndarray:
-        """The information of one record plus its share of the prior's."""
+        """Return the information of one record plus 1/n of the prior's."""
         return _symmetric(fisher) + np.diag(self.prior.precision) / self.records
 
     def _variances(
         self, theta: np.ndarray, mapping: np.ndarray, ratio: Ratio, noise: float
     ) -> np.ndarray:
-        """Expected variances along all directions, relative to a fit without privacy."""
+        """Return the expected posterior variance along each direction, relative to a fit without
+        privacy.
+        """
         here = self._at(theta, mapping)
         corrected = self._corrected(here, mapping, ratio)
         spread = self.records * _symmetric(_sandwich(corrected.variance, here.variance))
@@ -196,7 +204,9 @@ class Estimator:
         theta: np.ndarray,
         mapping: np.ndarray,
     ) -> Ratio:
-        """R after one more curvature; `noise_sd` is the noise of each entry of its packed sum."""
+        """Update R with one more released curvature; `noise_sd` is the sd of the noise of each
+        packed entry.
+        """
         expected = self._at(theta, mapping)
         values, vectors = np.linalg.eigh(_symmetric(expected.released))
         active = values > ACTIVE * values[-1]
@@ -218,7 +228,7 @@ class Estimator:
         noise: float,
         earlier: np.ndarray | None = None,
     ) -> Walked:
-        """θ after a burn-in round.
+        """Compute θ after a burn-in round.
 
         `score` is the sum over all records, and `noise` the standard deviation of its noise.
         `earlier` is the information about θ from earlier rounds, which all point to the present θ:
@@ -261,7 +271,9 @@ class Estimator:
         start: np.ndarray,
         turns: int,
     ) -> Found:
-        """q from all main rounds, and the Gaussian likelihood that it is based on."""
+        """Compute q from all main rounds; also return the Gaussian likelihood that q is based
+        on.
+        """
         mean, precision = start, np.diag(self.prior.precision)
         information, linear, moved = np.zeros_like(precision), np.zeros_like(mean), np.inf
         own = [self.simulator.score(point, mapping, point, point) for point in history.points]
@@ -299,7 +311,8 @@ class Estimator:
         return self.simulator.expected(theta, mapping, theta, theta)
 
     def _proximal(self, here: Expected) -> np.ndarray:
-        """A quarter of the 20th largest information per record, in units of the prior's scale.
+        """Return the proximal term: a quarter of the 20th largest information per record, on the
+        prior's scale.
 
         It prevents a coordinate with little information from moving far away.
         """
@@ -323,12 +336,15 @@ class Estimator:
 
 
 def curvature_noise(noise_sd: float, dimension: int) -> float:
-    """Noise sd of the entries of a released curvature, from the noise sd in units of its bound."""
+    """Convert a noise sd relative to the bound to the noise sd of the entries of a released
+    curvature.
+    """
     return noise_sd * trace_bound(dimension)
 
 
 def shrunk_ratio(before: Ratio | None, seen: np.ndarray, noise: float) -> Ratio:
-    """R given one more noisy observation; off the diagonal the noise is 1/√2 of that on it.
+    """Update R with one more noisy observation; off-diagonal entries have 1/√2 of the diagonal's
+    noise.
 
     Before the first observation, entries are assumed to vary around the identity, and diagonal
     entries around their mean. The assumed variance is the observed variance minus the noise
@@ -356,7 +372,7 @@ def shrunk_ratio(before: Ratio | None, seen: np.ndarray, noise: float) -> Ratio:
 
 
 def without_part(whole: np.ndarray, part: np.ndarray, share: float) -> np.ndarray:
-    """`whole` − `share` · `part`, where `part` is at most `whole` in every direction.
+    """Return `whole` − `share` · `part`, with `part` limited to at most `whole` in every direction.
 
     Both are simulated. With heavy tails a simulated part may be larger than its whole, and a
     difference of the two would not be a covariance.
@@ -370,7 +386,7 @@ def without_part(whole: np.ndarray, part: np.ndarray, share: float) -> np.ndarra
 
 
 def power_of(matrix: np.ndarray, exponent: float) -> np.ndarray:
-    """A power of a symmetric positive definite matrix."""
+    """Return a power of a symmetric positive definite matrix."""
     values, vectors = np.linalg.eigh(matrix)
     return (vectors * np.maximum(values, 1e-12) ** exponent) @ vectors.T
 

@@ -64,24 +64,24 @@ from tacit.support.compiler import jnp
 
 FIRST_CURVATURE, COUNTS_SHARES = 0.04, (0.03, 0.12)
 RANK_SHARES = {"plain": 0.02, "sum": 0.05}
-"""Share of the rank histogram, which has little power at any share if each party adds its own
-noise.
+"""Share of the budget for the rank histogram; small if each party adds its own noise, because the
+histogram then has little power at any share.
 """
 SECOND_CURVATURE = 0.06
 BURN_INS = 0.09, 0.3
-"""Smallest and largest share of all burn-in rounds."""
+"""Smallest and largest share of the budget for all burn-in rounds together."""
 MOST_GROWING = 40
-"""Rounds of the burn-in over which shares grow; earlier ones have equal shares."""
+"""Number of last burn-in rounds over which shares grow; earlier rounds have equal shares."""
 MOMENT_SHARES = (0.03, 0.12)
 COUNT_ERROR, LOOSE = 14.0, 0.3
-"""Relative error of the variance of a number from noise of 1 in the share of each knot, for knots
-over ± 3 standard deviations, and the error that is accepted.
+"""Relative error of a number's variance that noise of sd 1 in the share of each knot causes, if
+knots cover ± 3 standard deviations; and the relative error that is accepted.
 """
 MAIN_ROUNDS = 5
 USUAL_ROUNDS, LEAST_ROUNDS = 17, 12
 MOST_PARAMETERS = 100
 FARTHEST = 0.5
-"""Limit on how far the noise of the main rounds may move θ, in units of one record's
+"""Limit on how far the noise of the main rounds may move θ, in the norm given by one record's
 information.
 """
 ROUNDED = 1e-3
@@ -130,7 +130,7 @@ class PrivateScores(SummedMethod):
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """The stage of every visit of the run."""
+        """The stages of the run, one per visit."""
         first = (COUNTS, MOMENT, CURVATURE) if self._has_moment else (COUNTS, CURVATURE)
         burn_in = max(0, self._rounds - len(first) - MAIN_ROUNDS - 2)
         return (*first, *(SCORE,) * burn_in, CURVATURE, *(SCORE,) * MAIN_ROUNDS, RANK)
@@ -187,25 +187,27 @@ class PrivateScores(SummedMethod):
             )
 
     def _main_noise(self, model: Model, settled: Mapping[str, Any]) -> float:
-        """Standard deviation of the noise in the weighted mean of the main scores' sums."""
+        """Return the standard deviation of the noise in the weighted mean of the main rounds' score
+        sums.
+        """
         main = range(self._rounds - 1 - MAIN_ROUNDS, self._rounds - 1)
         precision = sum(_summed_noise(settled, visit) ** -2.0 for visit in main)
         return score_bound(model.dimension) / math.sqrt(precision)
 
     def _moved(self, noise: float) -> float:
-        """How far noise of that sd in a sum of scores moves θ, in units of one record's
-        information.
+        """Return how far noise of that sd in a sum of scores moves θ, in the norm given by one
+        record's information.
         """
         return noise * math.sqrt(self._dimension) / (0.75 * self.total_units)
 
     def _burn_in_moves(self, settled: Mapping[str, Any]) -> list[float]:
-        """How far the noise of each burn-in round moves θ."""
+        """Return how far the noise of each burn-in round moves θ."""
         rounds = range(self.stages.index(CURVATURE) + 1, self._rounds - 2 - MAIN_ROUNDS)
         bound = score_bound(self._dimension)
         return [self._moved(bound * _summed_noise(settled, visit)) for visit in rounds] or [0.0]
 
     def settling_risk(self, model: Model, settled: Mapping[str, Any]) -> str | None:
-        """Warning if the burn-in needs more than its usual share of the budget.
+        """Return a warning if the burn-in needs more than its usual share of the budget.
 
         With the usual share it would exceed the limit of `check_settled`. Such a burn-in may not
         converge, which shows only afterwards.
@@ -225,7 +227,9 @@ class PrivateScores(SummedMethod):
         )
 
     def known_limits(self, model: Model, settled: Mapping[str, Any]) -> str | None:
-        """Warning if some intervals will be more than `WIDE` times as wide as without privacy."""
+        """Return a warning if some intervals will be more than `WIDE` times as wide as without
+        privacy.
+        """
         if not self.total_units:
             return None
         assert isinstance(model, SimulatesOutcomes)
@@ -246,7 +250,9 @@ class PrivateScores(SummedMethod):
         )
 
     def check_ranges(self, model: Model, parties: Mapping[str, Records]) -> None:
-        """Refuse plain records in units that the counts cannot describe; for simulations."""
+        """Refuse plain records whose columns have scales that the counts cannot describe; for
+        simulations.
+        """
         assert isinstance(model, SimulatesOutcomes)
         covariates = model.outcome_law().covariates
         check_ranges(_design(model), [np.asarray(covariates.flat(one)) for one in parties.values()])
@@ -273,7 +279,7 @@ class PrivateScores(SummedMethod):
     def from_integers(
         self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
     ) -> Arrays:
-        """Sums in the units of their contributions."""
+        """Convert released integers to sums on the scale of the records' contributions."""
         del family
         unit = event.step * self.bound_of(model, asked.stage) / event.clip
         return {asked.stage: integers[asked.stage] * unit}
@@ -298,14 +304,14 @@ class PrivateScores(SummedMethod):
         return self.budget_shares(mu)[visit]
 
     def budget_shares(self, mu: float) -> tuple[float, ...]:
-        """Share of each visit in Σ μ² = `mu`²; they add up to 1."""
+        """Return each visit's share of Σ μ² = `mu`²; the shares add up to 1."""
         sizes = self._columns, self._dimension, self._counted
         return _budget_shares(
             self.stages, mu, sizes, self.total_units, self.parties, self.aggregation
         )
 
     def bound_of(self, model: Model, stage: str) -> float:
-        """The largest norm of one record's contribution to that stage's sum."""
+        """Return the largest norm of one record's contribution to the sum of a stage."""
         assert isinstance(model, SimulatesOutcomes)
         if stage == COUNTS:
             return math.sqrt(_design(model).counted.columns)
@@ -313,7 +319,9 @@ class PrivateScores(SummedMethod):
         return bounds[stage](model.dimension) if stage in bounds else 1.0
 
     def bounded(self, model: Model, task: Task) -> Bounded:
-        """The sum of this stage, in units of that bound."""
+        """Compute the clipped sum of the task's stage, scaled such that one record contributes at
+        most the clip.
+        """
         assert isinstance(model, SimulatesOutcomes)
         law, public = model.outcome_law(), task.public
         records, weights, clip = task.records, task.weights, task.terms.clips[0]
@@ -334,8 +342,8 @@ class PrivateScores(SummedMethod):
         return summed(law, records, weights, clip, point=point, mapping=mapping, key=key)
 
     def learns_scale(self, model: Model) -> bool:
-        """True if no prior is declared: its scales are integrated out, in the units of the counted
-        columns.
+        """True if no prior is declared; its scales, relative to those of the counted columns, are
+        then integrated out.
         """
         return isinstance(model, LearnsScale) and model.scale_unit is not None
 
@@ -344,7 +352,9 @@ class PrivateScores(SummedMethod):
 
 
 def _summed_noise(settled: Mapping[str, Any], visit: int) -> float:
-    """Standard deviation of the noise in the sum over parties, in units of one record's bound."""
+    """Return the standard deviation of the noise in the sum over parties, relative to one record's
+    bound.
+    """
     each = (
         event.noise_sd**2 / one.shares / event.clip**2
         for one in settled.values()
@@ -359,7 +369,9 @@ def _design(model: Model) -> Design:
 
 
 def main_share(aggregation: str) -> float:
-    """The share of Σ μ² that the main scores get if no other release needs more than usual."""
+    """Return the share of Σ μ² that the main scores get if no other release needs more than
+    usual.
+    """
     rank = RANK_SHARES["plain" if aggregation == "plain" else "sum"]
     first = COUNTS_SHARES[0] + MOMENT_SHARES[0] + FIRST_CURVATURE
     return 1.0 - first - BURN_INS[0] - SECOND_CURVATURE - rank
@@ -374,7 +386,8 @@ def _budget_shares(
     parties: int,
     aggregation: str,
 ) -> tuple[float, ...]:
-    """Shares of Σ μ² of all releases, and the rest for the main scores, the t-th ∝ t.
+    """Return each release's share of Σ μ²; the main scores get the rest, the t-th one in proportion
+    to t.
 
     Three releases get more, within limits, if their noise would be too large with the usual share:
     the counts of G columns if the variance of a number would be known with a relative error above

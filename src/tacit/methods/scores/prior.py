@@ -24,13 +24,15 @@ NORMAL_ENOUGH = 0.95
 AXES = 8
 """Number of coordinates considered as the axis of a divided posterior."""
 NEGLIGIBLE, MOST_NODES = 9.0, 60
-"""Nats below the top at which a side of a divided posterior ends, and its largest length."""
+"""A side of a divided posterior ends where its log-weight is this many nats below the maximum, or
+after that many nodes.
+"""
 CUT_OFF = 1e-3
 """Largest weight of the last value on a side; above it that side counts as truncated."""
 
 
 class Local(NamedTuple):
-    """∇log p at a point, and a positive definite precision there."""
+    """Gradient of a log-density at a point, and a positive definite precision there."""
 
     gradient: np.ndarray
     precision: np.ndarray
@@ -44,13 +46,13 @@ class Likelihood(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A normal q of some coordinates, with the others fixed."""
+    """A normal q of some coordinates, given fixed values of the others."""
 
     mean: np.ndarray
     """Mean of all coordinates."""
     precision: np.ndarray
     evidence: float
-    """log of the integral over these coordinates, up to a constant."""
+    """Log of the integral of the density over the free coordinates, up to a constant."""
     share: float
     """Effective share of q's draws against the exact posterior."""
 
@@ -96,7 +98,7 @@ class PriorTerm:
         self._run: Any = None
 
     def local(self, point: np.ndarray) -> Local:
-        """Gradient and precision of the Gaussian approximation, for the search for the mode.
+        """Return gradient and precision of the Gaussian approximation, for the search for the mode.
 
         The exact density may have no mode there: the density of a hierarchy grows without bound if
         all groups are equal and their spread goes to 0, as at the start of a fit.
@@ -106,7 +108,7 @@ class PriorTerm:
     def posterior(
         self, information: np.ndarray, linear: np.ndarray, start: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and precision of q ∝ p(θ) exp(linear·θ − ½ θᵀ information θ)."""
+        """Compute mean and precision of q ∝ p(θ) exp(linear·θ − ½ θᵀ information θ)."""
         if self.exact:
             precision = information + np.diag(self.precision)
             return np.linalg.solve(precision, linear + self.precision * self.mean), precision
@@ -118,7 +120,7 @@ class PriorTerm:
     def moments(
         self, information: np.ndarray, linear: np.ndarray, mean: np.ndarray, precision: np.ndarray
     ) -> Moments:
-        """Moments of the exact posterior; `mean` and `precision` are a first estimate.
+        """Compute moments of the exact posterior; `mean` and `precision` are a first estimate.
 
         Importance weights of q's draws show whether the posterior is normal. If the posterior is
         not normal, as with the spread of a hierarchy, it is divided along one coordinate: given a
@@ -152,7 +154,7 @@ class PriorTerm:
     def _nodes(
         self, likelihood: Likelihood, whole: Node, axis: int, free: np.ndarray, step: float
     ) -> list[Node]:
-        """Normal posteriors at values of one coordinate, outwards until their weight is
+        """Compute normal posteriors given values of one coordinate, outwards until the weight is
         negligible.
         """
         start = whole._replace(precision=whole.precision[np.ix_(free, free)])
@@ -170,7 +172,7 @@ class PriorTerm:
         return [*reversed(sides[1]), middle, *sides[0]]
 
     def _axis(self, likelihood: Likelihood, whole: Node) -> int:
-        """The coordinate given which the posterior is closest to normal.
+        """Return the coordinate such that, given its value, the posterior is closest to normal.
 
         Candidates are the coordinates along which the prior's curvature changes most, relative to
         the curvature of q.
@@ -191,7 +193,7 @@ class PriorTerm:
     def _variational(
         self, likelihood: Likelihood, mean: np.ndarray, precision: np.ndarray, free: np.ndarray
     ) -> Node:
-        """q of the coordinates `free`; the others are fixed at `mean`."""
+        """Fit a normal q of the coordinates `free`, with the others fixed at `mean`."""
         inner = np.ix_(free, free)
         information = likelihood.information[inner]
         least = 1e-3 * self.precision[free]  # keeps q proper where log p is not concave
@@ -226,7 +228,7 @@ class PriorTerm:
     def _evaluation(
         self, likelihood: Likelihood, mean: np.ndarray, precision: np.ndarray, free: np.ndarray
     ) -> Evaluation:
-        """Free energy and expected derivatives of q, averaged over its draws."""
+        """Compute free energy and expected derivatives of q, as averages over its draws."""
         still = np.zeros(len(free)), np.zeros((len(free), len(free)))
         nowhere = Evaluation(np.inf, *still, -np.inf, 0.0)
         try:
@@ -252,7 +254,9 @@ class PriorTerm:
         return Evaluation(energy, gradient[free], hessian[np.ix_(free, free)], evidence, share)
 
     def _evaluated(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """log p, its gradients and Hessians, in batches of as many points as there are draws."""
+        """Evaluate log p with gradients and Hessians, in batches of as many points as q has
+        draws.
+        """
         if self._run is None:
             log_prior = self.log_density
 
@@ -275,5 +279,5 @@ def _symmetric(matrix: np.ndarray) -> np.ndarray:
 
 
 def _whitened(root: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """root⁻¹ matrix root⁻ᵀ."""
+    """Return root⁻¹ · matrix · root⁻ᵀ."""
     return _symmetric(np.linalg.solve(root, np.linalg.solve(root, matrix).T))

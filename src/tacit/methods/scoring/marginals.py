@@ -22,9 +22,9 @@ from tacit.data.schema.layout import Layout
 from tacit.methods.scoring.party import KNOTS, Counted
 
 INFORMATION = 0.15
-"""κ: approximate information of a clipped record about its own η."""
+"""Approximate information κ of a clipped record about its own η."""
 DIRECTIONS, FEWEST_DIRECTIONS = 24, 8
-"""Largest and smallest number R of directions in which z is shortened; see `flattened`."""
+"""Largest and smallest number of directions in which z is shortened (R in `flattened`)."""
 MISSING = 3.0
 """Noise standard deviations up to which a count is treated as zero."""
 LEAST_SHARE = 0.02
@@ -49,7 +49,7 @@ class Marginals(NamedTuple):
 
 
 def simplex(values: np.ndarray) -> np.ndarray:
-    """The nearest non-negative vector with sum 1.
+    """Return the nearest non-negative vector with sum 1.
 
     >>> simplex(np.array([0.9, 0.3, -0.1]))
     array([0.8, 0.2, 0. ])
@@ -65,7 +65,8 @@ def marginals(
 ) -> Marginals:
     """Estimate marginals from noisy counts.
 
-    `noise_sd` is the noise of one count; `records` is 0 if their number is not public.
+    `noise_sd` is the sd of the noise in one count; `records` is 0 if the number of records is not
+    public.
     """
     outcome, first = None, len(counts) - what.outcomes
     counts, outcomes = counts[:first], counts[first:]
@@ -108,7 +109,9 @@ def marginals(
 
 
 class _Noise(NamedTuple):
-    """Noise sd of a count, number of records and the smallest share that is used."""
+    """The sd of the noise in a count, the number of records, and the smallest share that is
+    used.
+    """
 
     sd: float
     records: float
@@ -116,12 +119,12 @@ class _Noise(NamedTuple):
 
     @property
     def share_variance(self) -> float:
-        """Variance of the noise in a share."""
+        """Return the variance of the noise in a share."""
         return (self.sd / self.records) ** 2
 
 
 class _Moments(NamedTuple):
-    """Mean and variance of each column, and the variance of their errors; filled in place."""
+    """Mean and variance of each column, with the error variances of both; filled in place."""
 
     centre: np.ndarray
     variance: np.ndarray
@@ -134,7 +137,7 @@ class _Moments(NamedTuple):
 
 
 def _count_levels(moments: _Moments, group: Any, count: np.ndarray, noise: _Noise) -> np.ndarray:
-    """Fill in the indicator columns of one category; returns the frequencies of its levels."""
+    """Fill in the indicator columns of one category; return the frequencies of its levels."""
     share = np.maximum(count / noise.records, 0.0)
     # The shares add up to 1 unless more records lack a level than the noise explains. Otherwise
     # noise that all levels have in common would be taken for information.
@@ -172,7 +175,9 @@ def _count_numbers(
 
 
 def scales(found: Marginals, prior_sd: np.ndarray, score_sd: float) -> np.ndarray:
-    """The map's scale, with E‖z‖² = 1; `score_sd` is the noise of all scores together."""
+    """Return the scale of each column, such that E‖z‖² = 1; `score_sd` is the noise of all scores
+    together.
+    """
     hidden = (score_sd / (found.records * INFORMATION * prior_sd)) ** 2 / found.variance
     rising = np.sort(hidden)
     levels = (1.0 + np.cumsum(rising)) / np.arange(1, len(rising) + 1)
@@ -183,7 +188,8 @@ def scales(found: Marginals, prior_sd: np.ndarray, score_sd: float) -> np.ndarra
 
 
 def apart(what: Counted, found: Marginals, scale: np.ndarray) -> np.ndarray:
-    """Weights on y = scale∘(x − centre) without the part common to all levels of a category.
+    """Return the matrix that removes, from weights on y = scale∘(x − centre), the part common to
+    all levels of a category.
 
     If every record has one of the levels, that part contributes a constant 0 to η.
     """
@@ -196,12 +202,13 @@ def apart(what: Counted, found: Marginals, scale: np.ndarray) -> np.ndarray:
 
 
 def direction_rows(columns: int) -> int:
-    """Number of rows of W for z of that many columns."""
+    """Return the number of rows of W (`flattened`) for a z with this many columns."""
     return max(1, min(DIRECTIONS, columns // 2))
 
 
 def flattened(z: np.ndarray, free: np.ndarray, noise: float) -> np.ndarray:
-    """W of z′ = (I − WᵀW) z, which reduces the largest variances to that of the next direction.
+    """Return W such that z′ = (I − WᵀW) z has its largest variances reduced to that of the next
+    direction.
 
     Noise is the same in every direction of z, while for correlated columns a few directions account
     for most of ‖z‖, which the clip bounds. Shortening these reduces the relative noise of all

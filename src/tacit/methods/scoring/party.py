@@ -39,7 +39,9 @@ ROUNDING = 2.0**-44
 
 
 class Counted(NamedTuple):
-    """The counted columns: indices of levels in x, by column, and of numbers with knots."""
+    """The counted columns: the indices in x of the levels of each category, and of numbers with
+    knots.
+    """
 
     groups: tuple[np.ndarray, ...]
     numbers: np.ndarray
@@ -58,7 +60,7 @@ class Counted(NamedTuple):
 
     @property
     def columns(self) -> int:
-        """G: number of vectors of norm ≤ 1 that a record contributes."""
+        """Number G of vectors of norm ≤ 1 that a record contributes."""
         return len(self.groups) + len(self.numbers) + (self.outcomes > 0)
 
     @property
@@ -70,7 +72,7 @@ class Counted(NamedTuple):
 def counted(
     layout: Layout, largest: float | None, smallest: float = 0.0, levels: int = 0
 ) -> Counted:
-    """The columns to count, from the public schema alone."""
+    """Determine the columns to count, from the public schema alone."""
     groups: dict[str, list[int]] = {}
     numbers, low, high = [], [], []
     for place, feature in enumerate(layout):
@@ -106,7 +108,7 @@ def _own_units(feature: Feature) -> bool:
 
 
 def counts_sum(what: Counted, records: Records, mask: Array, clip: Array) -> Bounded:
-    """Σ of the counts of every record times C/√G; a number is divided between its two nearest
+    """Sum the counts of all records, each times C/√G; a number is divided between its two nearest
     knots.
 
     Levels are summed in the columns of x and selected from the sum.
@@ -144,14 +146,14 @@ def counts_sum(what: Counted, records: Records, mask: Array, clip: Array) -> Bou
 
 
 def _at_most_one(numbers: Array) -> Array:
-    """Bound on the squared norm of a row's numbers, each counted as a vector of norm ≤ 1; or
-    NaN.
+    """Bound the squared norm of a row's counts, with each number counted as a vector of norm ≤ 1;
+    or NaN.
     """
     return jnp.sum(jnp.where(jnp.isnan(numbers), jnp.nan, 1.0), axis=1)
 
 
 def moment_sum(x: Array, centre: Array, scale: Array, mask: Array, clip: Array) -> Bounded:
-    """Σ uuᵀ as its upper triangle (`pack_symmetric`); z = 0 has no direction and contributes
+    """Sum uuᵀ over records, u = z/‖z‖, as an upper triangle (`pack_symmetric`); z = 0 contributes
     nothing.
     """
     return clip_moments(scale * (x - centre), clip, mask, filled=True)
@@ -170,7 +172,8 @@ def score_sum(
     reach: Array,
     tally: Tally | None = None,
 ) -> Bounded:
-    """Σ w ψ z at θ = `point` (of x), scaled to norm ≤ `clip`.
+    """Sum the records' scores w ψ z at θ = `point` (weights on x), where w clips each to norm ≤ 1,
+    times `clip`.
 
     With K levels `point` has K rows of weights and the sum is Σ w ψ ⊗ z, one row per level.
 

@@ -29,14 +29,14 @@ MOST = 0.98
 
 
 class Synthetic(NamedTuple):
-    """Rows of z, and the variance of the error of each entry of their covariance."""
+    """Synthetic rows z, and the error variance of each entry of their covariance matrix."""
 
     z: np.ndarray
     doubt: np.ndarray
 
 
 def triangle(vector: np.ndarray, dimension: int) -> np.ndarray:
-    """The symmetric matrix of `pack_symmetric`'s vector."""
+    """Return the symmetric matrix that `pack_symmetric` packed into this vector."""
     matrix = np.zeros((dimension, dimension))
     upper = np.triu_indices(dimension)
     matrix[upper] = vector / np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0))
@@ -46,7 +46,7 @@ def triangle(vector: np.ndarray, dimension: int) -> np.ndarray:
 def independent(
     layout: Layout, what: Counted, found: Marginals, scale: np.ndarray, draws: int = DRAWS
 ) -> np.ndarray:
-    """Rows of z whose columns are independent of each other."""
+    """Draw rows z whose columns are independent of each other."""
     rng = np.random.default_rng(SEED)
     x = np.ones((draws, len(layout)))
     for row, place in enumerate(what.numbers):
@@ -72,7 +72,8 @@ def correlated(
     noise_sd: float,
     draws: int = DRAWS,
 ) -> Synthetic:
-    """Rows of z with the released second moment of u = z/‖z‖, as far as it exceeds its noise.
+    """Draw rows z such that u = z/‖z‖ has the released second moment, as far as that exceeds its
+    noise.
 
     Correlations between columns are shrunk towards 0 (`_shrunk`). Correlations of u are smaller
     than correlations of z, because a record in which many columns are large together has the
@@ -108,8 +109,8 @@ def _matched(
     outer: np.ndarray,
     sd: np.ndarray,
 ) -> tuple[np.ndarray, float]:
-    """Rows whose u has the moment `wanted`·`outer` in the pairs `among`, and the ratio of the
-    correlations of z to the correlations of u.
+    """Draw rows whose u = z/‖z‖ has the moment `wanted`·`outer` in the pairs `among`; also return
+    the ratio of z's correlations to those of u.
     """
     inner = np.ix_(free, free)
     among, wanted, outer, sd = among[inner], wanted[inner], outer[inner], sd[free]
@@ -136,13 +137,14 @@ def _matched(
 
 
 def _unit(z: np.ndarray) -> np.ndarray:
-    """z/‖z‖, row by row."""
+    """Return z/‖z‖ for each row z."""
     length = np.sqrt(np.sum(z * z, axis=1, keepdims=True))
     return z / np.where(length > 0, length, 1.0)
 
 
 def _shrunk(seen: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Posterior mean and variance of each correlation, given its noisy value and noise variance.
+    """Compute posterior mean and variance of each correlation, given its noisy value and noise
+    variance.
 
     The prior is a mixture of normals with the standard deviations `SIZES`, whose shares maximise
     the likelihood (empirical Bayes, by EM): if most correlations are small, small values are shrunk
@@ -164,7 +166,7 @@ def _shrunk(seen: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _count_doubt(found: Marginals, scale: np.ndarray, free: np.ndarray) -> np.ndarray:
-    """Error variances of the moment due to noise in the counts.
+    """Return the error variances of the moment that noise in the counts causes.
 
     The counts give each column's variance, and its mean, which is its covariance with the constant.
     """
@@ -178,7 +180,7 @@ def _count_doubt(found: Marginals, scale: np.ndarray, free: np.ndarray) -> np.nd
 
 
 def _transport(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """T = A^(−½)(A^½ B A^½)^½ A^(−½) maps covariance A to B; both have their eigenvalues
+    """Return T = A^(−½)(A^½ B A^½)^½ A^(−½), which maps covariance A to B; eigenvalues of both are
     floored.
     """
     values, vectors = np.linalg.eigh(before)

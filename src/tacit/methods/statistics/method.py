@@ -115,7 +115,7 @@ class ExpectedStatistics(LocalMethod):
 
     @property
     def _drawn(self) -> Batches:
-        """Sampling of each visit's batch, if it is Poisson."""
+        """Poisson sampling of each visit's batch; not used for shuffled batches."""
         return Batches(self.sampling_rate, "poisson")
 
     def check(self, model: Model, family: Family) -> None:
@@ -145,7 +145,7 @@ class ExpectedStatistics(LocalMethod):
         return Answer(multiply(cavity(task.q, task.factor), factor), None)
 
     def _shuffled(self, task: Task, *, traced: bool) -> tuple[Records, Array, Array | float]:
-        """The visit's batch, its weights, and its share of the records."""
+        """Return the visit's batch, its weights, and its share of the records."""
         if self.sampling_rate == 1:
             return task.records, task.weights, 1.0
         rows, mask, share = shuffled_rows(task, self.sampling_rate, traced=traced)
@@ -347,7 +347,7 @@ class PrivateStatistics(PrivateMethod):
     def integer_shapes(
         self, model: Model, family: Family, stage: str
     ) -> dict[str, tuple[int, ...]]:
-        """The released sums."""
+        """Return names and shapes of the released sums."""
         del model, stage
         return self._sums(family)
 
@@ -361,7 +361,9 @@ class PrivateStatistics(PrivateMethod):
     def from_integers(
         self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
     ) -> Arrays:
-        """The damped change from the party's factor to the factor of the released sums."""
+        """Convert released integers to the damped change from the party's factor to the factor of
+        the sums.
+        """
         assert asked.q is not None
         assert asked.factor is not None
         value: Any = {name: event.step * whole_numbers for name, whole_numbers in integers.items()}
@@ -378,11 +380,13 @@ class PrivateStatistics(PrivateMethod):
         return change | {WITHIN: np.asarray(asked.damping * share)}
 
     def stage_at(self, visit: int) -> Stage:
-        """The stage of a visit; with `one_shot`, later visits repeat the first release."""
+        """Return the stage of a visit; with `one_shot`, later visits repeat the first release."""
         return Stage("repeat" if self.one_shot and visit > 0 else UPDATE)
 
     def memory(self, model: Model, family: Family) -> Natural | None:
-        """The party's released integers, if they are reused."""
+        """Return the initial method memory: zeros in place of the released integers, if later
+        visits reuse these.
+        """
         del model
         if not self.one_shot:
             return None
@@ -428,7 +432,7 @@ class PrivateStatistics(PrivateMethod):
         return {0: "method.clip"} if self.one_shot else super().clipped_visits(visits)
 
     def server(self, run: Run) -> Combine:
-        """Server half: keeps the raw sum of the releases and computes q from it.
+        """Return the server half, which keeps the raw sum of the releases and computes q from it.
 
         An adaptive clip also updates its scale, and a count is remembered.
         """
@@ -448,7 +452,7 @@ class PrivateStatistics(PrivateMethod):
         return noted(combine, run, counted)
 
     def _summing(self, run: Run) -> Combine:
-        """Server half of the sums.
+        """Return the server half that adds up the sums.
 
         Requests contain an equal share of the likelihood in q (possibly repaired) for every party,
         and updates are Δₘ = ρ(sₘ − that share). With u = q/prior, k of M parties per round and R
@@ -481,7 +485,7 @@ class PrivateStatistics(PrivateMethod):
         return combine
 
     def _noise_left(self, memory: Arrays | None, run: Run, number: int, updates: int) -> float:
-        """Standard deviation of the noise in the raw sum, after damping."""
+        """Return the standard deviation of the noise in the raw sum, after damping."""
         part = run.damping_at(number) * updates / run.parties
         before = 0.0 if memory is None else float(memory["noise_variance"])
         if self.one_shot and number > 1:
@@ -539,7 +543,7 @@ class PrivateStatistics(PrivateMethod):
         return clip_units(contributions, clip, there, tally=tally, norm=norm)
 
     def _factor(self, model: Model, family: Family, q: Natural, value: Any) -> Natural:
-        """λ of the factor given by the released sums, scaled to all records."""
+        """Return λ of the factor that the released sums give, scaled up to all records."""
         value = jax.tree.map(lambda leaf: leaf / self.sampling_rate, value)
         truncate = self.repair == "truncate"
         if truncate and isinstance(family, Dirichlets):
@@ -558,7 +562,7 @@ class PrivateStatistics(PrivateMethod):
 
 
 def family_part(memory: Arrays | None, known: Natural) -> Natural:
-    """The raw sums; initially the likelihood in q."""
+    """Return the raw sums; at the start, the likelihood contained in q."""
     return known if memory is None else {name: memory[name] for name in known}
 
 

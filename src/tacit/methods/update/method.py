@@ -259,7 +259,7 @@ class PrivateUpdate(PrivateMethod):
         return group_rows(plain, shard[codes], shards)
 
     def shards_of(self, units: int) -> int:
-        """Number of shards of a party with `units` units."""
+        """Return the number of shards of a party with `units` units."""
         if self.shards is not None:
             return self.shards
         if self.objective == "averaged":
@@ -267,7 +267,7 @@ class PrivateUpdate(PrivateMethod):
         return math.ceil(units / UNITS_PER_SHARD)
 
     def summands(self, units: int) -> int:
-        """Number of shards, including shards without records."""
+        """Return the number of shards, including shards without records."""
         return self.shards_of(units)
 
     def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
@@ -297,7 +297,9 @@ class PrivateUpdate(PrivateMethod):
     def from_integers(
         self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
     ) -> Arrays:
-        """The damped change of natural parameters: linear in the coordinates of the form."""
+        """Convert released integers to the damped change of λ, which is linear in the form's
+        coordinates.
+        """
         del model, family
         assert asked.q is not None
         value = {name: event.step * integers[name] for name in NAMES}
@@ -309,7 +311,7 @@ class PrivateUpdate(PrivateMethod):
         return power(self._form.natural(asked.q, value), asked.damping) | count
 
     def _contributed(self, clip: Array) -> Array:
-        """Norm bound of one contribution, from the clip of an event."""
+        """Return the norm bound of one contribution, given the clip of an event."""
         return clip if self._adds else clip / 2.0
 
     @property
@@ -318,7 +320,9 @@ class PrivateUpdate(PrivateMethod):
         return self.unit == "party" or self.adjacency == "replace-one"
 
     def starts_at_prior(self, model: Model) -> bool:
-        """Returns False: a wide prior has little curvature, and a first step could be too long."""
+        """Return False: a wide prior has little curvature, and a first step from it could be too
+        long.
+        """
         return not (isinstance(self._form, Even) and isinstance(model, LinearPredictor))
 
     @property
@@ -332,7 +336,9 @@ class PrivateUpdate(PrivateMethod):
         return self._form.own_factor and self.aggregation != "server"
 
     def memory(self, model: Model, family: Family) -> Natural | None:
-        """The party's factor, its last change, and the q of its last visit."""
+        """Return the initial method memory, which holds the party's factor, its last change, and
+        the q of its last visit.
+        """
         del model
         return blank(family) if self._keeps else None
 
@@ -346,10 +352,12 @@ class PrivateUpdate(PrivateMethod):
         )
 
     def _combining(self, run: Run) -> Combine:
-        """The form's server half."""
+        """Return the server half of the form."""
 
         def floor(q: Natural, number: int) -> Array:
-            """1.5 standard deviations of the noise that damping leaves in the precision."""
+            """Return 1.5 standard deviations of the noise that remains in the precision after
+            damping.
+            """
             damping = run.damping_at(number)
             scale = self._form.scales(q)["precision"]
             return (
@@ -393,12 +401,14 @@ class PrivateUpdate(PrivateMethod):
     def contributions(
         self, model: Model, family: Family, key: Array, task: Task, tally: Tally
     ) -> tuple[Bounded, Array]:
-        """Contributions of all shards that hold records."""
+        """Return the contributions of all shards that hold records."""
         present, task = units_present(task.weights), self._divided_by_own(task)
         return self._clipped(model, family, key, task, present, tally), present
 
     def _divided_by_own(self, task: Task) -> Task:
-        """The task with the party's own factor, if it keeps one."""
+        """Return the task with the party's own factor in place of the server's, if the party keeps
+        one.
+        """
         if not self._keeps:
             return task
         return task._replace(factor=own_factor(task.memory, task.q))
@@ -422,13 +432,15 @@ class PrivateUpdate(PrivateMethod):
         return clip_units(changes, clip, present, tally=tally)
 
     def _count(self, task: Task) -> Array:
-        """Number of shards as an array, which may differ between parties of one batch."""
+        """Return the number of shards as an array, because parties of one batch may have different
+        numbers.
+        """
         if self.shards is not None or self.objective == "averaged":
             return jnp.asarray(float(self.shards_of(0)))
         return jnp.ceil(task.terms.units / UNITS_PER_SHARD)
 
     def _changes(self, model: Model, family: Family, key: Array, task: Task) -> Natural:
-        """Δₖ (virtual) or Δₖ/N (averaged) of every shard."""
+        """Compute the change of every shard k: Δₖ (virtual) or Δₖ/N (averaged over N shards)."""
         method, count = self._inner(model), self._count(task)
         averaged = self.objective == "averaged"
         factor = task.factor if averaged else power(task.factor, 1.0 / count)

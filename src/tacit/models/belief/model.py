@@ -98,20 +98,23 @@ class BeliefNetwork(GaussianPriorModel):
         )
 
     def measured(self, natural: Natural, records: Records, seed: int) -> dict[str, float]:
-        """Lower bound of the log-likelihood of held-out records, in nats per record."""
+        """Compute a lower bound of the log-likelihood of held-out records, in nats per record."""
         found = self.bound(natural, records, draws=MEASURED_DRAWS, seed=seed)
         return {"log_likelihood_bound": float(np.mean(found))}
 
     @property
     def statistics_unit(self) -> float:
-        """Typical norm from the layer sizes: residuals of ¼ and a quarter of the units on."""
+        """Typical norm of the statistics, from the layer sizes: for residuals of ¼ and a quarter of
+        the units on.
+        """
         return 0.25 * math.sqrt(self.visible * (1.0 + 0.25 * self.hidden))
 
     def prior(self, family: Family) -> Natural:
         return super().prior(_mean_field(family))
 
     def start(self, family: Family) -> Natural:
-        """Means N(0, 0.1²) from the seed, because the prior does not distinguish hidden units.
+        """Start at means drawn from N(0, 0.1²) with the seed, because the prior does not
+        distinguish hidden units.
 
         All parties share the start, so that unit k has the same meaning everywhere.
         """
@@ -146,19 +149,20 @@ class BeliefNetwork(GaussianPriorModel):
         return BeliefStatistics.at(mean, variance, x, found, unit=unit, balance=balance)
 
     def log_likelihood(self, theta: Array, records: Records) -> Array:
-        """A lower bound, because log p(x | θ) is a sum over 2^K states of z."""
+        """Return a lower bound of log p(x | θ), which itself is a sum over 2^K states of z."""
         mean, none, x = self._point(theta, records)
         return lower_bound(mean, none, x, infer(mean, none, x, self.sweeps))
 
     def response(self, theta: Array, records: Records) -> Array:
-        """Share of visible units that are on in each record's reconstruction."""
+        """Compute the share of visible units that are on in each record's reconstruction."""
         import jax
 
         mean, none, x = self._point(theta, records)
         return jax.nn.sigmoid(infer(mean, none, x, self.sweeps).mean).mean(axis=1)
 
     def bound(self, q: Natural, records: Records, *, draws: int = 0, seed: int = 0) -> np.ndarray:
-        """Lower bound of E_q[log p(x | θ)] for each record, in nats, after fitting its q(z).
+        """Compute a lower bound of E_q[log p(x | θ)] for each record, in nats, after fitting the
+        record's q(z).
 
         Without draws it is the training objective, which includes the Pólya–Gamma gap. With draws
         it is an unbiased estimate of E[log p(x, z | θ) − log q(z)] at θ = E_q[θ] over z ~ q(z), the
@@ -171,18 +175,20 @@ class BeliefNetwork(GaussianPriorModel):
         return self._chunked(records, lambda x, n: run(q, x, jax.random.fold_in(keys, n)))
 
     def reconstruct(self, q: Natural, records: Records) -> np.ndarray:
-        """Reconstruction σ(E[η]) of every visible unit, given the record's q(z)."""
+        """Compute the reconstruction σ(E[η]) of every visible unit, given the record's q(z)."""
         run = _compiled(self, -1)
         return self._chunked(records, lambda x, _: run(q, x, None))
 
     def sample(self, q: Natural, count: int, *, seed: int = 0) -> np.ndarray:
-        """Probabilities of the visible units for sampled z, at the mean of q: (count, D)."""
+        """Draw hidden units z and return the probabilities of the visible units, (count, D), at the
+        mean of q.
+        """
         mean = self._layers(q["linear"] / (-2.0 * q["quadratic"]))
         z = np.random.default_rng(seed).random((count, self.hidden)) < _sigmoid(mean.hidden)
         return _sigmoid(z @ mean.weights.T + mean.visible)
 
     def filters(self, q: Natural) -> np.ndarray:
-        """E[W] with one row per hidden unit, (K, D)."""
+        """Return E[W] with one row per hidden unit, (K, D)."""
         return self._layers(q["linear"] / (-2.0 * q["quadratic"])).weights.T
 
     def _chunked(self, records: Records, run: Callable[[Array, int], Array]) -> np.ndarray:
@@ -198,7 +204,7 @@ class BeliefNetwork(GaussianPriorModel):
         return np.concatenate(found)
 
     def _point(self, theta: Array, records: Records) -> tuple[Layers, Layers, Array]:
-        """θ as a q without variance, and the records."""
+        """Convert θ to a q without variance; also return the records."""
         x = _floats(records["x"])
         mean = self._layers(theta.astype(x.dtype))
         return mean, Layers(*(0.0 * part for part in mean)), x
@@ -219,7 +225,9 @@ class BeliefNetwork(GaussianPriorModel):
 
 @functools.lru_cache(maxsize=8)
 def _compiled(model: BeliefNetwork, draws: int) -> Callable[[Natural, Array, Array], Array]:
-    """Compiled bound (draws ≥ 0) or reconstruction (−1) of a chunk, cached per model."""
+    """Return the compiled function of a chunk of records, cached per model: the bound if `draws` ≥
+    0, the reconstruction if −1.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -238,7 +246,7 @@ def _compiled(model: BeliefNetwork, draws: int) -> Callable[[Natural, Array, Arr
 
 
 def _sampled(mean: Layers, x: Array, found: Hidden, key: Array) -> Array:
-    """log p(x, z | θ) − log q(z) at one z ~ q(z) per record."""
+    """Compute log p(x, z | θ) − log q(z) at one draw z ~ q(z) per record."""
     import jax
     import jax.numpy as jnp
 

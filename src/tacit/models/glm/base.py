@@ -35,7 +35,8 @@ TINY_VARIANCE = 1e-12
 
 
 class LinearPredictor(GaussianPriorModel):
-    """A likelihood of one or several linear predictors η = x·θ, each with its own weights.
+    """Base class of likelihoods with one or several linear predictors η = x·θ, each with its own
+    weights.
 
     θ holds one weight per column of x and predictor, the first predictor's columns first.
     """
@@ -85,7 +86,8 @@ class LinearPredictor(GaussianPriorModel):
     """Standard deviation of η under the starting q, for columns of scale 1."""
 
     def start(self, family: Family) -> Natural:
-        """The prior's mean, with a width such that η varies by a few units for columns of scale 1.
+        """Start at the prior's mean, with variances such that η has an sd of at most `start_width`
+        for columns of scale 1.
 
         Under a wide prior E[ℓ''] is nearly 0 everywhere, and a first step would be far too long.
         """
@@ -94,11 +96,13 @@ class LinearPredictor(GaussianPriorModel):
 
     @abc.abstractmethod
     def expected_fit(self, family: Gaussian, free: Free, records: Records) -> Array:
-        """E_q[log p(record | θ)] for each record by quadrature, q in free parameters."""
+        """Compute E_q[log p(record | θ)] for each record by quadrature; q is given in free
+        parameters.
+        """
 
     @abc.abstractmethod
     def expected_information(self, family: Gaussian, free: Free, records: Records) -> Array:
-        """The mean over coordinates of −E_q[∂² log p(record | θ)] for each record."""
+        """Compute, for each record, the mean over coordinates of −E_q[∂² log p(record | θ)]."""
 
     @abc.abstractmethod
     def expected_site(
@@ -165,22 +169,24 @@ class GeneralisedLinear(LinearPredictor):
 
     @abc.abstractmethod
     def pointwise(self, eta: Array, y: Array) -> Array:
-        """log p(y | η), elementwise."""
+        """Compute log p(y | η), elementwise."""
 
     @abc.abstractmethod
     def inverse_link(self, eta: Array) -> Array:
-        """E[y | η], elementwise."""
+        """Compute E[y | η], elementwise."""
 
     def data_predictor(self, y: Array) -> Array:
-        """Predictor η at which E[y] is about y, as a starting point."""
+        """Return a predictor η at which E[y | η] is about y, as a starting point."""
         return 0.0 * y
 
     def largest_slope(self, mean: Array, variance: Array) -> Array | None:
-        """Largest |E[ℓ'(η)]| over all labels, for label-agnostic clipping; None without labels."""
+        """Return the largest |E[ℓ'(η)]| over all labels, for label-agnostic clipping; None without
+        labels.
+        """
         return self._over_labels(mean, variance, 1)
 
     def largest_curvature(self, mean: Array, variance: Array) -> Array | None:
-        """Largest |E[ℓ''(η)]| over all labels; None if it does not depend on labels."""
+        """Return the largest |E[ℓ''(η)]| over all labels; None if it does not depend on labels."""
         return self._over_labels(mean, variance, 2)
 
     def _over_labels(self, mean: Array, variance: Array, order: int) -> Array | None:
@@ -204,7 +210,7 @@ class GeneralisedLinear(LinearPredictor):
         return np.asarray(self.inverse_link(thetas @ np.asarray(records["x"], np.float64).T))
 
     def expected_log_likelihood(self, mean: Array, variance: Array, y: Array) -> Array:
-        """E[log p(y | η)] for η ~ N(mean, variance), elementwise."""
+        """Compute E[log p(y | η)] for η ~ N(mean, variance), elementwise."""
         nodes, weights = hermite(self.quadrature_nodes)
         sd = namespace(mean, variance).sqrt(variance)
         eta = mean + nodes[:, None].astype(mean.dtype) * sd
@@ -213,7 +219,7 @@ class GeneralisedLinear(LinearPredictor):
     def expected_derivatives(
         self, mean: Array, variance: Array, y: Array
     ) -> tuple[Array, Array, Array]:
-        """E[ℓ], E[ℓ'] and −E[ℓ''] for ℓ(η) = log p(y | η) and η ~ N(mean, variance)."""
+        """Compute E[ℓ], E[ℓ'] and −E[ℓ''] for ℓ(η) = log p(y | η) and η ~ N(mean, variance)."""
         import jax
         import jax.numpy as jnp
 
@@ -239,7 +245,9 @@ class GeneralisedLinear(LinearPredictor):
     def expected_site(
         self, family: Family, usual: dict[str, Array], records: Records, weights: Array
     ) -> tuple[Natural, Array]:
-        """P = Xᵀ diag(w h) X and b = Xᵀ w (g + h η), g = E_q[ℓ'] and h = −E_q[ℓ'']."""
+        """Compute the site's precision P = Xᵀ diag(w h) X and linear term b = Xᵀ w (g + h η), where
+        g = E_q[ℓ'] and h = −E_q[ℓ''].
+        """
         import jax.numpy as jnp
 
         x, y = records["x"], records["y"]
@@ -314,7 +322,9 @@ class GeneralisedLinear(LinearPredictor):
     def gradient_norms(
         self, family: Gaussian, free: Free, records: Records, maps: Free, *, label_agnostic: bool
     ) -> ClippingParts:
-        """The gradient of one record is g·x in the location and −h·x²·σ² in the log-scale."""
+        """Compute norms and sums of the records' gradients: g·x in the location and −h·x²·σ² in the
+        log-scale.
+        """
         import jax.numpy as jnp
 
         del family
@@ -364,10 +374,12 @@ class ExplicitDerivatives(GeneralisedLinear):
     def expected_derivatives(
         self, mean: Array, variance: Array, y: Array
     ) -> tuple[Array, Array, Array]:
-        """As in `GeneralisedLinear`, in the library of its arguments."""
+        """As in `GeneralisedLinear`, in NumPy or JAX, depending on the arguments."""
 
     def rule(self, variance: Array) -> tuple[np.ndarray, np.ndarray]:
-        """Nodes and weights of the quadrature; in NumPy one node if no predictor varies."""
+        """Return nodes and weights of the quadrature; in NumPy a single node if no predictor has
+        variance.
+        """
         if namespace(variance) is np and not np.any(variance):
             return np.zeros(1), np.ones(1)
         return hermite(self.quadrature_nodes)

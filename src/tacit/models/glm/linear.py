@@ -143,7 +143,7 @@ class LinearRegression(ExplicitDerivatives, ConjugateGaussian):
     def dispersion_sums(
         self, eta: np.ndarray, variance: np.ndarray, y: np.ndarray, weights: np.ndarray
     ) -> DispersionSums:
-        """k = (y − η)²/σ² − 1: a centred χ² with one degree of freedom."""
+        """Compute sums of k = (y − η)²/σ² − 1, a centred χ² variable with one degree of freedom."""
         square = self.noise_sd**2
         count = np.sum(weights)
         excess = weights @ (((y - eta) ** 2 + variance) / square - 1.0)
@@ -169,7 +169,7 @@ class LinearRegression(ExplicitDerivatives, ConjugateGaussian):
         return GaussianLikelihood(self.noise_sd, *self.bounds)
 
     def outcome_law(self) -> NormalLaw:
-        """p(y | x, θ), for private scores."""
+        """Return the distribution p(y | x, θ) of the outcome, for private scores."""
         return NormalLaw(self.layout, self.pointwise, self.noise_sd)
 
     def simulate(
@@ -189,7 +189,8 @@ class LinearRegression(ExplicitDerivatives, ConjugateGaussian):
 
 @dataclass(frozen=True)
 class GaussianLikelihood(ScoreLikelihood):
-    """y ~ N(η, noise_sd²), the residual clipped to ±k standard deviations.
+    """Score of y ~ N(η, noise_sd²), with the residual clipped to ±k standard deviations (k =
+    `reach`).
 
     With public bounds of y, |ψ| ≤ max(η − smallest, largest − η)/σ² too; the smaller bound applies.
     """
@@ -217,7 +218,7 @@ class GaussianLikelihood(ScoreLikelihood):
         return xp.minimum(most, farthest / self.noise_sd**2)
 
     def expected(self, truth: Array, eta: Array, reach: Array) -> Array:
-        """E clip(X, ±k)/σ for X ~ N(δ, 1) with δ = (truth − η)/σ."""
+        """Compute E[clip(X, ±k)]/σ for X ~ N(δ, 1) with δ = (truth − η)/σ and k = `reach`."""
         shift = (truth - eta) / self.noise_sd
         above, below = reach - shift, -reach - shift
         inside = _normal_cdf(above) - _normal_cdf(below)

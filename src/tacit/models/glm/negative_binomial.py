@@ -98,8 +98,8 @@ class NegativeBinomialRegression(ExplicitDerivatives):
         low, high = count_bounds(cls.kind, settings.max_count, schema)
         if not low >= 0:
             raise ConfigError(
-                f"model {cls.kind!r} with a target from {low:g} on; counts are not negative: "
-                "declare low = 0, or choose model 'linear'"
+                f"model {cls.kind!r} has an outcome declared from {low:g} on; "
+                "counts are not negative: declare low = 0, or choose model 'linear'"
             )
         return cls(
             schema.names,
@@ -123,7 +123,9 @@ class NegativeBinomialRegression(ExplicitDerivatives):
     def expected_derivatives(
         self, mean: Array, variance: Array, y: Array
     ) -> tuple[Array, Array, Array]:
-        """ℓ' = y − (y + r)p and −ℓ'' = (y + r)p(1 − p), p = sigmoid(ψ)."""
+        """Compute expectations from ℓ' = y − (y + r)p and −ℓ'' = (y + r)p(1 − p), with p =
+        sigmoid(ψ).
+        """
         xp = namespace(mean, variance)
         nodes, weights = self.rule(variance)
         eta = mean + nodes[:, None].astype(mean.dtype) * xp.sqrt(variance)
@@ -137,14 +139,16 @@ class NegativeBinomialRegression(ExplicitDerivatives):
         return weights @ self.pointwise(eta, y), y - trials * share, curvature
 
     def data_predictor(self, y: Array) -> Array:
-        """log(y + 0.1)."""
+        """Return the starting predictor log(y + 0.1)."""
         return namespace(y).log(y + 0.1)
 
     def check_records(self, party: str, records: Records) -> None:
         check_counts(party, records["y"], self.max_count, self.kind)
 
     def working(self, family: Family, q: Natural, records: Records) -> Working:
-        """By Pólya–Gamma augmentation with y + r trials (module docstring)."""
+        """Compute expected statistics by Pólya–Gamma augmentation with y + r trials (module
+        docstring).
+        """
         import jax.numpy as jnp
 
         assert isinstance(family, Gaussian)
@@ -156,13 +160,15 @@ class NegativeBinomialRegression(ExplicitDerivatives):
 
     @property
     def statistics_unit(self) -> float:
-        """The norm of (s·x, ω·xxᵀ) at half the largest |y − r|/2 and ω = (y + r)/4."""
+        """Typical norm of (s·x, ω·xxᵀ): at half the largest |y − r|/2 and ω = (y + r)/4."""
         square, most = squared_reach(self.layout), self.max_count + self.dispersion
         slope, weight = 0.25 * max(self.max_count, self.dispersion), most / 8.0
         return math.sqrt(square * (slope**2 + square * weight**2))
 
     def derivative_bounds(self) -> DerivativeBounds:
-        """ℓ' is between −r and y, −ℓ'' ≤ (y + r)/4, and the likelihood is largest at 1."""
+        """Return bounds: ℓ' is between −r and y, −ℓ'' ≤ (y + r)/4, and the likelihood is at
+        most 1.
+        """
         r, most = self.dispersion, self.max_count
         predictor = max(math.log(10.0), math.log(most + 0.1))
         share = [(y + 0.1) / (y + 0.1 + r) for y in (0.0, most)]
@@ -179,7 +185,8 @@ class NegativeBinomialRegression(ExplicitDerivatives):
     def dispersion_sums(
         self, eta: np.ndarray, variance: np.ndarray, y: np.ndarray, weights: np.ndarray
     ) -> DispersionSums:
-        """k = (y − μ)² − y − (2y − μ)μ/r, the orthogonal polynomial of degree 2 in y.
+        """Compute sums of k = (y − μ)² − y − (2y − μ)μ/r, the orthogonal polynomial of degree 2 in
+        y.
 
         E[k] = 0 and E[∂k/∂μ] = 0, so that estimating θ changes its mean only, by −(1 + 1/r)μ²
         Var[η]. With V the variance of y and a = 1 + 2μ/r, E[k²] = 2V²(1 + 1/r) and E[k³] = (1 +
@@ -205,7 +212,7 @@ class NegativeBinomialRegression(ExplicitDerivatives):
         return unchecked("dispersion", "NegativeBinomial2", private=private)
 
     def outcome_law(self) -> NegativeBinomialLaw:
-        """p(y | x, θ), for private scores."""
+        """Return the distribution p(y | x, θ) of the outcome, for private scores."""
         return NegativeBinomialLaw(self.layout, self.pointwise, self.dispersion)
 
     def simulate(

@@ -18,7 +18,7 @@ LARGEST_LOG_RATE = 30.0
 
 
 class DesignMatrix(Covariates):
-    """x itself."""
+    """Covariates that are the matrix x itself."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -31,7 +31,7 @@ class DesignMatrix(Covariates):
 
 
 class PredictorLaw(OutcomeLaw):
-    """p(y | η) with `outputs` predictors per record."""
+    """Distribution p(y | η) with `outputs` predictors η per record."""
 
     def __init__(
         self, layout: Layout, pointwise: Callable[[Array, Array], Array], outputs: int = 1
@@ -78,7 +78,7 @@ class CategoricalLaw(PredictorLaw):
 
 
 def category_log_prob(logits: Array, level: Array) -> Array:
-    """log p of the level of that number; a y that is not a level has probability 0."""
+    """Return log p(y) for the number y of a level; a y that is not a level has probability 0."""
     place = jnp.asarray(level, jnp.float64)
     log_probs = jax.nn.log_softmax(logits)
     chosen = jnp.where(place == jnp.arange(len(logits)), log_probs, 0.0)
@@ -107,7 +107,7 @@ class NormalLaw(PredictorLaw):
 
 
 class UnknownNoiseLaw(OutcomeLaw):
-    """y ~ N(η, σ²) of θ = (β, log σ); its parameters are η and log σ."""
+    """y ~ N(η, σ²) with unknown σ: θ = (β, log σ), and the outcome's parameters are η and log σ."""
 
     def __init__(self, layout: Layout) -> None:
         self.covariates = DesignMatrix(layout)
@@ -177,7 +177,7 @@ class NegativeBinomialLaw(PredictorLaw):
         return Proposal(mean + 0.5, 1.2 * sd + 0.05, "count")
 
     def distribution(self, parameters: Array, outcome: Array) -> tuple[Array, Array]:
-        """P(Y ≤ y) = I_p(r, y + 1) with p = r/(r + μ)."""
+        """Compute P(Y < y) and P(Y ≤ y) = I_p(r, y + 1), with p = r/(r + μ)."""
         place = self.dispersion / (self.dispersion + self._mean(parameters))
         within = jax.scipy.special.betainc(self.dispersion, jnp.maximum(outcome, 0.0) + 1.0, place)
         mass = jnp.exp(self.pointwise(parameters, outcome))
@@ -204,11 +204,13 @@ class StudentLaw(PredictorLaw):
         self.df, self.scale = df, scale
 
     def proposal(self, parameters: Array) -> Proposal:
-        """Student's t of 2 degrees of freedom, whose tails are heavier."""
+        """Propose from Student's t with 2 degrees of freedom, whose tails are heavier."""
         return Proposal(parameters, jnp.full_like(parameters, self.scale), "real")
 
     def distribution(self, parameters: Array, outcome: Array) -> tuple[Array, Array]:
-        """P(Y ≤ y) = 1 − ½I(ν/2, ½) at ν/(ν + z²) for z > 0."""
+        """Compute P(Y ≤ y) = 1 − ½I(ν/2, ½) at ν/(ν + z²) for z > 0, with I the incomplete beta
+        function.
+        """
         z = (outcome - parameters) / self.scale
         tail = 0.5 * jax.scipy.special.betainc(0.5 * self.df, 0.5, self.df / (self.df + z * z))
         end = jnp.where(z > 0, 1.0 - tail, tail)

@@ -32,13 +32,13 @@ from tacit.models.simulate import LOGIT_SD, at_most
 ROUNDING = 100.0
 """Variances below this multiple of the rounding error of the covariance's trace count as 0."""
 MAX_LEVELS = 20
-"""The compiled program grows with the cube of the number of levels."""
+"""Largest number of levels: the compiled program grows with its cube."""
 POINTS = 1024
 """Points of the quadrature rule for predictions, for K > 2 levels."""
 NODE_BLOCK = 65_536
-"""Numbers per array of several nodes in NumPy: temporary arrays stay in the cache."""
+"""Largest size of temporary arrays over several nodes in NumPy, so that they stay in the cache."""
 MAX_COMMON_LOG_RATIO = 0.1
-"""Largest |log ratio| of variances: 5 % of a standard deviation."""
+"""Largest accepted |log ratio| of variances, which is 5 % of a standard deviation."""
 
 
 class Expected(NamedTuple):
@@ -138,7 +138,7 @@ class SoftmaxRegression(LinearPredictor):
             )
 
     def rows(self, theta: Array) -> Array:
-        """θ with one row of weights per level, (…, K, d)."""
+        """Reshape θ to one row of weights per level, (…, K, d)."""
         return theta.reshape(*theta.shape[:-1], len(self.levels), len(self.layout))
 
     def log_likelihood(self, theta: Array, records: Records) -> Array:
@@ -160,12 +160,13 @@ class SoftmaxRegression(LinearPredictor):
         return namespace(eta).exp(eta)
 
     def softmax(self, xi: Array) -> Array:
-        """Probabilities (…, K) from ξ (…, K − 1)."""
+        """Convert contrasts ξ (…, K − 1) to probabilities (…, K)."""
         logs = _log_softmax(xi @ contrasts(len(self.levels)).T)
         return namespace(logs).exp(logs)
 
     def project(self, mean: Array, spread: Array, x: Array) -> tuple[Array, Array]:
-        """Mean (n, K − 1) and covariance (n, K − 1, K − 1) of ξ for each row of x.
+        """Compute mean (n, K − 1) and covariance (n, K − 1, K − 1) of the contrasts ξ for each row
+        of x.
 
         `spread` is the covariance of θ or, if one-dimensional, its variances. The part common to
         all levels, whose variance is the prior's, is removed before multiplying by x, because the
@@ -182,7 +183,7 @@ class SoftmaxRegression(LinearPredictor):
         return location, block_covariances(blocks, x)
 
     def expected(self, mean: Array, covariance: Array, y: Array) -> Expected:
-        """Averages over ξ ~ N(mean, covariance) by quadrature.
+        """Compute averages over ξ ~ N(mean, covariance) by quadrature.
 
         Internally records are the last axis, because there are many records and few levels.
         """
@@ -212,7 +213,9 @@ class SoftmaxRegression(LinearPredictor):
         return trace * xp.sum(x * x, axis=-1) / self.dimension
 
     def seen(self, family: Gaussian, free: Free, x: Array) -> tuple[Array, Array]:
-        """As `project`, for q in free parameters; uses the root of the covariance."""
+        """Compute the same as `project` for a q in free parameters, from the root of the
+        covariance.
+        """
         root, basis = family.free_root(free), contrasts(len(self.levels)).astype(x.dtype)
         if root.ndim == 1:
             return self.project(free["location"], root * root, x)
@@ -252,7 +255,7 @@ class SoftmaxRegression(LinearPredictor):
         return softmax_gradient_norms(self, family, free, records, maps, label_agnostic)
 
     def derivative_bounds(self) -> DerivativeBounds:
-        """Bounds per level; at η₀ = log ½(e_y + 1/K) one direction has no curvature."""
+        """Return bounds per level; at η₀ = log ½(e_y + 1/K) one direction has no curvature."""
         levels = len(self.levels)
         predictor = math.log(2.0 * levels)
         return DerivativeBounds(
@@ -269,7 +272,7 @@ class SoftmaxRegression(LinearPredictor):
         return CategoricalLikelihood(len(self.levels))
 
     def outcome_law(self) -> CategoricalLaw:
-        """p(y | x, θ), for private scores."""
+        """Return the distribution p(y | x, θ) of the outcome, for private scores."""
         return CategoricalLaw(self.layout, category_log_prob, len(self.levels))
 
     def simulate(
@@ -286,7 +289,7 @@ class SoftmaxRegression(LinearPredictor):
     def predict(
         self, family: Family, natural: Natural, records: Records, *, draws: int, seed: int
     ) -> Prediction:
-        """E_q[softmax η] by quadrature over ξ; to full precision for two levels."""
+        """Compute E_q[softmax η] by quadrature over ξ; to full precision for two levels."""
         del draws, seed
         gaussian = require_gaussian(self, family)
         free, x = gaussian.free(natural), np.asarray(records["x"], np.float64)
@@ -331,7 +334,9 @@ class SoftmaxRegression(LinearPredictor):
 def _averaged(
     centre: np.ndarray, steps: np.ndarray, own: np.ndarray, nodes: np.ndarray, weights: np.ndarray
 ) -> Expected:
-    """E[log p(y)], E[p] and E[ppᵀ] at η = centre + Σ node·steps, some nodes at a time. NumPy."""
+    """Compute E[log p(y)], E[p] and E[ppᵀ] over η = centre + Σ node·steps, some nodes at a time.
+    NumPy.
+    """
     value, first = np.zeros(own.shape[1:], own.dtype), np.zeros_like(own)
     second = np.zeros((len(own), *own.shape), own.dtype)
     count = max(1, NODE_BLOCK // max(1, own.size))
@@ -353,7 +358,7 @@ def _averaged(
 def _averaged_by_scan(
     centre: Array, steps: Array, own: Array, nodes: Array, weights: Array
 ) -> Expected:
-    """As `_averaged`, in JAX."""
+    """Compute the same as `_averaged`, in JAX."""
     import jax
     import jax.numpy as jnp
 
@@ -377,7 +382,9 @@ def _averaged_by_scan(
 
 
 def block_covariances(blocks: Array, x: Array) -> Array:
-    """xᵀB_rs x for each row of x, (n, K − 1, K − 1), of blocks (K − 1, K − 1, d, d)."""
+    """Compute xᵀB_rs x for each row of x, (n, K − 1, K − 1), given blocks B of shape (K − 1, K − 1,
+    d, d).
+    """
     xp, size = namespace(blocks, x), blocks.shape[0]
     pairs = [[xp.sum((x @ blocks[r, s]) * x, axis=-1) for s in range(r + 1)] for r in range(size)]
     rows = [
@@ -387,12 +394,12 @@ def block_covariances(blocks: Array, x: Array) -> Array:
 
 
 def one_hot(model: SoftmaxRegression, y: Array) -> Array:
-    """One-hot encoding (n, K); all zeros for a y that is not a level."""
+    """Return the one-hot encoding of y, (n, K); all zeros for a y that is not a level."""
     return (y[..., None] == np.arange(len(model.levels))).astype(np.float64)
 
 
 def root_of(covariance: Array) -> Array:
-    """Lower triangular root of each covariance, also if it is singular up to rounding.
+    """Compute the lower triangular root of each covariance, even if it is singular up to rounding.
 
     Explicit Cholesky steps that never take a pivot below the rounding error, where a library
     routine would return NaN.
@@ -420,7 +427,7 @@ def _log_softmax(eta: Array) -> Array:
 
 
 def _shifted(eta: Array, axis: int) -> Array:
-    """η minus its maximum. No probability depends on the maximum, so derivatives treat it as a
+    """Subtract the maximum from η. No probability depends on it, so derivatives treat it as a
     constant.
 
     JAX divides the derivative of a maximum by the number of entries that are equal to it. If a
@@ -438,7 +445,9 @@ def _shifted(eta: Array, axis: int) -> Array:
 
 @functools.cache
 def contrasts(levels: int) -> np.ndarray:
-    """Q: (K, K − 1), orthonormal columns that each sum to 0 (Helmert contrasts)."""
+    """Return the matrix Q (K, K − 1) with orthonormal columns that each sum to 0 (Helmert
+    contrasts).
+    """
     basis = np.zeros((levels, levels - 1))
     for column in range(1, levels):
         basis[:column, column - 1] = 1.0

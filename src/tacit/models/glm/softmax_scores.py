@@ -34,7 +34,7 @@ class CategoricalLikelihood(ScoreLikelihood):
         return np.log(mean)
 
     def probabilities(self, eta: Array) -> Array:
-        """p = softmax η, without overflow."""
+        """Compute p = softmax η without overflow."""
         xp = namespace(eta)
         p = xp.exp(eta - xp.max(eta, axis=-1, keepdims=True))
         return p / xp.sum(p, axis=-1, keepdims=True)
@@ -46,7 +46,7 @@ class CategoricalLikelihood(ScoreLikelihood):
         return self.bound_of(self.probabilities(eta))
 
     def bound_of(self, p: Array) -> Array:
-        """√(1 − 2 min p + ‖p‖²): the residual's length at the least probable level."""
+        """Compute √(1 − 2 min p + ‖p‖²), the residual's length if y is the least probable level."""
         xp = namespace(p)
         return xp.sqrt(1.0 - 2.0 * xp.min(p, axis=-1) + xp.sum(p * p, axis=-1))
 
@@ -70,14 +70,17 @@ class CategoricalLikelihood(ScoreLikelihood):
         return np.zeros((rows, self.levels - 1, self.levels - 1))
 
     def predictor_width(self, z: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-        """Cov_q(ξ) of z's rows, (n, K − 1, K − 1), from θ's covariance in the coordinates of z."""
+        """Compute Cov_q(ξ) for each row of z, (n, K − 1, K − 1); `covariance` is that of θ in the
+        coordinates of z.
+        """
         basis, d = contrasts(self.levels), z.shape[1]
         whole = covariance.reshape(self.levels, d, self.levels, d)
         blocks = np.einsum("kr,kilj,ls->rsij", basis, whole, basis)
         return np.moveaxis(np.sum((z @ blocks) * z, axis=-1), -1, 0)
 
     def rms_change(self, z: np.ndarray, move: np.ndarray) -> float:
-        """Root mean square, over records and pairs of levels, of a change of log-odds.
+        """Compute the root mean square change of log-odds, over records and pairs of levels, that
+        `move` causes.
 
         Σ over pairs (η_k − η_l)² = K‖ξ‖², and there are K(K − 1)/2 pairs.
         """
@@ -94,7 +97,8 @@ class CategoricalLikelihood(ScoreLikelihood):
         spread: np.ndarray,
         gap: np.ndarray,
     ) -> np.ndarray:
-        """Covariance of the error in H(θ − θ̄) due to an error in the second moment.
+        """Compute the covariance of the error in H(θ − θ̄) that an error in the second moment
+        causes.
 
         H is about n C̄ ⊗ M, where M is the second moment of z = B y and C̄ its mean block. An error
         E with variances Dᵢⱼ in the second moment of y adds n C̄ ⊗ B E B to H: with u_l the weights
@@ -121,7 +125,9 @@ def _expected_scores(
     points: np.ndarray,
     width: np.ndarray,
 ) -> ExpectedScores:
-    """Expected scores at the last of `points`, (T, K·d) on z; `width` is Cov_q(ξ) of z's rows."""
+    """Compute expected scores at the last row of `points`, which has shape (T, K·d) and acts on z.
+    `width` is Cov_q(ξ) for each row of z.
+    """
     levels, each = likelihood.levels, records / len(z)
     length = np.sqrt(np.sum(z * z, axis=1))
     eta = np.moveaxis(points.reshape(len(points), levels, -1) @ z.T, 2, 0)  # (rows, T, K)
@@ -142,7 +148,7 @@ def _expected_scores(
 def _averaged(
     likelihood: CategoricalLikelihood, eta: np.ndarray, width: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """E_q[p] (n, K) and E_q[ppᵀ] (n, K, K)."""
+    """Compute E_q[p] (n, K) and E_q[ppᵀ] (n, K, K)."""
     basis = contrasts(likelihood.levels)
     nodes, weights = normal_points(likelihood.levels - 1, POINTS)
     steps = basis @ root_of(width)  # (n, K, K − 1)
@@ -155,7 +161,7 @@ def _averaged(
 
 
 def kronecker_mean(z: np.ndarray, blocks: np.ndarray, records: float) -> np.ndarray:
-    """n E[B ⊗ zzᵀ] over the rows of z with their symmetric K×K blocks B."""
+    """Compute n E[B ⊗ zzᵀ] over the rows of z, each with its symmetric K×K block B."""
     levels, width = blocks.shape[1], z.shape[1]
     found = np.empty((levels, width, levels, width))
     for row in range(levels):

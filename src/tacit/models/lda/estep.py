@@ -33,16 +33,20 @@ from tacit.support.blas import one_blas_thread
 
 Array = np.ndarray
 BLOCK = 1_000_000
-"""Entries of t gathered per block of documents, enough to make NumPy's call overhead small."""
+"""Number of entries of t per block of documents; large enough to make NumPy's call overhead
+small.
+"""
 MIN_THETA = np.float32(1e-30)
-"""Minimum of u, so that an absent topic cannot make a word impossible."""
+"""Smallest value of u, so that an absent topic cannot make a word impossible."""
 REPACK_SHARE = 0.25
 """A block is repacked when this share of its documents has converged."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Expected:
-    """q(z, θ) of a batch: γ, u and r of the module docstring, with their table t."""
+    """The distribution q(z, θ) of a batch of documents: γ, u, r and the table t of the module
+    docstring.
+    """
 
     documents: Documents
     table: Array
@@ -51,25 +55,27 @@ class Expected:
     ratios: Array
 
     def norms(self) -> Array:
-        """‖n φ‖ of each document, in float64: the root of Σ_w r_w² Σ_k u_k² t_wk²."""
+        """Compute ‖n φ‖ of each document in float64, as the root of Σ_w r_w² Σ_k u_k² t_wk²."""
         squares = self._sparse(np.square(self.ratios, dtype=np.float64))
         inner = squares @ np.square(self.table, dtype=np.float64)
         inner *= np.square(self.theta, dtype=np.float64)
         return np.sqrt(inner.sum(axis=1))
 
     def l1_norms(self) -> Array:
-        """Σ of |entries| of each document, in float64: its number of words up to rounding."""
+        """Compute the L1 norm of each document's statistics in float64: its number of words up to
+        rounding.
+        """
         inner = self._sparse(np.abs(self.ratios.astype(np.float64)))
         inner = inner @ np.abs(self.table.astype(np.float64))
         return (inner * np.abs(self.theta.astype(np.float64))).sum(axis=1)
 
     def least(self) -> Array:
-        """Lower bound on the entries of each document's statistics."""
+        """Return a lower bound on the entries of each document's statistics."""
         ratios = np.minimum.reduceat(self.ratios, self.documents.indptr[:-1])
         return np.minimum(np.minimum(ratios, self.theta.min(axis=1)), self.table.min())
 
     def total(self, weights: Array | None = None) -> Array:
-        """Σ_d weights_d · n_w φ_wk, topics × words, in float64. Documents of weight 0 are
+        """Compute Σ_d weights_d · n_w φ_wk, topics × words, in float64. Documents of weight 0 are
         ignored.
         """
         theta, ratios = self.theta.astype(np.float64), self.ratios.astype(np.float64)
@@ -83,7 +89,7 @@ class Expected:
         return np.multiply(sums, self.table, out=np.zeros_like(sums), where=sums != 0).T
 
     def _sparse(self, entries: Array) -> Documents:
-        """Entries as a sparse matrix with the documents' structure."""
+        """Return the entries as a sparse matrix with the same nonzero places as the documents."""
         from scipy import sparse
 
         parts = (entries, self.documents.indices, self.documents.indptr)
@@ -91,7 +97,8 @@ class Expected:
 
 
 def word_table(concentration: Array) -> Array:
-    """t, words × topics: exp E[log β_kw] over the largest of the word's topics, in float32.
+    """Compute t (words × topics): exp E[log β_kw] divided by the word's largest value over topics,
+    in float32.
 
     `concentration` has the parameters of K Dirichlet distributions, topics × words. φ does not
     change with a word's scale, and a word that is rare in every topic stays within float32.
@@ -100,12 +107,12 @@ def word_table(concentration: Array) -> Array:
 
 
 def scaled_table(logs: Array) -> Array:
-    """As `word_table`, from E[log β], topics × words."""
+    """Compute `word_table` from E[log β] (topics × words)."""
     return np.exp((logs - logs.max(axis=0)).T).astype(np.float32)
 
 
 def expected_logs(concentration: Array) -> Array:
-    """E[log β], topics × words."""
+    """Compute E[log β], topics × words."""
     family = Dirichlet(concentration.shape[1])
     return np.stack(
         [family.mean(family.natural(concentration=row))["log"] for row in concentration]
@@ -121,7 +128,7 @@ def expect(
     most_steps: int = 30,
     threads: int = 1,
 ) -> Expected:
-    """q(z, θ) of every document, each until its γ changes by less than `tolerance` on average.
+    """Fit q(z, θ) of every document, until its γ changes by less than `tolerance` on average.
 
     A tighter tolerance does not improve learning: while topics are still rough, fully converged
     documents commit to a few of them too early (docs/studies/topics.md).
@@ -151,7 +158,8 @@ def expect(
 
 
 def exp_digamma(x: Array) -> Array:
-    """exp ψ(x) for float32 x > 0, with relative error 2e-5 above 1e-30.
+    """Compute exp ψ(x), ψ the digamma function, for float32 x > 0, with relative error 2e-5 above
+    1e-30.
 
     ψ(x) = ψ(x + 4) − Σ_{i<4} 1/(x + i), and exp ψ(h + ½) = h + 1/(24h) − 37/(5760h³) + O(h⁻⁵).
 
@@ -168,7 +176,9 @@ def exp_digamma(x: Array) -> Array:
 
 
 def _converged(own: Array, counts: Array, alpha: np.float32, tolerance: float, most: int) -> Array:
-    """γ of a block; `own` is documents × words × topics."""
+    """Iterate γ of a block of documents until it converges; `own` has shape documents × words ×
+    topics.
+    """
     length, topics = len(own), own.shape[2]
     start = alpha + counts.sum(axis=1, keepdims=True) / np.float32(topics)
     gamma = np.repeat(start, topics, axis=1)
@@ -196,12 +206,14 @@ def _converged(own: Array, counts: Array, alpha: np.float32, tolerance: float, m
 
 
 def _mixed(own: Array, theta: Array) -> Array:
-    """Σ_k u_k t_wk, documents × words."""
+    """Compute Σ_k u_k t_wk, documents × words."""
     return np.matmul(own, theta[:, :, None])[:, :, 0]
 
 
 def _blocks(documents: Documents, topics: int) -> Iterator[tuple[Array, int]]:
-    """Documents of one padded length, longest first, in blocks of about BLOCK numbers."""
+    """Yield blocks of documents with the same padded length, longest first, of about BLOCK numbers
+    each.
+    """
     lengths = padded_length(np.diff(documents.indptr))
     order = np.argsort(-lengths, kind="stable")
     sizes, firsts = np.unique(lengths[order][::-1], return_counts=True)
@@ -214,7 +226,8 @@ def _blocks(documents: Documents, topics: int) -> Iterator[tuple[Array, int]]:
 
 
 def padded_length(lengths: Array) -> Array:
-    """The next of 16, 32, 48, 64, 96, 128, 192, …; it depends only on the document's length.
+    """Round a length up to 16, 32, 48, 64, 96, 128, 192, …; it depends only on the document's own
+    length.
 
     >>> padded_length(np.array([1, 33, 70])).tolist()
     [16, 48, 96]
@@ -225,7 +238,9 @@ def padded_length(lengths: Array) -> Array:
 
 
 def _places(documents: Documents, rows: Array, length: int) -> tuple[Array, Array]:
-    """Indices of a block's counts, padded with each document's first, and a mask of real ones."""
+    """Return the indices of a block's counts, padded with each document's first index, and a mask
+    of the real ones.
+    """
     first = documents.indptr[rows][:, None]
     valid = np.arange(length) < (documents.indptr[rows + 1][:, None] - first)
     return np.where(valid, first + np.arange(length), first), valid

@@ -22,18 +22,24 @@ from tacit.models.lda.estep import (
 )
 
 TOLERANCE, MOST_STEPS = 1e-4, 500
-"""Tighter than in learning, so that perplexities do not differ by convergence error."""
+"""Tolerance and largest number of steps; tighter than in learning, so that perplexities do not
+differ by convergence error.
+"""
 
 
 def bound(concentration: Array, documents: Documents, *, alpha: float, threads: int = 1) -> float:
-    """exp(−Σ_d (E_q[log p(w_d, θ_d, z_d | β)] − E_q[log q(θ_d, z_d)]) / Σ_d N_d)."""
+    """Perplexity bound exp(−Σ_d (E_q[log p(w_d, θ_d, z_d | β)] − E_q[log q(θ_d, z_d)]) / Σ_d
+    N_d).
+    """
     logs = expected_logs(concentration)
     each = document_bounds(logs, documents, alpha=alpha, threads=threads)
     return float(np.exp(-each.sum() / documents.data.astype(np.float64).sum()))
 
 
 def document_bounds(logs: Array, documents: Documents, *, alpha: float, threads: int = 1) -> Array:
-    """E_q[log p(w_d, θ_d, z_d | β)] − E_q[log q(θ_d, z_d)] of each document; `logs` is E[log β]."""
+    """Compute E_q[log p(w_d, θ_d, z_d | β)] − E_q[log q(θ_d, z_d)] of each document; `logs` is
+    E[log β].
+    """
     from scipy.special import digamma, gammaln
 
     found = expect(
@@ -57,7 +63,8 @@ def document_bounds(logs: Array, documents: Documents, *, alpha: float, threads:
 def completion(
     concentration: Array, documents: Documents, *, alpha: float, seed: int = 0, threads: int = 1
 ) -> float:
-    """exp(−mean log Σ_k E[θ_k] E[β_kw]) over the words w of every document's second half.
+    """Completion perplexity exp(−mean log Σ_k E[θ_k] E[β_kw]) over the words w of every document's
+    second half.
 
     Each occurrence of a word is assigned to a half at random; a document with an empty half is left
     out. E[θ] is from the first half, E[β] from `concentration`.
@@ -72,7 +79,7 @@ def completion(
 
 
 def halves(documents: Documents, seed: int) -> tuple[Documents, Documents]:
-    """The two halves of every document with words in both."""
+    """Split every document into two random halves; documents with an empty half are left out."""
     rng = np.random.default_rng([seed, 0x5A17])
     first, second = documents.astype(np.float64), documents.astype(np.float64)
     first.data = rng.binomial(documents.data.astype(np.int64), 0.5).astype(np.float64)
@@ -89,7 +96,9 @@ def halves(documents: Documents, seed: int) -> tuple[Documents, Documents]:
 
 
 def word_chances(concentration: Array, found: Expected, documents: Documents) -> Array:
-    """E[p(w)] of every stored word of the documents, under the topics inferred for them."""
+    """Compute E[p(w)] of every stored word of the documents, under the topics inferred for each
+    document.
+    """
     theta = found.gamma / found.gamma.sum(axis=1, keepdims=True)
     topics = (concentration / concentration.sum(axis=1, keepdims=True)).T
     return np.einsum("ik,ik->i", theta[rows_of(documents)], topics[documents.indices])

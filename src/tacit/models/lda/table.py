@@ -19,14 +19,16 @@ TOP = 10
 
 @dataclass(frozen=True, kw_only=True)
 class TopicTable:
-    """Share of all words and top words per topic, largest topic first."""
+    """Table of topics, largest first: each topic's share of all words, and its most probable
+    words.
+    """
 
     numbers: tuple[int, ...]
-    """Rows of `components_`."""
+    """Index of each topic, which is its row in `components_`."""
     shares: tuple[float, ...]
     words: tuple[tuple[str, ...], ...]
     chances: tuple[tuple[float, ...], ...]
-    """E[β] of these words."""
+    """Probability E[β] of each of these words in its topic."""
 
     @classmethod
     def of(cls, concentration: np.ndarray, vocabulary: list[str], top: int) -> TopicTable:
@@ -56,7 +58,7 @@ class TopicTable:
         )
 
     def shared(self, other: TopicTable) -> tuple[float, ...]:
-        """For each topic, the largest share of its top words that a single topic of `other`
+        """Return, for each topic, the largest share of its top words that a single topic of `other`
         contains.
 
         Parameters
@@ -80,7 +82,7 @@ class TopicTable:
     __repr__ = __str__
 
     def plot(self, *, title: str = "Topics") -> Any:
-        """Matplotlib figure with one panel per topic, for at most the 50 largest topics.
+        """Draw a Matplotlib figure with one panel per topic, for at most the 50 largest topics.
 
         Parameters
         ----------
@@ -131,7 +133,7 @@ class TopicTable:
 
 
 def topic_rows(concentration: np.ndarray, vocabulary: Sequence[str]) -> list[dict[str, Any]]:
-    """Rows for result.json, one per topic."""
+    """Return the rows for result.json, one per topic."""
     table = TopicTable.of(concentration, list(vocabulary), min(TOP, len(vocabulary)))
     columns = (table.numbers, table.shares, table.words, table.chances)
     return [

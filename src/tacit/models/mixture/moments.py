@@ -12,13 +12,15 @@ import numpy as np
 from tacit.models.mixture.rows import Units
 
 LEAST_EIGENVALUE = 0.05
-"""Smallest variance of a component in any direction, relative to the pooled one; only with
-noise.
+"""Smallest variance of a component in any direction, relative to the pooled variance; applied only
+if there is noise.
 """
 
 
 class Moments(NamedTuple):
-    """Counts (K,), sums (K, d) and second moments (K, d, d), and the sd of the noise in each."""
+    """Counts (K,), sums (K, d) and second moments (K, d, d) of components, and the sd of the noise
+    in each.
+    """
 
     count: np.ndarray
     linear: np.ndarray
@@ -26,10 +28,10 @@ class Moments(NamedTuple):
     count_sd: float = 0.0
     linear_sd: float = 0.0
     quadratic_sd: float = 0.0
-    """Noise on the diagonal; off the diagonal it is 1/√2 of this."""
+    """Sd of the noise on the diagonal; off the diagonal it is 1/√2 of this."""
 
     def with_noise(self, other: Moments, ratio: float) -> Moments:
-        """The same moments, with `ratio` times the noise of `other`."""
+        """Return the same moments, with `ratio` times the noise sds of `other`."""
         return self._replace(
             count_sd=ratio * other.count_sd,
             linear_sd=ratio * other.linear_sd,
@@ -77,7 +79,9 @@ class Repaired(NamedTuple):
 
 
 def moved(found: Moments, factor: np.ndarray, shift: np.ndarray) -> Moments:
-    """Moments of factorₖ·u + shiftₖ from those of u, without the noise."""
+    """Compute the moments of factorₖ·u + shiftₖ from the moments of u; noise sds are not carried
+    over.
+    """
     turned = np.einsum("kij,kj->ki", factor, found.linear)
     mixed = turned[:, :, None] * shift[:, None, :]
     return Moments(
@@ -91,7 +95,7 @@ def moved(found: Moments, factor: np.ndarray, shift: np.ndarray) -> Moments:
 
 
 def averaged(before: Moments, found: Moments, step: float) -> Moments:
-    """(1 − step)·before + step·found, whose noise is independent."""
+    """Return (1 − step)·before + step·found; their noise is independent, so variances add up."""
 
     def both(old: float, new: float) -> float:
         return float(np.hypot((1.0 - step) * old, step * new))
@@ -107,7 +111,7 @@ def averaged(before: Moments, found: Moments, step: float) -> Moments:
 
 
 def repaired(found: Moments, centre: np.ndarray, root: np.ndarray) -> Repaired:
-    """Components of y = centreₖ + rootₖ·u from moments of u, repaired so that they are valid.
+    """Compute valid components of y = centreₖ + rootₖ·u from noisy moments of u.
 
     Counts are at least their noise. A covariance is shrunk towards the pooled covariance, by the
     share of their squared distance that noise explains (James and Stein 1961). Means are not
@@ -130,7 +134,7 @@ def _shrunk(
     noise_sd: np.ndarray,
     count: np.ndarray,
 ) -> np.ndarray:
-    """Covariances of y, shrunk towards the pooled one by their share of noise.
+    """Shrink the covariances of y towards the pooled covariance, by the share that is noise.
 
     `own` are the covariances of u, with symmetric noise of `noise_sd` on the diagonal and 1/√2 of
     it elsewhere. The distance to the pooled covariance is measured in the coordinates of u, where
@@ -157,7 +161,9 @@ def _shrunk(
 
 
 def positive_root(matrix: np.ndarray, noise_sd: float) -> np.ndarray:
-    """A symmetric root of a noisy covariance, whose eigenvalues are at least their noise."""
+    """Return a symmetric root of a noisy covariance, with eigenvalues raised to at least their
+    noise.
+    """
     sizes, axes = np.linalg.eigh(0.5 * (matrix + matrix.T))
     least = max(noise_sd, 1e-6 * float(np.max(np.abs(sizes))), 1e-12)
     return (axes * np.sqrt(np.maximum(sizes, least))) @ axes.T

@@ -16,12 +16,12 @@ from tacit.models.mixture.moments import Repaired
 POINTS = 8000
 RESTARTS, SHORT_STEPS, LONG_STEPS = 10, 15, 60
 RIDGE = 1e-3
-"""Added to the variances of components, whose points have variance 1 in every column."""
+"""Number added to the variances of components; the points have variance 1 in every column."""
 LOG_2PI = math.log(2.0 * math.pi)
 
 
 def drawn_points(cells: Repaired, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Points from a mixture with the moments of the cells."""
+    """Draw points from a mixture of normals with the counts, means and covariances of the cells."""
     share = cells.count / np.sum(cells.count)
     numbers = rng.multinomial(count, share)
     parts = []
@@ -32,7 +32,9 @@ def drawn_points(cells: Repaired, count: int, rng: np.random.Generator) -> np.nd
 
 
 def fitted_components(points: np.ndarray, components: int, rng: np.random.Generator) -> Repaired:
-    """The best of several runs of expectation-maximisation; `counts` are normalised to sum to 1."""
+    """Fit components by several runs of expectation-maximisation and return the best; counts sum to
+    1.
+    """
     best: tuple[float, Repaired] | None = None
     for _ in range(RESTARTS):
         start = _spread_centres(points, components, rng)
@@ -47,7 +49,7 @@ def fitted_components(points: np.ndarray, components: int, rng: np.random.Genera
 
 
 def _spread_centres(points: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """k-means++ seeding (Arthur and Vassilvitskii 2007) and three Lloyd steps."""
+    """Choose centres by k-means++ seeding (Arthur and Vassilvitskii 2007) and three Lloyd steps."""
     centres = [points[rng.integers(len(points))]]
     nearest = np.sum(np.square(points - centres[0]), axis=1)
     for _ in range(count - 1):
@@ -67,7 +69,7 @@ def _spread_centres(points: np.ndarray, count: int, rng: np.random.Generator) ->
 
 
 def _improved(points: np.ndarray, found: Repaired, steps: int) -> tuple[float, Repaired]:
-    """The mean log-likelihood after some steps, and the components."""
+    """Take `steps` EM steps; return the mean log-likelihood and the components."""
     fit = -math.inf
     for _ in range(steps):
         logs = log_densities(points, found) + np.log(found.count)
@@ -93,7 +95,7 @@ def _components(points: np.ndarray, weights: np.ndarray) -> Repaired:
 
 
 def log_densities(points: np.ndarray, found: Repaired) -> np.ndarray:
-    """log N(point; mean, covariance) for every point and component."""
+    """Compute log N(point; mean, covariance) for every point and component."""
     result = np.empty((len(points), len(found.mean)))
     for place, (mean, covariance) in enumerate(zip(found.mean, found.covariance, strict=True)):
         root = np.linalg.cholesky(covariance)

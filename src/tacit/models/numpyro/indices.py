@@ -27,16 +27,15 @@ LARGEST = 2**30
 
 
 class IndexRange(NamedTuple):
-    """The values of a column that are valid indices."""
+    """The range of values of a column that are valid indices."""
 
     low: int
     high: int
 
 
 def index_ranges(model: NumPyroModel) -> dict[str, IndexRange]:
-    """The range of every column that is used as an index.
-
-    A column without a valid value near 0, while the others are 0, is left out.
+    """Find the range of every column that is used as an index. A column is left out if neither 0
+    nor 1 is valid while all other columns are 0.
     """
     blank = model.program.blank(1)
 
@@ -58,7 +57,7 @@ def index_ranges(model: NumPyroModel) -> dict[str, IndexRange]:
 
 
 def _range(valid: Callable[[int], bool], dtype: np.dtype) -> IndexRange | None:
-    """Valid range by bisection; None if the column is not an index."""
+    """Find the valid range by bisection; None if the column is not an index."""
     whole = dtype.kind in "iu"
     top = min(LARGEST, int(np.iinfo(dtype).max)) if whole else LARGEST
     bottom = max(-LARGEST, int(np.iinfo(dtype).min)) if whole else -LARGEST
@@ -76,7 +75,7 @@ def _range(valid: Callable[[int], bool], dtype: np.dtype) -> IndexRange | None:
 
 
 def _last(valid: Callable[[int], bool], inside: int, outside: int) -> int:
-    """The last valid number between a valid and an invalid one."""
+    """Find the last valid number between a valid and an invalid one."""
     while abs(outside - inside) > 1:
         middle = (inside + outside) // 2
         inside, outside = (middle, outside) if valid(middle) else (inside, middle)

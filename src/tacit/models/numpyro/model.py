@@ -154,7 +154,7 @@ class NumPyroModel(SimulatedOutcomes, ComparedCounts, Model):
 
     @cached_property
     def index_ranges(self) -> dict[str, IndexRange]:
-        """The range of every column that the function uses as an index."""
+        """The range of valid values of every column that the function uses as an index."""
         return index_ranges(self)
 
     def check_records(self, party: str, records: Records) -> None:
@@ -177,7 +177,7 @@ class NumPyroModel(SimulatedOutcomes, ComparedCounts, Model):
         return self._log_likelihood(jnp.asarray(theta), self.program.batch(records))
 
     def log_prior(self, theta: Array) -> Array:
-        """The log-density of θ in unconstrained space, the Jacobian included.
+        """Compute the log-density of θ in unconstrained space, including the Jacobian.
 
         Computed in float64 for any type of θ: NumPyro checks simplices and matrices to a tolerance
         that float32 does not always meet.
@@ -190,7 +190,7 @@ class NumPyroModel(SimulatedOutcomes, ComparedCounts, Model):
         return gaussian_natural(family, mean=self.prior_mean, sd=self.prior_sd, model=self.kind)
 
     def start(self, family: Family) -> Natural:
-        """The prior's median with a small scale, as in NumPyro's automatic guides."""
+        """Start at the prior's median with a small scale, as NumPyro's automatic guides do."""
         sd = np.full(self.dimension, START_SD)
         return gaussian_natural(family, mean=self.median, sd=sd, model=self.kind)
 
@@ -203,7 +203,8 @@ class NumPyroModel(SimulatedOutcomes, ComparedCounts, Model):
         return self._response(jnp.asarray(theta), self.program.batch(records))
 
     def constrain(self, theta: Array) -> dict[str, Array]:
-        """Latent sites in their own space, and deterministic sites that do not depend on records.
+        """Convert θ to latent sites in their own space, and deterministic sites that do not depend
+        on records.
 
         θ is one vector or a matrix of draws, one per row.
         """
@@ -213,7 +214,9 @@ class NumPyroModel(SimulatedOutcomes, ComparedCounts, Model):
         return {name: values[name] for name in self.reported}
 
     def predictive(self, draws: Array, records: Records, *, seed: int = 0) -> dict[str, Array]:
-        """New observations for each draw of θ: site -> (draws, …); observed values are ignored."""
+        """Draw new observations for each draw of θ, as site -> (draws, …); observed values are
+        ignored.
+        """
         batch = self.program.batch(records)
         draws = jnp.atleast_2d(jnp.asarray(draws))
         keys = jax.random.split(jax.random.key(seed), len(draws))
@@ -264,7 +267,9 @@ class NumPyroModel(SimulatedOutcomes, ComparedCounts, Model):
 
     @partial(jax.jit, static_argnums=0)
     def _shared(self, theta: Array, records: Records) -> tuple[Array, dict[str, Array]]:
-        """The log-prior, and all values that might be shared by all records."""
+        """Compute the log-prior, and the values of latent and deterministic sites that all records
+        may share.
+        """
         sites, log_det = self.program.run(records, theta=theta, latents=self.layout.latents)
         names = [latent.name for latent in self.layout.latents]
         total = log_det + sum(
@@ -298,7 +303,9 @@ class NumPyroModel(SimulatedOutcomes, ComparedCounts, Model):
 
     @partial(jax.jit, static_argnums=0)
     def _draw(self, key: Array, records: Records) -> Array:
-        """One draw of θ from the prior; blank records are traced, so that none is checked."""
+        """Draw θ once from the prior; records are blank while the function is traced, so none is
+        checked.
+        """
         sites, _ = self.program.run(records, key=key, blank=True)
         parts = (sites[latent.name] for latent in self.layout.latents)
         return jnp.concatenate(
@@ -309,7 +316,7 @@ class NumPyroModel(SimulatedOutcomes, ComparedCounts, Model):
         return self.program.run(records, theta=theta, latents=self.layout.latents)[0]
 
     def _per_record(self, site: dict[str, Any], records: Records) -> Array:
-        """An observed site's log-probability, summed over every axis but the record's."""
+        """Sum an observed site's log-probability over all axes except the axis of records."""
         name, size = site["name"], len(next(iter(records.values())))
         if not site["is_observed"]:
             raise DataError(f"records have no value for observed site '{name}'; add its column")
@@ -340,7 +347,7 @@ def _names(site: str, shape: tuple[int, ...]) -> list[str]:
 
 
 def _shifted(records: Records) -> Records:
-    """The records with every real number changed."""
+    """Return the records with every real number changed."""
     return {
         key: 1.5 * array + 1.0 if array.dtype.kind == "f" else array
         for key, array in records.items()
@@ -348,7 +355,7 @@ def _shifted(records: Records) -> Records:
 
 
 def _shared_sites(model: NumPyroModel, thetas: Array, records: Records) -> tuple[str, ...]:
-    """The sites that are functions of θ alone; a prior that depends on the records is refused."""
+    """Find the sites that are functions of θ alone; refuse a prior that depends on the records."""
     (blank_prior, blank), (prior, values) = (
         jax.vmap(partial(model._shared, records=batch))(thetas)
         for batch in (model.program.blank(1), _shifted(records))

@@ -15,7 +15,9 @@ from tacit.errors import ConfigError
 
 
 def robust_quantiles(draws: Array, names: tuple[str, ...]) -> tuple[Array, Array]:
-    """Median and half the width of the central 68 % of each column; mean and sd if it is normal."""
+    """Return the median of each column and half the width of its central 68 %; for a normal column
+    these are mean and sd.
+    """
     draws = np.array(draws, dtype=np.float64)
     draws[~np.isfinite(draws)] = np.nan  # a value that rounded to the edge of its support
     finite = np.mean(np.isfinite(draws), axis=0)
@@ -36,7 +38,7 @@ def robust_quantiles(draws: Array, names: tuple[str, ...]) -> tuple[Array, Array
 def independent_normals(
     log_prior: Callable[[Array], Array], thetas: Array
 ) -> tuple[Array, Array] | None:
-    """(mean, sd) if the prior is independent normals in θ, else None.
+    """Return (mean, sd) if the prior of θ is independent normals, else None.
 
     In that case ∇log p is affine with a diagonal matrix: it is computed at zero and checked at
     `thetas`.

@@ -22,7 +22,8 @@ def calibrate(
     *,
     accountant: Accountant = "pld",
 ) -> float:
-    """The smallest z, up to a relative error of 1e-4, with ε(make_events(z)) ≤ target_epsilon.
+    """Find the smallest noise z, up to a relative error of 1e-4, with ε(make_events(z)) ≤
+    target_epsilon.
 
     Formal guarantee: ε of the returned z was computed and is at most the target; z is rounded up,
     never down. ε(make_events(z)) must decrease with z, which may be a multiplier or a standard
@@ -37,7 +38,9 @@ def calibrate(
         raise ConfigError(f"target_epsilon = {target_epsilon}; it must be a finite number > 0")
 
     def excess(log_noise: float) -> float:
-        """ln ε(z) − ln target, limited to ±700: the sign decides, the size guides the secant."""
+        """Return ln ε(z) − ln target, limited to ±700; its sign decides, its size guides the
+        secant.
+        """
         empty = Composition(adjacency=adjacency, accountant=accountant)
         spent = empty.add(*make_events(math.exp(log_noise))).epsilon(delta)
         if spent > target_epsilon:
@@ -52,7 +55,7 @@ _Point = tuple[float, float]
 
 
 def _bracket(excess: Callable[[float], float], target: float) -> tuple[_Point, _Point]:
-    """Two noise levels a factor of 4 apart that bracket the target."""
+    """Find two noise levels, a factor of 4 apart, that bracket the target."""
     point = _at(excess, 0.0)
     step = math.log(4.0) if point[1] > 0 else -math.log(4.0)
     while True:
@@ -74,7 +77,7 @@ def _at(excess: Callable[[float], float], log_noise: float) -> _Point:
 
 
 def _shrink(excess: Callable[[float], float], low: _Point, high: _Point) -> float:
-    """Regula falsi in (ln z, ln ε), which is nearly linear, with bisection when it stalls.
+    """Shrink the bracket by regula falsi: ln ε is nearly linear in ln z. If that stalls, bisect.
 
     Each step aims slightly past the root, towards the more distant end, so that both ends converge.
     """

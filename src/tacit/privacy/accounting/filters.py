@@ -30,7 +30,7 @@ GAUSSIAN_SHARE = 0.8
 """Share of δ for the Gaussian filter; the Rényi filter has the rest."""
 _POINTS = 20_001
 _MARGIN = 1e-6
-"""Relative margin for the quadratures, whose error is far smaller."""
+"""Relative margin that is added for quadrature errors, which are far smaller."""
 
 Epsilon = Callable[[Sequence[GaussianEvent], float, Adjacency], float]
 
@@ -43,7 +43,8 @@ def filtered_epsilon(
     budget: float,
     epsilon: Epsilon,
 ) -> float:
-    """ε of events of several adaptively chosen runs; a budget admits them if this is at most its ε.
+    """Compute ε of the events of several adaptively chosen runs; a budget admits them if this is at
+    most its ε.
 
     Formal guarantee: if runs are admitted only while the result is at most `budget`, all releases
     together are (budget, δ)-private, however each run was chosen from the earlier releases. The
@@ -78,17 +79,19 @@ def is_sampled(event: GaussianEvent) -> bool:
 
 
 def renyi_order(epsilon: float, delta: float) -> float:
-    """The order at which the conversion to (ε, δ) allows the largest Rényi divergence per order.
+    """Return the order at which the conversion to (ε, δ) allows the largest Rényi divergence per
+    order.
 
-    Maximises (ε − ln(1/δ)/(a − 1))/a over a. It depends on the budget alone, so it is fixed before
-    the first release.
+    The order a maximises (ε − ln(1/δ)/(a − 1))/a. It depends on the budget alone, so it is fixed
+    before the first release.
     """
     tail = math.log(1.0 / delta)
     return 1.0 + (tail + math.sqrt(tail**2 + epsilon * tail)) / epsilon
 
 
 def renyi(events: Iterable[GaussianEvent], adjacency: Adjacency, order: float) -> float:
-    """Sum of the Rényi divergences of that order, an upper bound for all neighbours.
+    """Add up the events' Rényi divergences of that order; the sum is an upper bound for all
+    neighbours.
 
     >>> round(renyi([GaussianEvent(clip=1.0, noise_sd=2.0)], "add-or-remove-one", 3.0), 6)
     0.375
@@ -99,14 +102,14 @@ def renyi(events: Iterable[GaussianEvent], adjacency: Adjacency, order: float) -
 
 
 def _converted(divergence: float, order: float, delta: float) -> float:
-    """ε at δ of a Rényi divergence (Canonne, Kamath and Steinke 2020, Proposition 12)."""
+    """Convert a Rényi divergence to ε at δ (Canonne, Kamath and Steinke 2020, Proposition 12)."""
     extra = math.log(1.0 / delta) - math.log(order) + (order - 1.0) * math.log1p(-1.0 / order)
     return not_negative(divergence + extra / (order - 1.0))
 
 
 @functools.lru_cache(maxsize=4096)
 def _divergence(step: Step, order: float) -> float:
-    """Rényi divergence of one step's worst-case pair, in the worse direction."""
+    """Compute the Rényi divergence of one step's worst-case pair, in the worse direction."""
     if step.scheme == "pure":
         return min(step.far, order * (step.far * step.far) / 2.0)
     if step.scheme == "all":
@@ -125,7 +128,8 @@ def _divergence(step: Step, order: float) -> float:
 
 
 def _log_moment(step: Step, order: float, *, reverse: bool) -> float:
-    """ln ∫ P^order Q^(1 − order) of the pair on the line, or of its reversal.
+    """Compute ln ∫ P^order Q^(1 − order) for the step's pair (P, Q) on the line, or for (Q, P) if
+    `reverse`.
 
     Infinite if a distance is so large that its square overflows.
     """
@@ -148,7 +152,9 @@ def _log_moment(step: Step, order: float, *, reverse: bool) -> float:
 
 
 def _lower_part(step: Step, order: float) -> tuple[float, float]:
-    """∫ order (order − 1) e^(−order ε) H(ε) dε from above for P‖Q and from below for Q‖P."""
+    """Bound ∫ order (order − 1) e^(−order ε) H(ε) dε, H the profile: from above for P‖Q, from below
+    for Q‖P.
+    """
     epsilon = np.linspace(0.0, 40.0 / order, _POINTS)
     weight = -(order - 1.0) * np.diff(np.exp(-order * epsilon))
     forth = hockey_stick(epsilon, step.rate, step.far, step.near)

@@ -14,7 +14,8 @@ MAX_EPSILON = 1e6
 
 
 def group_guarantee(epsilon: float, delta: float, size: int) -> tuple[float, float]:
-    """(tε, δ(e^{tε} − 1)/(e^ε − 1)) for t units (MEng eq. 3.8); δ is at most 1.
+    """Return the guarantee (tε, δ(e^{tε} − 1)/(e^ε − 1)) for t units (MEng eq. 3.8), with δ at most
+    1.
 
     >>> epsilon, delta = group_guarantee(0.5, 1e-6, 2)
     >>> epsilon, round(1e6 * delta, 6)
@@ -29,7 +30,7 @@ def group_guarantee(epsilon: float, delta: float, size: int) -> tuple[float, flo
 def group_epsilon(
     events: Sequence[GaussianEvent], delta: float, adjacency: Adjacency, size: int
 ) -> float | None:
-    """ε at δ for t units at once, from the releases; None if there is no useful bound.
+    """Compute ε at δ for t units at once from the releases; None if there is no useful bound.
 
     Without sampling, t units move a sum by at most t·C, which gives a far smaller ε than eq. 3.8.
     Sampled batches may contain any number of the t units, so the general bound applies: the

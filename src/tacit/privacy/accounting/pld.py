@@ -42,12 +42,12 @@ _COARSEST_GRID = 1.0
 
 
 def refusal(step: Step) -> str | None:  # noqa: ARG001
-    """Returns None, because every step has a profile."""
+    """Return None: no step is refused, because every step has a profile."""
     return None
 
 
 def epsilon(steps: Steps, delta: float) -> float:
-    """ε at δ of the composed privacy loss, the worse of the two directions."""
+    """Compute ε at δ of the composed privacy loss, in the worse of the two directions."""
     steps = _merge_unsampled(steps)
     if _is_gaussian(steps):
         return gaussian.epsilon(steps[0][0].far, delta)
@@ -59,7 +59,7 @@ def epsilon(steps: Steps, delta: float) -> float:
 
 
 def delta(steps: Steps, epsilon: float) -> float:
-    """δ at ε of the composed privacy loss, the worse of the two directions."""
+    """Compute δ at ε of the composed privacy loss, in the worse of the two directions."""
     steps = _merge_unsampled(steps)
     if _is_gaussian(steps):
         return gaussian.delta(steps[0][0].far, epsilon)
@@ -70,7 +70,9 @@ def delta(steps: Steps, epsilon: float) -> float:
 
 
 def _merge_unsampled(steps: Steps) -> Steps:
-    """All unsampled releases as one Gaussian with the squared distances added."""
+    """Replace all unsampled releases by one Gaussian release, whose squared distance is their
+    sum.
+    """
     sampled = tuple(item for item in steps if item[0].scheme != "all")
     distance = math.hypot(*(math.sqrt(n) * s.far for s, n in steps if s.scheme == "all"))
     if distance == 0:
@@ -93,7 +95,7 @@ def _rounding(steps: Steps) -> float:
 
 
 def _compose(steps: Steps) -> list[PLDPmf]:
-    """The composed losses: one if every step is symmetric, else one per direction."""
+    """Return the composed losses: one if every step is symmetric, else one per direction."""
     grid = _grid(steps)
     directions = (False, True) if any(step.one_way for step, _ in steps) else (False,)
     composed = []
@@ -111,7 +113,7 @@ def _power(step: Step, count: int, grid: float, reverse: bool) -> PLDPmf:
 
 @functools.lru_cache(maxsize=64)
 def _discretise(step: Step, grid: float, reverse: bool) -> PLDPmf:
-    """The step's privacy loss distribution on multiples of `grid`, rounded pessimistically.
+    """Compute the step's privacy loss distribution on multiples of `grid`, rounded pessimistically.
 
     For ε ≥ 0 the profile is H_{e^ε} of the pair; for ε < 0 it is 1 − e^ε + e^ε·H_{e^−ε} of the
     reversed pair, which for a symmetric step is the pair itself (Theorems 2 and 3 of
@@ -130,7 +132,8 @@ def _discretise(step: Step, grid: float, reverse: bool) -> PLDPmf:
 
 
 def _connect_dots(step: Step, near: float, grid: float) -> tuple[np.ndarray, float]:
-    """The masses of the losses h, 2h, …, mh and of ∞, from the profile at 0, h, …, mh.
+    """Compute the masses of the losses h, 2h, …, mh and of ∞ from the profile at 0, h, …, mh (h =
+    `grid`).
 
     p_i = (d_{i+1} − d_i)/(e^h − 1) − d_i with d_i = δ_i − δ_{i−1} (Doroshenko et al. 2022,
     Algorithm 1). dp_accounting's form multiplies d_i by a rounded e^h, which loses up to 5e-13 of δ
@@ -144,7 +147,7 @@ def _connect_dots(step: Step, near: float, grid: float) -> tuple[np.ndarray, flo
 
 
 def _directions(step: Step, reverse: bool) -> tuple[float, float]:
-    """`near` of the pair and of its reversal."""
+    """Return the value of `near` for the pair and for its reversal."""
     if not step.one_way:
         return step.near, step.near
     with_unit, without_unit = step.near, step.far - step.near
@@ -153,7 +156,8 @@ def _directions(step: Step, reverse: bool) -> tuple[float, float]:
 
 @functools.lru_cache(maxsize=256)
 def _grid(steps: Steps) -> float:
-    """Grid spacing: a power of two, fine enough for the composed loss and coarse enough for memory.
+    """Choose the grid spacing: a power of two, fine enough for the composed loss, coarse enough for
+    memory.
 
     Connect-the-dots adds about min(h²/6, h·E|L|) to the variance of a step's loss L.
     """

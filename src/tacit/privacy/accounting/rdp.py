@@ -28,14 +28,14 @@ def refusal(step: Step) -> str | None:
 
 
 def epsilon(steps: Steps, delta: float) -> float:
-    """Smallest ε over the orders."""
+    """Compute ε at δ: the smallest over the Rényi orders."""
     from dp_accounting.rdp import rdp_privacy_accountant as library
 
     return float(library.compute_epsilon(_orders(), list(_compose(steps)), delta)[0])
 
 
 def delta(steps: Steps, epsilon: float) -> float:
-    """Smallest δ over the orders."""
+    """Compute δ at ε: the smallest over the Rényi orders."""
     from dp_accounting.rdp import rdp_privacy_accountant as library
 
     return float(library.compute_delta(_orders(), list(_compose(steps)), epsilon)[0])
@@ -53,7 +53,7 @@ def _compose(steps: Steps) -> np.ndarray:
 
 @functools.lru_cache(maxsize=256)
 def _divergences(step: Step) -> np.ndarray:
-    """One step's Rényi divergence at every order.
+    """Compute one step's Rényi divergence at every order.
 
     The library's noise multiplier is the noise over the distance of the sums: s/(2C) for
     replace-one, because it does not double the sensitivity. Without replacement: Wang, Balle and

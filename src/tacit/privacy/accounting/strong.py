@@ -25,12 +25,12 @@ _SMALLEST_LOG_DELTA = math.log(1e-300)
 
 
 def refusal(step: Step) -> str | None:  # noqa: ARG001
-    """Returns None, because every step has an (ε, δ) bound."""
+    """Return None: no step is refused, because every step has an (ε, δ) bound."""
     return None
 
 
 def epsilon(steps: Steps, delta: float) -> float:
-    """The smallest of basic composition and the two strong forms of Theorem 3.5.
+    """Compute the smallest ε among basic composition and the two strong forms of Theorem 3.5.
 
     Σε,  Σε·tanh(ε/2) + √(2Σε²·ln(1/δ̃)),  Σε·tanh(ε/2) + √(2Σε²·ln(e + √(Σε²)/δ̃)),  δ̃ = δ/2
     """
@@ -38,7 +38,9 @@ def epsilon(steps: Steps, delta: float) -> float:
 
 
 def delta(steps: Steps, epsilon: float) -> float:
-    """Smallest δ above 1e-300 whose ε is at most `epsilon`, rounded up."""
+    """Find the smallest δ above 1e-300 at which the composition has at most `epsilon`, rounded
+    up.
+    """
 
     def excess(log_delta: float) -> float:
         return min(_compose(steps, log_delta), 1e300) - epsilon
@@ -67,7 +69,9 @@ def _compose(steps: Steps, log_delta: float) -> float:
 
 
 def _amplified(step: Step, log_share: float) -> float:
-    """ε of one sampled release with δ = e^log_share: ln(1 − q + q·e^ε₀) at δ₀ = δ/q."""
+    """Compute ε of one release with sampling rate q at δ = e^log_share: ln(1 − q + q·e^ε₀), with ε₀
+    at δ/q.
+    """
     log_rate = math.log(step.rate)
     if log_share >= log_rate:  # leaving the unit out of the batch is private enough
         return 0.0

@@ -18,13 +18,13 @@ _NOT_NORMAL = 1e-6
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
-    """δ(ε) of N(0, 1) against N(μ, 1) (Balle and Wang 2018)."""
+    """Compute δ(ε) of N(0, 1) against N(μ, 1) (Balle and Wang 2018)."""
     above = float(ndtr(mu / 2 - epsilon / mu))
     return above - math.exp(epsilon + float(log_ndtr(-mu / 2 - epsilon / mu)))
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """ε at δ of N(0, 1) against N(μ, 1); infinite above 60.
+    """Compute ε at δ of N(0, 1) against N(μ, 1); infinite if it is above 60.
 
     >>> round(gaussian_epsilon(1.0, 1e-5), 3)
     4.377
@@ -49,8 +49,8 @@ class _Test(NamedTuple):
 def threshold_epsilon(
     scores: np.ndarray, others: np.ndarray, delta: float, *, confidence: float = CONFIDENCE
 ) -> float:
-    """Lower bound on ε from scores of releases of two data sets, for any distribution of the
-    scores.
+    """Lower bound on ε from scores of the releases of two data sets; valid for any distribution of
+    the scores.
 
     Every other score is used to choose a threshold, and the remaining scores to test it. If p and q
     are the shares of the two data sets' scores beyond the threshold, (ε, δ)-privacy implies p ≤ e^ε
@@ -108,7 +108,8 @@ def upper_rate(hits: int, of: int, error: float) -> float:
 def projected_distance(
     difference: np.ndarray, noise: np.ndarray, *, confidence: float = CONFIDENCE
 ) -> float | None:
-    """Lower bound on μ such that two releases are at least as far apart as N(0, 1) and N(μ, 1).
+    """Lower bound on the distance μ: the two releases are at least as distinguishable as N(0, 1)
+    and N(μ, 1).
 
     The auditor knows the difference of the exact sums of the neighbours and has a sample of the
     noise. Along a direction w the releases differ by w·difference, and the noise has the sd of
@@ -143,7 +144,7 @@ def projected_distance(
 
 
 def _directions(difference: np.ndarray, noise: np.ndarray) -> list[np.ndarray]:
-    """Directions in which neighbours may be distinguishable from the noise."""
+    """Return the directions in which the difference of neighbours may stand out from the noise."""
     size = float(np.linalg.norm(difference))
     if size == 0.0:
         return []

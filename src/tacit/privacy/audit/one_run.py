@@ -20,7 +20,9 @@ from scipy.stats import binom
 from tacit.privacy.audit.bounds import gaussian_epsilon
 
 CONFIDENCE = 0.95
-"""As in the paper: at 99.99 % the term with δ would dominate a run of this size."""
+"""Confidence of the bound, as in the paper; at 99.99 % the term with δ would dominate a run of this
+size.
+"""
 _LARGEST = 50.0
 _LARGEST_DISTANCE = 25.0
 
@@ -33,7 +35,8 @@ def canaries_epsilon(
     gaussian: bool = False,
     confidence: float = CONFIDENCE,
 ) -> float:
-    """Lower bound on ε from the scores of m canaries, which are larger if the coin is True.
+    """Lower bound on ε from the scores of m canaries; a score tends to be larger if the canary's
+    coin is True.
 
     The number of guesses must be fixed in advance: all of them, half, and an eighth are tried, each
     with a third of the error probability.
@@ -67,7 +70,8 @@ def canaries_epsilon(
 def gaussian_guesses_epsilon(
     canaries: int, guesses: int, right: int, delta: float, *, error: float
 ) -> float:
-    """ε at δ of the largest μ that is ruled out by `right` correct guesses out of `guesses`.
+    """Find the largest μ that `right` correct guesses out of `guesses` rule out, and return its ε
+    at δ.
 
     >>> gaussian_guesses_epsilon(1000, 100, 50, 1e-5, error=1e-4)
     0.0
@@ -85,7 +89,8 @@ def gaussian_guesses_epsilon(
 
 
 def ruled_out(canaries: int, guesses: int, right: int, mu: float, error: float) -> bool:
-    """Whether μ-Gaussian privacy gives `right` or more right guesses a probability below `error`.
+    """True if under μ-Gaussian privacy `right` or more correct guesses have a probability below
+    `error`.
 
     With p_i the probability of exactly i right guesses of c, and F(x) = Φ(Φ⁻¹(x) − μ), privacy
     relates the mass r of right guesses to the mass h of wrong ones (Mahloujifar et al. 2024,
@@ -109,8 +114,8 @@ def ruled_out(canaries: int, guesses: int, right: int, mu: float, error: float) 
 def guesses_epsilon(
     canaries: int, guesses: int, right: int, delta: float, *, error: float
 ) -> float:
-    """Largest ε that is ruled out by `right` correct out of `guesses` guesses about `canaries`
-    coins.
+    """Find the largest ε that `right` correct guesses out of `guesses`, about `canaries` coins,
+    rule out.
 
     >>> guesses_epsilon(1000, 100, 50, 1e-5, error=1e-4)
     0.0

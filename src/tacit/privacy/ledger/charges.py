@@ -48,7 +48,7 @@ class ReleaseRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> tuple[str, str]:
-        """Ledger key of the charges and the reply: (run, request)."""
+        """Key of this release's charges and reply in the ledger: (run, request)."""
         return (self.run, self.request)
 
     def same_release(self, charge: Charge) -> bool:
@@ -79,7 +79,7 @@ class ChargedRequest(NamedTuple):
 
     release: ReleaseRequest
     key: bytes
-    """32 secret bytes; the same again if the reply was lost and is recomputed."""
+    """32 secret bytes; a reply that was lost and is computed again gets the same key."""
 
 
 class Reply(NamedTuple):
@@ -91,7 +91,7 @@ class Reply(NamedTuple):
 
     @property
     def place(self) -> tuple[str, str]:
-        """Ledger key of its charge: (run, request)."""
+        """Key of the reply's charge in the ledger: (run, request)."""
         return (self.run, self.request)
 
 

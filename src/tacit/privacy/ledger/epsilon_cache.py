@@ -14,7 +14,9 @@ import msgspec
 from tacit.privacy.events import Adjacency, GaussianEvent
 
 _CACHE_SIZE = 16_384
-"""Enough for thousands of data sets with different sizes and therefore different events."""
+"""Number of cached queries: enough for thousands of data sets whose events differ because their
+sizes do.
+"""
 
 _Kind = tuple[GaussianEvent, float, Adjacency]
 
@@ -27,7 +29,7 @@ class EpsilonQuery(NamedTuple):
     adjacency: Adjacency
 
     def counts(self) -> dict[_Kind, int]:
-        """Number of occurrences of each kind of event."""
+        """Return the number of occurrences of each kind of event."""
         return {
             (msgspec.structs.replace(event, count=1), self.delta, self.adjacency): event.count
             for event in self.events
@@ -35,7 +37,7 @@ class EpsilonQuery(NamedTuple):
 
 
 class EpsilonCache:
-    """ε by query, with the least recently used entry evicted first."""
+    """Cache of ε by query; the least recently used entry is evicted first."""
 
     def __init__(self, size: int = _CACHE_SIZE) -> None:
         self._size = size
@@ -47,7 +49,7 @@ class EpsilonCache:
         """A larger cached query with a small ε, remembered because many data sets share it."""
 
     def value(self, query: EpsilonQuery) -> float | None:
-        """Cached ε of exactly this query."""
+        """Return the cached ε of exactly this query, or None."""
         return self._use(query) if query in self._values else None
 
     def at_most(self, query: EpsilonQuery, limit: float) -> bool:

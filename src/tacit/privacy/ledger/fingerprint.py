@@ -54,7 +54,8 @@ class DatasetId(NamedTuple):
 
 
 def fingerprint(schema: Any, records: Mapping[str, np.ndarray], key: bytes) -> DatasetId:
-    """Id of `records` (columns of equal length), independent of the order of rows and columns.
+    """Compute the id of `records` (columns of equal length); it does not depend on the order of
+    rows and columns.
 
     Pass the records as stored, before any split or preparation. Otherwise a different held-out
     share would count as a new data set with a new budget. `schema` is any JSON value.
@@ -91,7 +92,7 @@ def fingerprint(schema: Any, records: Mapping[str, np.ndarray], key: bytes) -> D
 
 
 def hash_of_schema(schema: Any) -> str:
-    """First half of a data set id: hash of a public JSON value."""
+    """Compute the first half of a data set id: the hash of a public JSON value."""
     text = msgspec.json.encode(schema, order="sorted")
     return hashlib.blake2b(text, digest_size=_SIZE, person=b"tacit.schema").hexdigest()
 
@@ -116,7 +117,7 @@ def _common_length(records: Mapping[str, np.ndarray]) -> int:
 
 
 def _layout(name: str, column: np.ndarray) -> tuple[str, list[int]]:
-    """Type and shape of a column's cells, so that equal bytes mean equal values."""
+    """Describe type and shape of a column's cells, so that equal bytes mean equal values."""
     if column.ndim < 1 or column.dtype.kind not in "biufMmUO":
         raise DataError(
             f'column "{name}" has type {column.dtype} and shape {column.shape}; a fingerprint'
@@ -128,7 +129,9 @@ def _layout(name: str, column: np.ndarray) -> tuple[str, list[int]]:
 
 
 def _cells(column: np.ndarray) -> list[bytes]:
-    """One self-delimiting byte string per record."""
+    """Encode each record's cell as bytes of fixed width or with their length first, so that cells
+    can be joined.
+    """
     count, kind = len(column), column.dtype.kind
     flat = column.reshape(count, -1)
     if kind in "UO":

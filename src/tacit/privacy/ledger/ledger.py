@@ -226,7 +226,8 @@ class Ledger(LedgerReader):
         ended: str | None = None,
         budget_required: bool = True,
     ) -> dict[DatasetId, BudgetCheck]:
-        """`check` for all data sets of a run; events of data sets that share records are added.
+        """Do `check` for all data sets of a run; events of data sets that share records are added
+        up.
 
         Data sets whose records have no budget are left out of the result.
 
@@ -272,9 +273,11 @@ class Ledger(LedgerReader):
         delta: float,
         run: str = "",
     ) -> float:
-        """Smallest budget ε in these terms that allows `events`. Charges nothing.
+        """Compute the smallest ε of a budget with this unit, adjacency and δ that allows `events`.
+        Charges nothing.
 
-        Without events: ε of all charges so far, and of the plans of unfinished runs.
+        Without events, the result is ε of all charges so far together with the plans of unfinished
+        runs.
 
         Parameters
         ----------
@@ -306,7 +309,8 @@ class Ledger(LedgerReader):
         delta: Mapping[DatasetId, float],
         run: str = "",
     ) -> dict[DatasetId, float]:
-        """`price` for all data sets of a run; events of data sets that share records are added.
+        """Do `price` for all data sets of a run; events of data sets that share records are added
+        up.
 
         Parameters
         ----------
@@ -403,7 +407,7 @@ class Ledger(LedgerReader):
         budget_required: bool = True,
         plans: Sequence[RunPlan] = (),
     ) -> list[Entry]:
-        """Write charges for all releases; returns their entries without hashes.
+        """Write charges for all releases and return their entries without hashes.
 
         The state does not change until the entries are read back, so releases that share a budget
         are summed here before the comparison. Plans of runs that have begun are omitted. A plan
@@ -452,7 +456,7 @@ class Ledger(LedgerReader):
         return [msgspec.structs.replace(one, seq=first + i) for i, one in enumerate(drafts)]
 
     def _append(self, state: State, datasets: Iterable[DatasetId], drafts: Sequence[Entry]) -> int:
-        """Write entries after the record hashes of data sets that are new in the ledger.
+        """Write entries, preceded by the record hashes of data sets that are new in the ledger.
 
         Returns the number of the first entry of `drafts`.
         """
@@ -622,7 +626,7 @@ class Ledger(LedgerReader):
         budget_required: bool = True,
         plans: Sequence[RunPlan] = (),
     ) -> tuple[list[bytes | None], list[ChargedRequest]]:
-        """First half of `answer_many`, for replies that are computed elsewhere.
+        """Do the first half of `answer_many`, for replies that are computed elsewhere.
 
         Returns the stored replies (None if there is none yet) and the remaining releases, charged,
         each with its noise key. If a reply was lost, its charge is not repeated: the stored key is
@@ -666,7 +670,9 @@ def _as_plans(
     adjacency: Adjacency,
     run: str,
 ) -> dict[str, dict[str, Counter[Paid]]]:
-    """All events of a run as its plan, by content."""
+    """Treat all events of a run as its plan; return them by content (fingerprint) of the data set
+    and by run.
+    """
     found: dict[str, dict[str, Counter[Paid]]] = {}
     for dataset, events in wanted.items():
         if events:
@@ -678,7 +684,7 @@ def _as_plans(
 def _by_content(
     parts: Sequence[ReleaseRequest] | Sequence[RunPlan],
 ) -> dict[str, dict[str, Counter[Paid]]]:
-    """Events of releases or plans, by content and run."""
+    """Group the events of releases or plans by content (fingerprint) of the data set and by run."""
     contents = dict.fromkeys(part.dataset.content for part in parts)
     return {
         content: _by_run(part for part in parts if part.dataset.content == content)
@@ -687,7 +693,7 @@ def _by_content(
 
 
 def _by_run(parts: Iterable[ReleaseRequest | RunPlan]) -> dict[str, Counter[Paid]]:
-    """Events of releases or plans, by run."""
+    """Group the events of releases or plans by run."""
     found: dict[str, Counter[Paid]] = {}
     for part in parts:
         own = found.setdefault(part.run, Counter())

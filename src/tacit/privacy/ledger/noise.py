@@ -26,7 +26,9 @@ from tacit.privacy.ledger.store import NoiseSecret, Store
 
 
 def stored_secret(store: Store, charge: Charge) -> NoiseSecret | None:
-    """The checked noise secret of a charge; None if it was answered or never had one."""
+    """Return the noise secret of a charge after checking it; None if the charge has been answered
+    or never had a secret.
+    """
     found = store.noise_secret(charge.seq)
     if found is None:
         return None
@@ -48,7 +50,7 @@ def is_sound(store: Store, charge: Charge, found: NoiseSecret) -> bool:
 
 
 def lost_secret(store: Store, state: State, release: ReleaseRequest) -> NoiseSecret | None:
-    """Noise secret of a reply that was charged and lost; None if a new charge is needed.
+    """Return the noise secret of a reply that was charged and lost; None if a new charge is needed.
 
     Version 0.1 and `Ledger.charge` store no secret. Their noise cannot be recovered, so another
     draw is charged again.
@@ -63,7 +65,7 @@ def lost_secret(store: Store, state: State, release: ReleaseRequest) -> NoiseSec
 
 
 def new_secret(store: Store, release: ReleaseRequest, entry: Entry) -> NoiseSecret:
-    """New noise secret for a charge that is being written."""
+    """Make a new noise secret for a charge that is being written."""
     secret = secrets.token_bytes(KEY_BYTES)
     charge = (entry.run, entry.request, entry.attempt)
     code = noise_code(store.key, charge, release.content, secret)
@@ -71,7 +73,7 @@ def new_secret(store: Store, release: ReleaseRequest, entry: Entry) -> NoiseSecr
 
 
 def opened(release: ReleaseRequest, secret: NoiseSecret) -> ChargedRequest:
-    """The release with its noise key."""
+    """Return the charged release with its noise key."""
     return ChargedRequest(
         release, noise_key(secret.secret, release.run, release.request, release.content)
     )

@@ -9,7 +9,9 @@ LEDGER_NAME = "ledger.sqlite"
 
 
 def own_ledger() -> Path:
-    """Path in $TACIT_STATE, else in the platform's directory for application state."""
+    """Return the path of the user's ledger: in $TACIT_STATE, else in the platform's directory for
+    application state.
+    """
     if os.environ.get("TACIT_STATE"):
         return Path(os.environ["TACIT_STATE"]) / LEDGER_NAME
     home = os.environ.get("XDG_STATE_HOME")

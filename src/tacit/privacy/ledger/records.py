@@ -36,16 +36,22 @@ from tacit.errors import DataError
 from tacit.privacy.ledger.fingerprint import DatasetId, check_key, hash_of_schema
 
 SAMPLE = 64
-"""Number of stored values of a column of measurements: those with the smallest hashes."""
+"""Number of values per column of measurements whose hashes are stored: those with the smallest
+hashes.
+"""
 MOST_COLUMNS = 64
 MOST_CONSTANT = 8
 """Constant columns that are left out one at a time; if there are more, only all at once."""
 _FORMAT = 2**64 - 1
-"""First number of stored hashes with `rows` and `fewer`; hashes of earlier versions are sorted."""
+"""First number of stored hashes that include `rows` and `fewer`; in earlier versions the hashes are
+sorted and do not start with it.
+"""
 _NAN = float("nan")
 _MISSING = ("", "na", "n/a", "#n/a", "<na>", "nan", "null", "none")
 _WORDS = {"false": 0.0, "true": 1.0} | dict.fromkeys(_MISSING, _NAN)
-"""Texts that other readers of the same file turn into booleans and missing values."""
+"""Texts that some readers of the same file convert to booleans or missing values, with their
+numbers.
+"""
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:$|[ T]\d\d:)")
 
 
@@ -65,7 +71,7 @@ class HashedRecords(NamedTuple):
     """The same without one or all of the columns that have one value for all records."""
 
     def packed(self) -> tuple[bytes, bytes]:
-        """All arrays as bytes."""
+        """Return all arrays as bytes."""
         head = np.array([_FORMAT, len(self.elements), len(self.rows)], "<u8")
         hashes = np.concatenate([head, self.elements, self.rows, self.fewer])
         return hashes.astype("<u8").tobytes(), self.columns.astype("<u8").tobytes()
@@ -124,14 +130,14 @@ def hash_records(
 
 
 class _Keyed:
-    """Vectorised pseudo-random functions under keys derived from the ledger's."""
+    """Vectorised pseudo-random functions under keys that are derived from the ledger's key."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
         self._ciphers: dict[bytes, Any] = {}
 
     def rows(self, columns: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-        """128-bit sum over the columns of a pseudo-random function of name and value.
+        """Hash each row: sum a 128-bit pseudo-random function of name and value over the columns.
 
         Also returns the sum without missing values, and the terms of columns that may be left out,
         which can be subtracted from it: of constant columns, or, if all columns are constant, of
@@ -162,7 +168,9 @@ class _Keyed:
         return total, present, [*each, *together]
 
     def numbered(self, rows: list[np.ndarray]) -> list[np.ndarray]:
-        """64-bit hashes in which equal rows of all arrays differ by their number."""
+        """Compute 64-bit hashes of rows; equal rows are numbered first, so that their hashes
+        differ.
+        """
         whole = np.concatenate(rows)
         order = np.lexsort((whole[:, 1], whole[:, 0]))
         place = whole[order]
@@ -178,12 +186,12 @@ class _Keyed:
         return np.split(hashed, np.cumsum([len(one) for one in rows])[:-1])
 
     def persons(self, name: str, values: Any) -> np.ndarray:
-        """Hashes of the persons that have a record."""
+        """Compute the hashes of the persons that have a record."""
         (column,) = (one for _, one in _flat({name: values}))
         return np.unique(self._cells(b"person", name, column)[:, 0])
 
     def sampled(self, columns: Mapping[str, Any]) -> np.ndarray:
-        """The smallest hashes of the values of each column of measurements."""
+        """Return the smallest hashes of the values of each column of measurements."""
         kept = []
         for _, values in _flat(columns):
             if values.dtype.kind != "f" or len(values) < 2 * SAMPLE:
@@ -200,7 +208,7 @@ class _Keyed:
         return np.array(kept, np.uint64).reshape(-1, SAMPLE)
 
     def _cells(self, use: bytes, name: str, values: np.ndarray) -> np.ndarray:
-        """128-bit pseudo-random function of each value of a column."""
+        """Compute a 128-bit pseudo-random function of each value of a column."""
         blocks = np.empty((len(values), 2), np.uint64)
         blocks[:, 1] = self._tag(name)
         if values.dtype.kind == "f":
@@ -218,7 +226,7 @@ class _Keyed:
         return self._encrypt(use, blocks)
 
     def _sparse_rows(self, name: str, matrix: Any) -> np.ndarray:
-        """Sum over the stored numbers of a sparse matrix's rows."""
+        """Hash each row of a sparse matrix: sum the hashes of its stored numbers."""
         csr = matrix.tocsr()
         csr.sum_duplicates()
         blocks = np.empty((csr.nnz, 2), np.uint64)
@@ -246,7 +254,7 @@ class _Keyed:
 
 
 def _flat(columns: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
-    """Columns of one value per record, as float64 or as objects."""
+    """Yield columns with one value per record, as float64 or as objects."""
     for name, column in sorted(columns.items()):
         if _is_sparse(column):
             continue
@@ -286,7 +294,7 @@ def _common_length(columns: Mapping[str, Any]) -> int:
 
 
 def _bits(values: np.ndarray) -> np.ndarray:
-    """64 bits of each number, equal for readers and types that round differently."""
+    """Return 64 bits for each number that are equal even if readers or types round differently."""
     with np.errstate(over="ignore"):
         short = values.astype(np.float32).astype(np.float64)
     same = np.where(values == np.rint(values), values, short)
@@ -295,8 +303,8 @@ def _bits(values: np.ndarray) -> np.ndarray:
 
 
 def _number(cell: Any) -> float | str:
-    """The number in a cell, also if written as text; NaN for a missing value; otherwise its
-    text.
+    """Convert a cell to a number, even if it is written as text; NaN if it is missing; else return
+    its text.
     """
     if cell is None or cell == "":
         return _NAN
@@ -320,6 +328,8 @@ def _number(cell: Any) -> float | str:
 
 
 def _microseconds(time: datetime) -> float:
-    """Microseconds since 1970, as in NumPy; a time without a zone is not converted."""
+    """Convert a time to microseconds since 1970, as NumPy does; a time without a zone is read as
+    UTC.
+    """
     apart = time.replace(tzinfo=time.tzinfo or UTC) - datetime(1970, 1, 1, tzinfo=UTC)
     return float(apart // timedelta(microseconds=1))

@@ -52,7 +52,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         check_terms(self.unit, self.adjacency)
 
     def within(self, other: Budget) -> bool:
-        """True if `other` allows everything that this budget allows."""
+        """True if the budget `other` allows everything that this budget allows."""
         same = (self.adjacency, self.unit) == (other.adjacency, other.unit)
         return same and self.epsilon <= other.epsilon and self.delta <= other.delta
 
@@ -111,7 +111,8 @@ def check_terms(unit: str, adjacency: str) -> None:
 def counted(
     event: GaussianEvent, unit: Unit, adjacency: Adjacency, budget: Budget
 ) -> GaussianEvent:
-    """Equivalent event whose sensitivity under the budget's terms bounds that of the given event.
+    """Convert an event to the budget's unit and adjacency, such that its sensitivity there bounds
+    that of the given event.
 
     >>> person = Budget(epsilon=1, delta=1e-6, adjacency="add-or-remove-one", unit="record")
     >>> counted(GaussianEvent(clip=1, noise_sd=5), "person", "add-or-remove-one", person).clip
@@ -152,7 +153,9 @@ def tally(charges: Iterable[tuple[Iterable[GaussianEvent], Unit, Adjacency]]) ->
 
 
 def under(paid: Counter[Paid], budget: Budget) -> tuple[GaussianEvent, ...]:
-    """Charged events converted to the budget's unit and adjacency, merged and in a fixed order."""
+    """Convert charged events to the budget's unit and adjacency; merge them and put them in a fixed
+    order.
+    """
     merged: Counter[GaussianEvent] = Counter()
     for (event, unit, adjacency), count in paid.items():
         merged[counted(event, unit, adjacency, budget)] += count
@@ -170,13 +173,13 @@ class State:
     charges: dict[tuple[str, str], list[Charge]] = field(default_factory=dict)
     answers: dict[tuple[str, str], Answer] = field(default_factory=dict)
     records: dict[str, Registered] = field(default_factory=dict)
-    """Data sets whose record hashes are stored, by content."""
+    """Data sets whose record hashes are stored, by content (fingerprint)."""
     _paid: dict[str, dict[str, Counter[Paid]]] = field(default_factory=dict)
     """Charged events by content and run."""
     _plans: dict[str, dict[str, Counter[Paid]]] = field(default_factory=dict)
     """Planned events by content and run; runs of earlier versions have none."""
     _closed: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Reasons of closed runs, by run and content."""
+    """The reason why a run was closed, by run and content."""
     _budgets: dict[str, tuple[int, Budget]] = field(default_factory=dict)
     _family: dict[str, frozenset[str]] = field(default_factory=dict)
 
@@ -215,15 +218,17 @@ class State:
             self.answers[place] = Answer(entry.seq, digest, size)
 
     def family(self, content: str) -> frozenset[str]:
-        """Contents that share one budget: linked data sets, and equal contents under any schema."""
+        """Return the contents that share one budget with this one: those of linked data sets, under
+        any schema.
+        """
         return self._family.get(content, frozenset({content}))
 
     def paid_by_run(self, content: str) -> dict[str, Counter[Paid]]:
-        """All events ever charged to exactly this content, by run."""
+        """Return all events that were ever charged to exactly this content, by run."""
         return self._paid.get(content, {})
 
     def plans_by_run(self, content: str) -> dict[str, Counter[Paid]]:
-        """Events that runs planned for exactly this content, by run."""
+        """Return the events that runs planned for exactly this content, by run."""
         return self._plans.get(content, {})
 
     def begun(self, run: str, content: str) -> bool:
@@ -231,31 +236,34 @@ class State:
         return run in self._plans.get(content, {}) or run in self._paid.get(content, {})
 
     def closed(self, run: str, content: str) -> str | None:
-        """Reason why the run may charge this content no more; None if it may."""
+        """Return the reason why the run may no longer charge this content; None if it still may."""
         return self._closed.get((run, content))
 
     def reserved(self, run: str, content: str) -> Counter[Paid]:
-        """Planned events that a run has not charged to this content and still may."""
+        """Return the planned events that a run has not yet charged to this content and still may
+        charge.
+        """
         if (run, content) in self._closed:
             return Counter()
         planned = self._plans.get(content, {}).get(run, Counter())
         return planned - self._paid.get(content, {}).get(run, Counter())
 
     def runs_of(self, content: str) -> frozenset[str]:
-        """Runs that were charged to exactly this content."""
+        """Return the runs that were charged to exactly this content."""
         return frozenset(self._paid.get(content, ()))
 
     def budget_of(self, family: frozenset[str]) -> Budget | None:
-        """The budget set last for a member of a family."""
+        """Return the budget that was set last for any content in the family."""
         found = [self._budgets[c] for c in family if c in self._budgets]
         return max(found, key=lambda pair: pair[0])[1] if found else None
 
     def next_attempt(self, place: tuple[str, str]) -> int:
-        """Attempt number of the next charge for a request."""
+        """Return the attempt number of the next charge for a request."""
         return len(self.charges.get(place, ())) + 1
 
     def lookalikes(self, dataset: DatasetId) -> Iterator[DatasetId]:
-        """Charged data sets with this schema that are not linked with it: possibly older states.
+        """Yield charged data sets with the same schema that are not linked: possibly older states
+        of this one.
 
         Data sets of one run are the records of its parties, not versions of each other. Yields the
         most recent first, lazily, because callers often need only one.
@@ -268,7 +276,7 @@ class State:
 
 
 def _add(runs: dict[str, dict[str, Counter[Paid]]], charge: Charge) -> None:
-    """Add a charge, or a plan in the same form, to the events by content and run."""
+    """Add a charge (or a plan in the same form) to `runs`, which has events by content and run."""
     own = runs.setdefault(charge.dataset.content, {}).setdefault(charge.run, Counter())
     own.update(tally([(charge.events, charge.unit, charge.adjacency)]))
 

@@ -36,7 +36,9 @@ _SHOWN = 10
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry for display. `state` of a charge: "charged", or "answered" once stored."""
+    """One entry for display. The `state` of a charge is "charged", or "answered" once its reply is
+    stored.
+    """
 
     seq: int
     time: str
@@ -68,7 +70,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def as_row(entry: Entry, state: State) -> Row:
-    """An entry with its body decoded."""
+    """Return an entry for display, with its body decoded."""
     answered = (entry.run, entry.request) in state.answers
     values = {name: getattr(entry, name) for name in Row.__struct_fields__ if hasattr(entry, name)}
     said = {"charge": "answered" if answered else "charged"}.get(entry.kind, "")
@@ -111,8 +113,8 @@ def _cell(value: Any) -> str:
 def audit(path: Path, receipt: str | None = None) -> Report:
     """Check the whole ledger and list all problems.
 
-    `receipt` comes from an earlier report or export, kept elsewhere. Only a receipt can reveal that
-    database, head and key were all restored to an older state.
+    `receipt` is from an earlier report or export that was kept outside the ledger. Only a receipt
+    can reveal that database, head and key were all restored to an older state.
     """
     problems: list[str] = []
     hashes: dict[int, str] = {}
@@ -145,7 +147,7 @@ _Check = Callable[[Store, _Hashes], Iterable[str]]
 
 
 def _collect(problems: list[str], store: Store, hashes: _Hashes, check: _Check) -> None:
-    """Run one check; an error it raises becomes a finding."""
+    """Run one check; if it raises an error, the error becomes a finding."""
     try:
         with store.errors():
             problems.extend(islice(check(store, hashes), _SHOWN))
@@ -154,7 +156,7 @@ def _collect(problems: list[str], store: Store, hashes: _Hashes, check: _Check) 
 
 
 def _plain(error: TacitError) -> str:
-    """The error's text without the general advice."""
+    """Return the error's text without the general advice."""
     return str(error).removesuffix(f"; {ADVICE}")
 
 
@@ -178,7 +180,7 @@ def _chain(store: Store, hashes: _Hashes) -> Iterable[str]:
 def _heads(store: Store, hashes: _Hashes) -> Iterable[str]:
     count, head = max(hashes), store.head()
     if (head.count, head.hash.hex()) != (count, hashes[count]):
-        yield f"the head says {head.count} entries, the last one found is {count}"
+        yield f"the head records {head.count} entries, but the last one found is {count}"
     store.check_reaches(store.outer_head(), count)
 
 

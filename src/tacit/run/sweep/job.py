@@ -25,14 +25,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """A run as plain data, for any process."""
 
     id: str
-    """Digest of the configuration, equal for equal runs."""
+    """Digest of the configuration; equal runs have equal ids."""
     case: dict[str, Any]
     """Changed values by dotted key."""
     seed: int
     config: dict[str, Any]
     runner: str | None = None
-    """"package.module:function" that maps the job to the columns of its row, for runs without a
-    configuration or directory; None for `tacit run`.
+    """For runs without a configuration or directory: the function, as "package.module:function",
+    that returns the columns of the job's row. None for `tacit run`.
     """
 
 
@@ -67,18 +67,18 @@ def _function(name: str) -> Callable[[Job], dict[str, Any]]:
 
 
 def start_row(job: Job) -> Row:
-    """Columns of every row."""
+    """Return the columns that every row has."""
     return {"id": job.id, **job.case, "seed": job.seed, "status": "done", "error": None}
 
 
 def failed_row(job: Job, message: str, code: int) -> Row:
-    """Row of a failed run."""
+    """Return the row of a failed run."""
     words = " ".join(message.split())
     return start_row(job) | {"status": "failed", "error": words, "exit_code": code}
 
 
 def columns_of(result: Result) -> Row:
-    """The numbers of result.json, one per column."""
+    """Return the numbers of result.json, one per column."""
     row: Row = {key: getattr(result, key) for key in ("rounds", "finished", "exchanges", "refused")}
     for split, metrics in result.metrics.items():
         row |= {f"{split}.{name}": value for name, value in (metrics or {}).items()}

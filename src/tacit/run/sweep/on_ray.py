@@ -63,7 +63,7 @@ class OnRay:
             yield row
 
     def _ledgers(self, jobs: Sequence[Job]) -> list[Path]:
-        """Folders of all permanent ledgers."""
+        """Return the folders of all permanent ledgers."""
         found: dict[Path, None] = {}
         for job in jobs:
             config = parse_config(job.config)

@@ -19,7 +19,7 @@ from tacit.support.storage import write_text
 
 MARK = "sweep.toml"
 CHECKSUM = "sha256"
-"""Checksum of a row; a damaged row is computed again."""
+"""Key of a row's checksum; a row with another checksum is damaged and computed again."""
 
 
 class Store:
@@ -54,7 +54,7 @@ class Store:
 
     @contextlib.contextmanager
     def held(self, text: str, *, overwrite: bool) -> Iterator[None]:
-        """Context with an exclusive lock on the created or emptied directory."""
+        """Context that creates or empties the directory and holds an exclusive lock on it."""
         make_directory(self.out)
         with contextlib.ExitStack() as stack:
             try:
@@ -77,7 +77,7 @@ class Store:
         write_text(self._rows / f"{row['id']}.json", body)
 
     def get(self, job: Job) -> Row | None:
-        """Stored row of a finished run, or None if it is missing, failed or damaged."""
+        """Return the stored row of a finished run, or None if it is missing, failed or damaged."""
         try:
             row = json.loads((self._rows / f"{job.id}.json").read_text(encoding="utf-8"))
             if row.pop(CHECKSUM) != _digest(row):
@@ -97,7 +97,7 @@ class Store:
 
 
 def _digest(row: Row) -> str:
-    """Digest of a row in JSON."""
+    """Compute the digest of a row in JSON."""
     return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()
 
 
@@ -109,7 +109,7 @@ def _frame(rows: Sequence[Row]) -> Any:
 
 
 def _column(values: list[Any]) -> list[Any]:
-    """Values of one type; mixed types and tables are converted to text."""
+    """Convert the values of a column to one type; mixed types and tables become text."""
     kinds = {type(value) for value in values if value is not None}
     if kinds == {int, float}:
         return [None if value is None else float(value) for value in values]

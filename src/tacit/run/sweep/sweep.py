@@ -32,7 +32,7 @@ class Workers(Protocol):
 
 @dataclass(frozen=True)
 class Swept:
-    """Result of a sweep: one row per run, one row per case, and the number of runs that were
+    """Result of a sweep: a table of runs, a table of cases, and the number of runs that were
     already finished.
     """
 
@@ -43,7 +43,7 @@ class Swept:
 
     @property
     def failed(self) -> list[Row]:
-        """Failed runs, with their messages."""
+        """The failed runs, with their messages."""
         return [row for row in self.rows if row["status"] != "done"]
 
 
@@ -82,7 +82,7 @@ def sweep_jobs(
     spread: Workers | None = None,
     progress: Progress | None = None,
 ) -> Swept:
-    """As `sweep`, for jobs without a sweep file (`tacit.run.sweep.make_job`).
+    """Do a `sweep` of jobs without a sweep file (`tacit.run.sweep.make_job`).
 
     `text` is written to sweep.toml. Rows of other jobs in the directory are kept.
     """
@@ -118,7 +118,7 @@ def _write(store: Store, jobs: Sequence[Job], rows: dict[str, Row]) -> tuple[lis
 
 
 def _check_ledgers(jobs: Sequence[Job], out: Path, ledger: Path | None) -> None:
-    """Refuse a ledger inside the sweep directory, and private runs without a charge."""
+    """Refuse a ledger inside the sweep directory, and private runs that would not be charged."""
     for job in jobs:
         config = parse_config(job.config)
         if config.private is None or config.private.insecure_noise_seed is not None:

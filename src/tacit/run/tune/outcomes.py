@@ -12,10 +12,10 @@ from tacit.models.capabilities import Simulates
 
 
 def outcome_of(model: Model) -> Outcome:
-    """Function that simulates y of records.
+    """Return a function that simulates the outcomes y of records.
 
-    θ is drawn from the prior (for a NumPyro model, from its Gaussian approximation), y by the
-    model.
+    θ is drawn from the prior (for a NumPyro model, from its Gaussian approximation), and y from the
+    model given θ.
     """
     if not isinstance(model, Simulates):
         raise ConfigError(

@@ -49,7 +49,7 @@ class Trial:
         return _standard_error(self.scores)
 
     def gain_over(self, other: Trial) -> tuple[float, float | None]:
-        """Mean difference on common federations, and its standard error."""
+        """Return the mean difference of scores on common federations, and its standard error."""
         pairs = [a - b for a, b in zip(self.scores, other.scores, strict=False)]
         return (float(np.mean(pairs)) if pairs else -math.inf), _standard_error(pairs)
 
@@ -61,7 +61,7 @@ def _standard_error(values: tuple[float, ...] | list[float]) -> float | None:
 
 
 def _shared(plan: Plan) -> Plan:
-    """The plan with a common clip in its method, so that compiled code is shared.
+    """Return the plan with clip 1 in its method, so that trials share compiled code.
 
     These methods take the actual clip from their settled terms.
     """
@@ -121,12 +121,12 @@ class TrialRunner:
 
     @property
     def units(self) -> int:
-        """Approximate number of units per party."""
+        """Return the approximate number of units per party."""
         assert self.records is not None
         return max(1, math.ceil(self.records / max(1, len(self._federation(0).parties))))
 
     def tried(self, trial: Trial, number: int) -> Trial:
-        """The trial with its score on one more federation, or with its failure."""
+        """Return the trial with its score on one more federation, or with its failure."""
         if trial.failure is not None:
             return trial
         try:
@@ -152,7 +152,7 @@ class TrialRunner:
         return None if values is None else values["log_predictive_density"]
 
     def _plan(self, settings: Settings, parties: dict[str, Records], number: int) -> Plan:
-        """Plan of a setting, with separate noise per federation."""
+        """Make the plan of a setting; each federation gets separate noise."""
         form = tuple((name, len_records(records)) for name, records in parties.items())
         key = (repr(settings), form)
         config = with_settings(self.config, settings, self.kind)

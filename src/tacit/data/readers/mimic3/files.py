@@ -53,12 +53,12 @@ class Series:
 
 
 def locate(path: str | None = None) -> Path | None:
-    """Folder with both listfiles, or None; `path` replaces $TACIT_DATA/mimic3."""
+    """Return the folder with both listfiles, or None; `path` replaces $TACIT_DATA/mimic3."""
     return next((f for f in _places(path) if all(_listfile(f, part) for part in PARTS)), None)
 
 
 def local_folder(path: str | None) -> Path:
-    """Folder with both listfiles, or an error that says how to get them."""
+    """Return the folder with both listfiles, or raise an error that says how to get them."""
     folder = locate(path)
     if folder is None:
         looked = f'data.path = "{path}"' if path else "$TACIT_DATA/mimic3"
@@ -93,7 +93,9 @@ def read_stays(folder: Path) -> list[Stay]:
 
 
 def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line numbers and cells; a line whose number of cells differs from the header is an error."""
+    """Yield line numbers and cells; raise an error if a line has more or fewer cells than the
+    header.
+    """
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -141,7 +143,7 @@ def _read_listfile(file: Path) -> Iterator[Stay]:
 
 
 def read_series(stays: list[Stay]) -> dict[str, Series]:
-    """Measurements of the first 48 hours by channel."""
+    """Read the measurements of the first 48 hours, by channel."""
     series = {name: Series() for name in CHANNELS}
     for row, stay in enumerate(stays):
         lines = _lines(stay.file)

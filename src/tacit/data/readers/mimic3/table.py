@@ -33,13 +33,13 @@ from tacit.data.readers.mimic3.schema import (
 from tacit.data.schema.table import Table
 
 RECORDS = 21_139
-"""Stays in both sets, as reported by the benchmark."""
+"""Number of stays in both sets, as reported by the benchmark."""
 
 _SLACK = 1e-6
 
 
 def read(*, path: str | None, balance: bool, seed: int) -> Table:
-    """Read both sets; with `balance`, only the files of the stays that are kept."""
+    """Read both sets; with `balance`, open only the files of stays that remain after balancing."""
     stays = read_stays(local_folder(path))
     notes: list[str] = []
     if balance:
@@ -61,7 +61,7 @@ def read(*, path: str | None, balance: bool, seed: int) -> Table:
 
 
 def _frame(stays: list[Stay], statistics: dict[str, np.ndarray]) -> pl.DataFrame:
-    """The table; a missing statistic is set to its centre, which becomes 0."""
+    """Make the table; a missing statistic is set to its centre, which is scaled to 0 later."""
     columns: dict[str, pl.Series] = {}
     for config in FEATURES:
         assert config.low is not None
@@ -78,7 +78,9 @@ def _frame(stays: list[Stay], statistics: dict[str, np.ndarray]) -> pl.DataFrame
 def _channel(
     name: str, channel: Channel, series: Series, stays: int
 ) -> tuple[dict[str, np.ndarray], int]:
-    """Statistics of one channel by column name, and the number of clipped measurements."""
+    """Return the statistics of one channel by column name, and the number of clipped
+    measurements.
+    """
     stay = np.array(series.stay, dtype=np.int64)
     hour, raw = np.array(series.hour), np.array(series.value)
     value = np.clip(raw, channel.low, channel.high)
@@ -100,7 +102,7 @@ def _channel(
 
 
 def _statistics(stay: np.ndarray, value: np.ndarray, stays: int) -> tuple[np.ndarray, ...]:
-    """The six statistics of each stay; without values, NaN except for the count.
+    """Compute the six statistics of each stay; for a stay without values all but the count are NaN.
 
     Deviation and skewness are population values; the skewness of equal values is 0.
     """
