@@ -20,7 +20,7 @@ from tacit.expfam.quadrature import weighing_draws
 
 
 class RootedGaussian(FullGaussian):
-    """`FullGaussian` for results: mean, root and weights are only read, never multiplied.
+    """A `FullGaussian` for results: its mean, root and weights are only read, never added like λ.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ COUNTS = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Corpus:
-    """Counts, documents × words, split at random, and the vocabulary.
+    """Word counts (documents × words) split at random into training and test, and the vocabulary.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def load_corpus(name: str = "enwiki_2008", *, held_out: int = 2000, seed: int = 
 
 
 def folder() -> Path:
-    """Folder of Wikipedia's counts, checked."""
+    """Return the folder with the word counts of Wikipedia after checking its files."""
     return _checked(*COUNTS["enwiki_2008"]).parent
 
 
