@@ -31,7 +31,9 @@ async def read_frame(
     idle_s: float | None = None,
     frame_s: float = FRAME_S,
 ) -> bytes:
-    """The next payload; first byte within `idle_s` (None: no limit), the rest within `frame_s`."""
+    """Return the next payload; it must begin within `idle_s` (None: no limit) and last ≤
+    `frame_s`.
+    """
     idle, frame = asyncio.timeout(idle_s), asyncio.timeout(frame_s)
     try:
         async with idle:
