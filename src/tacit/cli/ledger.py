@@ -159,6 +159,6 @@ def close_command(path: Path, run: str, *, reason: str, as_json: bool = False) -
     if as_json:
         print_json({"run": run, "closed": [str(one) for one in found], "ledger": str(path)})
     elif found:
-        console.print(f"closed {run}: it is charged no more", highlight=False)
+        console.print(f"closed {run}: it cannot be charged any more", highlight=False)
     else:
         console.print(f"{run} has nothing reserved: it is finished or closed", highlight=False)

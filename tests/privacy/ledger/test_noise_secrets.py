@@ -47,9 +47,9 @@ def test_another_content_under_the_same_request_is_refused(ledger, dataset):
     opened(ledger, ask(dataset, content="q"))
     before = ledger.receipt()
     for other in ("another q", ""):
-        with pytest.raises(PrivacyBudgetError, match="charged for another content"):
+        with pytest.raises(PrivacyBudgetError, match="charged with other content"):
             opened(ledger, ask(dataset, content=other))
-    with pytest.raises(PrivacyBudgetError, match="charged for another content"):
+    with pytest.raises(PrivacyBudgetError, match="charged with other content"):
         ledger.answer(dataset, "run", "r1", [EVENT], compute=lambda key: key, **TERMS)
     assert ledger.receipt() == before
 

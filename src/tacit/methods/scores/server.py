@@ -32,7 +32,7 @@ from tacit.models.outcomes import OutcomeLaw
 from tacit.server.combine import RoundSum, Run, Shared
 
 COUNTS, MOMENT, CURVATURE, SCORE, RANK = "counts", "moment", "curvature", "score", "ranks"
-"""The stages; each releases one array of the same name."""
+"""Names of the stages; each stage releases one array of the same name."""
 PUBLIC = {
     MOMENT: ("centre", "scale"),
     CURVATURE: ("point", "map"),
