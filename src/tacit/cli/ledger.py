@@ -129,7 +129,9 @@ def _records_of(
     private = setup.agreed.federation.private
     if private is None or private.insecure_noise_seed is not None:
         why = 'privacy = "none"' if private is None else "privacy.insecure_noise_seed is set"
-        raise ConfigError(f"{setup.agreed.path}: {why}; nothing is charged under a budget")
+        raise ConfigError(
+            f"{setup.agreed.path}: {why}, so the run is not charged and needs no budget"
+        )
     ready = prepare_party(setup)
 
     def one_party(ledger: Ledger) -> dict[str, DatasetId]:

@@ -378,7 +378,7 @@ class AsyncSession:
         if message.current_posterior is not None:
             posterior = self._unpack(message.current_posterior, "current_posterior")
         elif stage is None:
-            raise PeerError("SelectedForTraining without current_posterior and stage")
+            raise PeerError("SelectedForTraining has neither current_posterior nor stage")
         damping = 1.0 if message.damping_factor is None else message.damping_factor
         if not 0 < damping <= 1:
             raise PeerError(f"damping_factor = {damping}; it must be in (0, 1]")

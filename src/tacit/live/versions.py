@@ -156,8 +156,8 @@ def check_same_terms(before: Plan, after: Plan) -> None:
         )
     if after.settled and len(method.stage_table(after.schedule.rounds)) > 1:
         raise ConfigError(
-            f"{kind} releases other sums in every round, and a party that comes later would be "
-            f"missing from the first ones; {NEW_RUN}"
+            f"{kind} releases different sums in different rounds, and a party that joins later "
+            f"would be missing from the first sums; {NEW_RUN}"
         )
     rules = after.rules
     shared = after.settled and not rules.own_factors

@@ -272,7 +272,7 @@ def add_disjoint(first: Bounded, second: Bounded) -> Bounded:
     value = jax.tree.map(jnp.add, first.value, second.value)
     clip = jnp.maximum(first.clip, second.clip)
     if first.norm != second.norm:
-        raise TypeError(f"sums that are clipped in the norms {first.norm} and {second.norm}")
+        raise TypeError(f"sums clipped in different norms, {first.norm} and {second.norm}")
     alike = first.nonnegative and second.nonnegative
     return _make(value, clip, nonnegative=alike, norm=first.norm)
 

@@ -110,7 +110,7 @@ def _refuse_absent(frame: RawFrame, wanted: list[str]) -> None:
     if absent:
         more = "" if len(absent) == 1 else f" (nor {', '.join(absent[1:6])})"
         raise DataError(
-            f'{frame.where} has no column "{absent[0]}"{more}, which the fit was made with; add it'
+            f'{frame.where} has no column "{absent[0]}"{more}, which the fit used; add it'
         )
 
 

@@ -64,7 +64,7 @@ def unpack(distribution: Distribution, family: Family | None, what: str) -> Natu
         natural = _normal(distribution["mean"], distribution["variance"], family, what)
     elif family is not None and set(distribution) != set(family.shapes):
         raise PeerError(
-            f"{what}: not the natural parameters of {family!r}; send {', '.join(family.shapes)}"
+            f"{what} is no set of natural parameters of {family!r}; send {', '.join(family.shapes)}"
         )
     else:
         # Unknown names come from the peer and are not quoted.
@@ -87,7 +87,7 @@ def unpack_arrays(
 ) -> Arrays:
     """Decode finite arrays of the given names and shapes (None: any), or raise a PeerError."""
     if shapes is not None and set(distribution) != set(shapes):
-        raise PeerError(f"{what}: send {', '.join(shapes) or 'no arrays'}")
+        raise PeerError(f"{what}: other arrays are needed; send {', '.join(shapes) or 'none'}")
     arrays = {
         name: _numbers(value, f"{what}: {name!r}" if shapes else f"{what}: an array")
         for name, value in distribution.items()
@@ -103,7 +103,7 @@ def unpack_integers(
 ) -> Arrays:
     """Decode int64 arrays of the given names and shapes, or raise a PeerError."""
     if set(distribution) != set(shapes):
-        raise PeerError(f"{what}: send {', '.join(shapes)}")
+        raise PeerError(f"{what}: other arrays are needed; send {', '.join(shapes)}")
     arrays = {
         name: _numbers(value, f"{what}: {name!r}", np.int64) for name, value in distribution.items()
     }

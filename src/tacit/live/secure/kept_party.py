@@ -94,7 +94,7 @@ class KeptParty:
     @property
     def _agreed(self) -> Terms:
         if self._terms is None:
-            raise SecureSumError("a message of a secure sum before this party has joined")
+            raise SecureSumError("a message of a secure sum arrived before this party has joined")
         return self._terms
 
     def check(self, request: Request) -> None:
@@ -162,7 +162,7 @@ class KeptParty:
         if state.roster is None or state.roster != roster:
             if len(roster.names) != len(self._agreed.parties):
                 raise SecureSumError(
-                    f"a roster of {len(roster.names)} parties; all {len(self._agreed.parties)} "
+                    f"{len(roster.names)} parties are listed; all {len(self._agreed.parties)} "
                     "agreed parties must take part in the set-up"
                 )
             state, parcels = party.deal_shares(state, self._agreed, roster, self._key)

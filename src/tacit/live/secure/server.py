@@ -79,7 +79,7 @@ def take_offer(state: ServerState, offer: Offer) -> ServerState:
         )
     check_offer(state.terms, offer)
     if state.offers.get(offer.party, offer) != offer:
-        raise SecureSumError(f"different keys of {offer.party!r} in one set-up")
+        raise SecureSumError(f"{offer.party!r} sent two different sets of keys in one set-up")
     return replace(state, offers=state.offers | {offer.party: offer})
 
 
@@ -94,14 +94,14 @@ def take_parcels(state: ServerState, dealer: str, parcels: Sequence[Parcel]) -> 
     """Accept the encrypted shares that one party made for all others."""
     roster = _roster(state)
     if sorted(parcel.recipient for parcel in parcels) != sorted(set(roster.names) - {dealer}):
-        raise SecureSumError(f"shares of {dealer!r} for some parties are missing", dealer)
+        raise SecureSumError(f"{dealer!r} has not sent shares for every other party", dealer)
     for parcel in parcels:
         if parcel.dealer != dealer:
-            raise SecureSumError(f"{dealer!r} sends shares of {parcel.dealer!r}", dealer)
+            raise SecureSumError(f"{dealer!r} sent shares in the name of {parcel.dealer!r}", dealer)
         check_parcel(state.terms, roster, parcel)
     dealt = {parcel.recipient: parcel for parcel in parcels}
     if state.parcels.get(dealer, dealt) != dealt:
-        raise SecureSumError(f"different shares of {dealer!r} in one set-up", dealer)
+        raise SecureSumError(f"{dealer!r} sent two different sets of shares in one set-up", dealer)
     return replace(state, parcels=state.parcels | {dealer: dealt})
 
 
@@ -109,7 +109,7 @@ def parcels_for(state: ServerState, recipient: str) -> tuple[Parcel, ...]:
     """Return the encrypted shares for one party; an error if some party has not sent its shares."""
     missing = sorted(set(_roster(state).names) - set(state.parcels))
     if missing:
-        raise SecureSumError(f"{', '.join(missing)} have not dealt their shares yet")
+        raise SecureSumError(f"{', '.join(missing)} have not sent their shares yet")
     return tuple(
         dealt[recipient] for dealer, dealt in sorted(state.parcels.items()) if dealer != recipient
     )
@@ -129,7 +129,7 @@ def take_masked(state: ServerState, message: Masked) -> ServerState:
     """Accept one party's masked vector while the set of survivors is not fixed."""
     slot = _slot(state, message.slot)
     if message.party not in _roster(state).names or message.request != slot.request:
-        raise SecureSumError(f"a vector of {message.party!r} that was not requested")
+        raise SecureSumError(f"{message.party!r} sent a vector that was not requested")
     if slot.survivors is not None:
         raise SecureSumError(
             f"the vector of {message.party!r} is late: the sum continues without it"
@@ -160,10 +160,12 @@ def take_consent(state: ServerState, consent: Consent) -> ServerState:
     slot, told = _closed(state, consent.slot)
     offer = state.offers.get(consent.party)
     if offer is None or consent.party not in told.names:
-        raise SecureSumError(f"a signature of {consent.party!r}, which is not a survivor")
+        raise SecureSumError(
+            f"{consent.party!r} sent a signature, but its vector is not in the sum"
+        )
     body = told.signed(_roster(state).digest)
     if not is_signed(read_public(offer.public_key), consent.signature, body):
-        raise SecureSumError(f"{consent.party!r} signed another set of survivors", consent.party)
+        raise SecureSumError(f"{consent.party!r} signed another set of parties", consent.party)
     slot = replace(slot, consents=slot.consents | {consent.party: consent})
     return replace(state, slots=state.slots | {consent.slot: slot})
 
@@ -186,7 +188,7 @@ def take_shares(state: ServerState, shares: Shares) -> ServerState:
     slot, told = _closed(state, shares.slot)
     others = set(_roster(state).names) - set(told.names)
     if shares.party not in told.names:
-        raise SecureSumError(f"shares of {shares.party!r}, which is not a survivor")
+        raise SecureSumError(f"{shares.party!r} sent shares, but its vector is not in the sum")
     if set(shares.seeds) != set(told.names) or set(shares.keys) != others:
         raise SecureSumError(f"shares of {shares.party!r} do not match the request", shares.party)
     for kind, found in enumerate((shares.seeds, shares.keys)):

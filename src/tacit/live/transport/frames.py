@@ -46,7 +46,9 @@ async def read_frame(
     except (asyncio.IncompleteReadError, OSError) as error:
         # A TimeoutError may be ours, or that of an unresponsive connection.
         if idle.expired():
-            raise SilenceError(f"no complete frame: silent for {idle_s:g} s; send sooner") from None
+            raise SilenceError(
+                f"no complete frame: the peer was silent for {idle_s:g} s; send sooner"
+            ) from None
         if frame.expired():
             raise PeerError(f"no complete frame within {frame_s:g} s; send faster") from None
         raise HangupError(f"the peer closed the connection ({type(error).__name__})") from None

@@ -90,7 +90,7 @@ class NormalRegression(GaussianPriorModel):
             raise ConfigError(f"column name {LOG_NOISE!r} is reserved for the noise; rename it")
         self.layout = checked_layout(self.columns, layout)
         if not (math.isfinite(center) and 0 < scale < math.inf):
-            raise ConfigError(f"center = {center}, scale = {scale}; give a finite unit of y")
+            raise ConfigError(f"center = {center}, scale = {scale}; both must be finite, scale > 0")
         self.center, self.scale, self.bounds = float(center), float(scale), bounds
         constant = np.array([feature.kind == "intercept" for feature in self.layout])
         mean = np.where(constant, center, 0.0) if prior_mean is None else prior_mean
@@ -268,7 +268,7 @@ def public_unit(schema: Any) -> tuple[float, float]:
     if schema.y_scale is not None:
         return 0.0, 1.0
     raise ConfigError(
-        f'outcome "{schema.outcome}" has no public unit, which a regression with unknown noise '
+        f'outcome "{schema.outcome}" has no public scale, which a regression with unknown noise '
         f"needs; declare {column_key(schema.outcome)}.low and high, or center and scale; or a "
         "known model.noise_sd"
     )

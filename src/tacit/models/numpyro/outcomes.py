@@ -105,7 +105,9 @@ class NumPyroCovariates(Covariates):
             return x_layout
         if isinstance(declared, int):
             if shape:
-                raise ConfigError(f"columns[{key!r}] = {declared} levels, but its records are rows")
+                raise ConfigError(
+                    f"columns[{key!r}] = {declared} levels, but each record has a row of numbers"
+                )
             self.levels[key] = declared
             return (Feature("level", key),) * declared
         names = [key] if not shape else [f"{key}[{place}]" for place in range(width)]

@@ -251,8 +251,8 @@ class Store:
         row = self.db.execute("SELECT hash FROM entries WHERE seq = ?", (outer.count,)).fetchone()
         if outer.hash != (row[0] if row else self.first):
             raise DataError(
-                f"{self.path} has another history than {self.head_path} up to entry {outer.count}:"
-                f" it was replaced by a diverged copy; {ADVICE}"
+                f"{self.path} and {self.head_path} differ up to entry {outer.count}:"
+                f" the ledger was replaced by a diverged copy; {ADVICE}"
             )
 
     def rows(self, after: int = 0) -> Iterator[tuple]:
