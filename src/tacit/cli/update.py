@@ -1,4 +1,4 @@
-"""`tacit update`: the posterior of an earlier run, updated by records that arrived later."""
+"""`tacit update`: update the posterior of an earlier run with records that arrived later."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Detect numbers that are probably codes: of missing values, such as 999, or of categories, 1 …
-k.
-"""
+"""Detect numbers that are probably codes for missing values (such as 999) or categories (1 … k)."""
 
 from __future__ import annotations
 

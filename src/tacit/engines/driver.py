@@ -1,8 +1,8 @@
 """Base class of engines, for parties that all belong to one organisation.
 
 An engine prepares the parties and computes their updates. Requests, charges, application and
-storage are the same for all engines. Charges and method memories stay in this process, so a party
-can move to another process during a run.
+storage are the same for all engines. Charges, and what a method stores between visits, stay in this
+process, so a party can move to another process during a run.
 
 Asynchronous runs happen on a simulated clock: each party has a seeded speed and each reply
 has a seeded delay, so that a run is repeatable and can be resumed.

@@ -4,7 +4,7 @@ Used if the user declares no `prior_sd`. With φ the coefficients in the units o
 standard deviation of a number, per level of a category) and u the unit of the predictor (1 on a log
 or logit scale, `noise_sd` for linear regression),
 
-    φ_g ~ Student-t(ν = 4, scale τ) in every column g, its levels and outputs together,
+    φ_g ~ Student-t(ν = 4, scale τ) in every column g, all its levels and outputs together,
     τ ~ half-normal(u), at least u/64.
 
 A Student-t is a scale mixture of normals: each column has its own scale, and all columns together

@@ -1,4 +1,4 @@
-"""Stores for replies and method memories: in a party's file, or in the process of the run."""
+"""Stores for replies and for what methods remember, in a party's file or in the run's process."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Other modes of a posterior that are mirror images of the one that was found.
 
-A slope that enters by its square, or the loadings of a factor, have the same likelihood with the
-other sign, and components of a mixture in another order. The normal q describes one of these
-modes, and its draws, and so its importance weights, do not reach the others. Images of the mean
-are therefore evaluated exactly: if the posterior density there is at least exp(−`NEARLY`) of that
-at the mean, although the image is more than `FAR` standard deviations away, there is a second mode
-or a ridge that q does not describe, whatever the model.
+A slope that enters by its square and the loadings of a factor have the same likelihood with the
+other sign; components of a mixture have the same likelihood in another order. The normal q
+describes one of these modes, and its draws, and so its importance weights, do not reach the others.
+Images of the mean are therefore evaluated exactly: if the posterior density there is at least
+exp(−`NEARLY`) of that at the mean, although the image is more than `FAR` standard deviations away,
+there is a second mode or a ridge that q does not describe, whatever the model.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The Ray engine: parties on the actors of one organisation's cluster.
 
-The server, the ledger and method memories are in this process; actors hold records and compute. If
-an actor is lost, its request is repeated with the same id and noise key. One charge covers one
-reply, even if an actor or this process is lost.
+The server, the ledger and what a method stores between visits are in this process; actors hold
+records and compute. If an actor is lost, its request is repeated with the same id and noise key.
+One charge covers one reply, even if an actor or this process is lost.
 """
 
 from __future__ import annotations

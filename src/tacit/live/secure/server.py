@@ -1,6 +1,10 @@
-"""The server's half of secure sums: state in, state out. It learns sums only.
+"""The server's half of secure sums: functions from a state to the next. It learns only sums.
 
-| function | needs | leaves |
+A *slot* is one sum. The *roster* lists the public keys (*offers*) of all participants. A *parcel*
+holds the encrypted shares that one party, the *dealer*, makes for another. The *survivors* of a
+slot are the parties whose masked vectors are summed.
+
+| function | needs | adds |
 | --- | --- | --- |
 | `take_offer` | no roster | offers |
 | `make_roster` | offers of a quorum | roster |

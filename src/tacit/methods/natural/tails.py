@@ -6,8 +6,8 @@ If weights are uneven, one more exchange requests the likelihood at draws of a S
 weighted mean and covariance. Weights are valid whether or not q is at its optimum: if they are even
 enough, a fit whose steps did not settle has converged.
 
-Draws of q that are not believed are not corrected in this way: 1,024 draws around them may miss a
-long curved tail without showing it. In that case the posterior is split.
+If the weights of the draws from q are too uneven to be used (`weights.is_believed`), the posterior
+is split instead: 1,024 draws around them may miss a long curved tail without showing it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The party's half of `NaturalVI` for models with too many parameters for a full covariance.
 
-One kind of exchange, `WIDE`. The server publishes q = N(mean, diag(scale²)) and some directions; at
-φ = mean + scale·z the party replies, as sums over its records, with
+There is one kind of exchange, `WIDE`. The server publishes q = N(mean, diag(scale²)) and some
+directions; at φ = mean + scale·z the party replies, as sums over its records, with
 
     E_q[log p],  E_q[∇ log p],  the diagonal of E_q[∇² log p],  its product with each direction,
 

@@ -2,8 +2,10 @@
 
 For the score ψ at (θ, W) with outcomes from θ′, per record and in the coordinates φ = W⁻ᵀθ:
 
-    score     E[ψ],  0 where θ′ = θ                 slope   ∂E[ψ]/∂θ′ = E[ψ ∇log p(y | θ′)ᵀ]
-    variance  E[ψψᵀ], with the part of the draws    released  E[h], what the curvature releases
+    score     E[ψ], which is 0 at θ′ = θ
+    slope     ∂E[ψ]/∂θ′ = E[ψ ∇log p(y | θ′)ᵀ]
+    variance  E[ψψᵀ], including the part due to the draws of a visit
+    released  E[h], the expectation of a released curvature per record
     fisher    E[∇log p ∇log pᵀ] at θ′, in the coordinates of θ
 
 Outcomes are drawn at `base` and weighted by p(y | θ′)/p(y | base): near θ with base = θ, far away

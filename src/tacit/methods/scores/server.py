@@ -1,4 +1,4 @@
-"""The server's half of private scores: one stage after another, from sums alone."""
+"""The server's half of private scores: it goes from stage to stage, using released sums alone."""
 
 from __future__ import annotations
 

@@ -10,10 +10,10 @@ With the prior N(m₀, P₀⁻¹) and the gain K = H(V + σ̄²I)⁻¹ this is a
 
     precision K H + P₀,    (K H + P₀) m = K(s̄ + H θ̄ − r) + P₀ m₀,
 
-whose width includes the noise. H and V are expectations under q, not values at its mean, and r = n
-E[w (E_q ψ-mean − its value at m) z] is the change of the expected score due to the width of q: the
-score is zero on average over q, as in variational inference. Without r, a wide q would predict rare
-outcomes far too often.
+whose variance includes the noise. H and V are expectations under q, not values at its mean, and r =
+n E[w (E_q ψ-mean − its value at m) z] is the change of the expected score due to the variance of q:
+the score is zero on average over q, as in variational inference. Without r, a wide q would predict
+rare outcomes far too often.
 
 H is computed from a noisy second moment and noisy counts. An error E in H adds E(θ − θ̄) to the
 equation. The variance of this term is added to V + σ̄²I for the reported precision.

@@ -8,11 +8,11 @@ and t/√2 off it, t = τ/κ. For a conjugate Gaussian model b | P, θ ~ N(Pθ, 
 b̃ ~ N(Pθ, v), v = P + τ², so that θ has precision Λ₀ + P²/v and weight N(P̃ | P, t²)·N(b̃ | Pm₀, v +
 P²/Λ₀). It is summed on a grid, and q has its mean and variance.
 
-**More.** b̃ − P̃θ = (b − Pθ) + n − Nθ has mean 0 and covariance V(θ) = P + τ²I + ½t²(‖θ‖²I + θθᵀ).
-With P in V replaced by the positive part of P̃ and V taken at the mean, which is iterated, θ has
-precision Λ₀ + P̃V⁻¹P̃ and mean from Λ₀m₀ + P̃V⁻¹b̃. This is proper for any noise. It is accurate
-while the noise is smaller than P, and overconfident beyond (docs/methods/statistics.md has the
-coverage).
+**Several coordinates.** b̃ − P̃θ = (b − Pθ) + n − Nθ has mean 0 and covariance V(θ) = P + τ²I +
+½t²(‖θ‖²I + θθᵀ). With P in V replaced by the positive part of P̃ and V taken at the mean, which is
+iterated, θ has precision Λ₀ + P̃V⁻¹P̃ and mean from Λ₀m₀ + P̃V⁻¹b̃. This is proper for any noise.
+It is accurate if the noise is smaller than P, and overconfident if it is larger
+(docs/methods/statistics.md has the coverage).
 
 **Counts.** For Dirichlet distributions the sums are noisy counts. Negative counts are set to zero;
 if the noise is included, every word's counts are shrunk towards equal topics

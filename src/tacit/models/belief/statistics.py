@@ -1,4 +1,4 @@
-"""Expected statistics of a sigmoid belief network: infer hidden units, then statistics.
+"""Expected statistics of a sigmoid belief network: infer hidden units, then compute the statistics.
 
 Given q(θ) with means M, c, b and variances V, v_c, v_b, and h = E[z], the logit η of a visible unit
 has, over z and θ,

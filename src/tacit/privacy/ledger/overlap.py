@@ -1,4 +1,4 @@
-"""Which data sets of a ledger have records in common.
+"""Find the data sets of a ledger that have records in common.
 
 If a record is in several data sets, the charges of all of them add up for this record. So the
 ledger considers every *group*: the data sets that contain one record. The spending of a data set is

@@ -201,7 +201,7 @@ class Store:
         if self.path.stat().st_size != pages * size:  # SQLite reads missing bytes as zeros
             raise DataError(f"{self.path} is cut short; {ADVICE}")
         if self.db.execute(_TABLES).fetchall() not in _known_tables():
-            raise DataError(f"{self.path} is not a ledger: its tables differ; {ADVICE}")
+            raise DataError(f"{self.path} does not have the tables of a ledger; {ADVICE}")
 
     def has_noise_secrets(self) -> bool:
         """True if the table of noise secrets exists; ledgers of version 0.1 lack it."""
