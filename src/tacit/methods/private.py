@@ -72,9 +72,17 @@ class Clipped(NamedTuple):
 
     `biases` is true if clipping moves q away from the posterior instead of only losing information.
 
-    Parameters ---------- biases Whether clipping biases the posterior. share Share of units that
-    were clipped. setting Name of the setting that bounds contributions. noise_sd Standard deviation
-    of the noise if the share comes from a private (charged) count; None if it is exact.
+    Parameters
+    ----------
+    biases
+        Whether clipping biases the posterior.
+    share
+        Share of units that were clipped.
+    setting
+        Name of the setting that bounds contributions.
+    noise_sd
+        Standard deviation of the noise if the share comes from a private (charged) count; None if
+        it is exact.
     """
 
     biases: bool

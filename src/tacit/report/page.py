@@ -194,8 +194,9 @@ def convergence_badge(result: Result | PartyResult) -> Badge:
 
 
 def verdict_statements(result: Result | PartyResult) -> list[Statement]:
-    """Return all warnings, then the convergence verdict. If the fit did not converge, this comes
-    first.
+    """Return all warnings, then the convergence verdict.
+
+    If the fit did not converge, that is the first warning.
     """
     if result.converged is None:
         why = result.why or "result.json does not say whether this run converged"

@@ -8,18 +8,20 @@ scale·z, so that the units of single coordinates do not matter, and from sums o
 `DIRECTION_COUNT` directions per exchange.
 
 1. **First evaluation.** The diagonal at the start gives every coordinate its scale, and the row of
-the intercept gives the centre of the columns. 2. **Steps.** A step is the solution of A x = E_q[∇]
-in the span of the directions known so far. Each exchange evaluates the next q and multiplies A
-there with new directions: the residual, as in the method of conjugate gradients, and a random block
-that finds the directions in which coordinates are correlated. A step that lowers the evidence lower
-bound is shortened. If the gradient changes differently than predicted, the known products with A
-are dropped. Scales are computed from the diagonal. 3. **Standard deviations.** Variances of a
-mean-field q are too small if coordinates are correlated: 1/A_jj instead of (A⁻¹)_jj, the linear
-response (Giordano, Broderick and Jordan 2018). (A⁻¹)_jj is computed by solving A X = Z for unit
-vectors of the coordinates with the strongest correlations, and for random signs; for other
-coordinates see `Subspace.diagonal_of_inverse`. The variances of many effects and their common scale
-depend on each other; for scales of a user's model this is included. If a system is not solved
-accurately, the result is marked: intervals are too narrow.
+   the intercept gives the centre of the columns.
+2. **Steps.** A step is the solution of A x = E_q[∇] in the span of the directions known so far.
+   Each exchange evaluates the next q and multiplies A there with new directions: the residual, as
+   in the method of conjugate gradients, and a random block that finds the directions in which
+   coordinates are correlated. A step that lowers the evidence lower bound is shortened. If the
+   gradient changes differently than predicted, the known products with A are dropped. Scales are
+   computed from the diagonal.
+3. **Standard deviations.** Variances of a mean-field q are too small if coordinates are correlated:
+  1/A_jj instead of (A⁻¹)_jj, the linear response (Giordano, Broderick and Jordan 2018). (A⁻¹)_jj is
+  computed by solving A X = Z for unit vectors of the coordinates with the strongest correlations,
+  and for random signs; for other coordinates see `Subspace.diagonal_of_inverse`.
+   The variances of many effects and their common scale depend on each other; for scales of a user's
+   model this is included. If a system is not solved accurately, the result is marked: intervals are
+   too narrow.
 
 With so many parameters a few draws would have nearly all importance weight for any q, so no weights
 are computed.

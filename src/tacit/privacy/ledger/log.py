@@ -64,8 +64,10 @@ class EntryLog:
             yield self._catch_up()
 
     def append(self, state: State, drafts: Iterable[Entry]) -> int:
-        """Write the next entries and return the number of the first; call at most once inside
-        `writing`. The state is unchanged until the entries are read from disk.
+        """Write the next entries and return the number of the first.
+
+        Call this at most once inside `writing`. The state is unchanged until the entries are read
+        from disk.
         """
         time, last, entries = _now(), state.last, []
         for seq, draft in enumerate(drafts, state.count + 1):
