@@ -22,7 +22,7 @@ from tacit.support.type_info import prepare
 
 MOST_NAMES = 3
 NOT_RECORDED = "not recorded"
-"""Shown as the plan of a run by an earlier version of tacit."""
+"""Shown instead of the plan of a run that an earlier version of tacit made."""
 USUAL_DELTA = 1e-5
 """δ at which spending is shown if no budget sets one."""
 

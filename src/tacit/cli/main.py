@@ -134,7 +134,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def _output(*, shown: bool) -> Iterator[None]:
-    """Discard standard output, unless `shown`."""
+    """Discard standard output inside the context, unless `shown`."""
     if shown:
         yield
         return

@@ -77,7 +77,9 @@ class Formula(NamedTuple):
     text: str = ""
 
     def columns(self, declared: Sequence[str]) -> tuple[Term, ...]:
-        """The terms, with `.` replaced by the other declared columns."""
+        """Return the terms, with `.` replaced by all declared columns that are not named
+        otherwise.
+        """
         if not self.others:
             return self.terms
         named = {self.outcome, *(term.column for term in self.terms)}

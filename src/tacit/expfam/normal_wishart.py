@@ -123,7 +123,7 @@ class NormalWisharts(Family):
         }
 
     def log_determinant(self, scale: Array, degrees: Array) -> Array:
-        """E[log|Λ|] of each component."""
+        """Return E[log|Λ|] of each component."""
         halves = 0.5 * (degrees[:, None] - np.arange(self.width))
         found = special(degrees).digamma(halves).sum(axis=-1)
         return found + self.width * LOG_2 - namespace(scale).linalg.slogdet(scale)[1]

@@ -27,7 +27,7 @@ MAX_FULL_COVARIANCE = 256
 
 
 class Task(NamedTuple):
-    """Inputs of one party's answer, as arrays.
+    """The inputs of one party's answer, as arrays.
 
     `weights` is 1 for a record and 0 for padding. `start` is the starting point of an optimiser: q,
     or, while q is still the prior (`initial`), the model's own starting point. `visit` counts the
@@ -114,7 +114,7 @@ class Answer(NamedTuple):
     sound: Array | bool = True
 
     def leaving(self, task: Task) -> Arrays:
-        """Everything that leaves the party, by name."""
+        """Return everything that leaves the party, by name."""
         if self.natural is None:
             return self.released
         return damped_update(self.natural, task.q, task.damping) | self.released
@@ -355,7 +355,7 @@ class LocalMethod(abc.ABC):
         return None
 
     def most_full(self, *, everyone: bool) -> int:
-        """Largest number of parameters for which a full covariance is the default.
+        """Return the largest number of parameters for which a full covariance is the default.
 
         `everyone` means that all parties answer every round.
         """

@@ -32,7 +32,7 @@ STATISTICS, GRADIENT = "statistics", "gradient"
 
 @dataclass(frozen=True, kw_only=True)
 class Hybrid(PrivateMethod):
-    """One release of statistics, then DP-SGD.
+    """Releases statistics at the first visit, then makes DP-SGD steps.
 
     `statistics_share` is the statistics' share of the budget, in μ² of Gaussian releases: their
     noise multiplier is √((1 − share)/(share·n·r²)) times the noise multiplier of the n gradients,

@@ -92,7 +92,7 @@ class Clipped(NamedTuple):
 
 
 class RunSetting(NamedTuple):
-    """Properties of a run that a plan binds a private method to."""
+    """Properties of a run, which a plan sets in a private method (`PrivateMethod.bind`)."""
 
     unit: Unit = "record"
     adjacency: Adjacency = "replace-one"
@@ -166,7 +166,7 @@ class PrivateMethod(LocalMethod, abc.ABC):
 
     @property
     def adjacency(self) -> Adjacency:
-        """Neighbouring data sets of the run's guarantee."""
+        """Which data sets are neighbours in the run's guarantee."""
         return self._run.adjacency
 
     @property
@@ -210,11 +210,11 @@ class PrivateMethod(LocalMethod, abc.ABC):
     def events(
         self, *, visit: int, visits: int, clip: float, noise_sd: float, units: int
     ) -> tuple[GaussianEvent, ...]:
-        """Events of one visit's answer, known before the run.
+        """Return the events of one visit's answer, which are known before the run.
 
-        The run's noise is calibrated with a clip of 1, so both are scales here. Over the visits the
-        clip goes from C to C·`clip_end` and the noise multiplier from z to z·`noise_end`,
-        geometrically.
+        The run's noise is calibrated with a clip of 1, so `clip` and `noise_sd` are scales here.
+        Over the visits the clip goes from C to C·`clip_end` and the noise multiplier from z to
+        z·`noise_end`, geometrically.
         """
         progress = visit / max(1, visits - 1)
         clip_now = self.clip_end**progress

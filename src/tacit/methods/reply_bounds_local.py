@@ -44,7 +44,7 @@ from tacit.pvi import divide
 ENERGY_MARGIN = 1e-3
 """Margin for rounding of the free energy: this share of it, and as many nats."""
 LIMIT_MARGIN = 1e-2
-"""Relative rounding error of the limit."""
+"""Relative margin of the limit for rounding errors."""
 
 
 class Terms(NamedTuple):

@@ -160,7 +160,9 @@ class InNumPy(WhitenedExpectations, Protocol):
 
 
 class ClippingParts(NamedTuple):
-    """Norms and weighted sums of per-record gradients that are never formed."""
+    """Norms and weighted sums of the gradients of records, computed without forming the
+    gradients.
+    """
 
     norms: Array
     """Norm of each record's gradient (label-agnostic: the largest over the labels), float64."""
@@ -187,7 +189,9 @@ class GradientNorms(Protocol):
 
 
 class DataStart(NamedTuple):
-    """Bounds at the predictor η₀ based on a record's outcome (`GaussianSites.data_site`)."""
+    """Bounds that hold at the predictor η₀ based on a record's outcome
+    (`GaussianSites.data_site`).
+    """
 
     predictor: float
     """Upper bound on |η₀|."""
@@ -269,7 +273,7 @@ class Coefficients(Protocol):
 
 @runtime_checkable
 class NumPyResponses(Protocol):
-    """E[y | x, θ] for many θ at once, in NumPy."""
+    """A model that computes E[y | x, θ] for many θ at once, in NumPy."""
 
     def responses(self, thetas: np.ndarray, records: Records) -> np.ndarray:
         """Return E[y | x, θ] with one row per draw of θ."""
@@ -301,7 +305,7 @@ class Scores(Protocol):
 
 @runtime_checkable
 class Simulates(Protocol):
-    """Simulates outcomes of records."""
+    """A model that simulates outcomes of records."""
 
     def simulate(
         self,
@@ -384,11 +388,11 @@ class ComparesCounts(Protocol):
         ...
 
     def dispersion_words(self, ratio: float) -> str:
-        """As `ImpliedVariance`."""
+        """See `ImpliedVariance.dispersion_words`."""
         ...
 
     def unchecked_dispersion(self, *, private: bool) -> str:
-        """As `ImpliedVariance`."""
+        """See `ImpliedVariance.unchecked_dispersion`."""
         ...
 
 

@@ -156,7 +156,7 @@ class LearntScalePrior(NamedTuple):
 
     @property
     def widest_sd(self) -> np.ndarray:
-        """Standard deviation of each coordinate of θ if τ is u, its largest likely value."""
+        """Prior sd of each coordinate of θ if the scale τ is u, its largest likely value."""
         scale = np.where(self.column >= 0, 1.0, CONSTANT_SCALE) * self.unit
         return np.sqrt(np.sum(np.square(np.linalg.inv(self.transform) * scale), axis=1))
 

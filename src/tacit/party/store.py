@@ -91,7 +91,7 @@ class PartyStore:
 
     @property
     def visits(self) -> int:
-        """Number of different requests answered."""
+        """Number of different requests that were answered."""
         return self._kept.visits
 
     @property

@@ -52,9 +52,11 @@ Sampling = Poisson | WithoutReplacement
 CLIP_MARGIN = 1e-6
 """Contributions are clipped to C·(1 − CLIP_MARGIN), which leaves room for rounding."""
 HIDDEN_UNITS = 1 << 20
-"""Bound on the contributions of one party if their number is secret."""
+"""Bound on the number of contributions of one party if that number is secret."""
 LEAST_UNITS = 1 << 16
-"""Bound on the contributions if fewer are declared: the clip's margin covers their rounding."""
+"""Smallest bound on the number of contributions, used if fewer are declared: the clip's margin
+covers the rounding of so many.
+"""
 KERNEL = 2.0
 """Parameter s₀ of the domination lemma (docs/methods/lattice.md)."""
 
@@ -276,7 +278,7 @@ class LaplaceEvent(GaussianEvent, frozen=True, kw_only=True, tag="laplace"):
         return moved / self.scale + lattice.numbers / 2.0**lattice.bits
 
     def loss(self, adjacency: Adjacency) -> float:
-        """ε of one release."""
+        """Return ε of one release."""
         return self.distance(self.sensitivity(adjacency))
 
     @property

@@ -46,9 +46,9 @@ _STREAM, _DIGITS = b"noise\0\0\0", b"digits\0\0"
 
 
 class Keystream:
-    """64-bit words of the ChaCha20 stream of a key, in order.
+    """The 64-bit words of the ChaCha20 stream of a key, in order.
 
-    Refused in a forked process: parent and child would draw the same noise.
+    It cannot be used in a forked process, because parent and child would draw the same noise.
     """
 
     def __init__(self, key: bytes, nonce: bytes) -> None:

@@ -60,19 +60,19 @@ class StoredModel(Model):
         )
 
     def log_likelihood(self, theta: Array, records: Records) -> Array:
-        """Not stored."""
+        """Raise the error of `refusal`."""
         raise self.refusal()
 
     def response(self, theta: Array, records: Records) -> Array:
-        """Not stored."""
+        """Raise the error of `refusal`."""
         raise self.refusal()
 
     def constrain(self, theta: Array) -> dict[str, Array]:
-        """Not stored."""
+        """Raise the error of `refusal`."""
         raise self.refusal()
 
     def prior(self, family: Family) -> Natural:
-        """Not stored."""
+        """Raise the error of `refusal`."""
         raise self.refusal()
 
 

@@ -44,7 +44,7 @@ class Damping:
             raise ConfigError(f"schedule.damping.rounds = {self.rounds}; it must be at least 1")
 
     def at(self, round_number: int) -> float:
-        """ρ in round `round_number`, counted from 1."""
+        """Return ρ in round `round_number`, counted from 1."""
         share = min(1.0, (round_number - 1) / max(1, self.rounds - 1))
         return self.start + share * (self.end - self.start)
 
@@ -80,7 +80,7 @@ class PowerDamping:
             )
 
     def at(self, round_number: int) -> float:
-        """ρ in round `round_number`, counted from 1."""
+        """Return ρ in round `round_number`, counted from 1."""
         return (self.offset + round_number - 1) ** -self.decay
 
 

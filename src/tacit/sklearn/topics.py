@@ -195,7 +195,7 @@ class LDA:
         )  # fmt: skip
 
     def __repr__(self) -> str:
-        """Settings only, never fitted values."""
+        """Show settings only, never fitted values."""
         shown = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
         return f"LDA({shown})"
 

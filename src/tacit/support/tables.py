@@ -88,7 +88,7 @@ class Kinds(Generic[T]):
         _FAMILIES[base] = self
 
     def register(self, settings: type[T]) -> type[T]:
-        """Register a kind, the tag of its struct; usable as a decorator."""
+        """Register a table under its kind (the tag of the struct); usable as a decorator."""
         self._places[str(settings.__struct_config__.tag)] = settings
         return settings
 

@@ -85,7 +85,7 @@ class Pool:
                 return call, value
 
     def result(self, call: Call) -> Any:
-        """Result of one call."""
+        """Wait for one call and return its result."""
         while True:
             answered, value = self._take(call)
             if answered:

@@ -120,7 +120,7 @@ class WireServer:
         return self._listener.port
 
     async def serve(self, ready: Callable[[int], None] | None = None) -> str:
-        """Serve until the end; returns "finished" or "closed"."""
+        """Serve until the run ends or the server is closed; return "finished" or "closed"."""
         address = self._listener.open()
         metrics = None
         try:
@@ -493,7 +493,7 @@ class WireServer:
             )
 
     def _final_public(self, connection: Connection) -> m.Distribution | UnsetType:
-        """Public arrays of the result, if any."""
+        """Return the public arrays of the result, if any."""
         state = self.live.state
         assert state is not None
         if connection.plain or not self.live.rules.reads_public:

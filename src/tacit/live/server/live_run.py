@@ -58,7 +58,7 @@ Void = Callable[[int], bool]
 
 
 class RefusedError(PeerError):
-    """A party is refused, with the fields of RejectionFromCluster."""
+    """A party is refused; the attributes are the fields of RejectionFromCluster."""
 
     def __init__(self, reason: str, *, fixable: bool, code: str | None = None) -> None:
         super().__init__(reason)
@@ -129,7 +129,7 @@ class LiveRun(ServerRun):
     def join(
         self, peer: Peer, message: m.JoinCluster, now: float, void: Void | None = None
     ) -> Member:
-        """Accept or refuse a party; `void` as in `rejoin`."""
+        """Accept or refuse a party; `void` is explained in `rejoin`."""
         self._note_approval(peer, message, void)
         self._check_listed(peer)
         known = self.members.get(peer.name)

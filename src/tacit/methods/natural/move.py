@@ -15,8 +15,8 @@ EIGENVALUES = (0.25, 1e6)
 MOST_EXTRAPOLATED = 1.0
 """Steps whose KL divergence exceeds this many nats are not extrapolated."""
 LEAST_RATIO, STEADY, LONGEST_STEP = 0.4, 0.2, 4.0
-"""The next step is extrapolated if the ratio of successive steps is at least the first number and
-changes by at most the second. The third is the greatest length of such a step.
+"""The next step is extrapolated if the ratio of successive steps is at least `LEAST_RATIO` and
+changes by at most `STEADY`. `LONGEST_STEP` is the greatest length of such a step.
 """
 
 
@@ -86,7 +86,7 @@ def move_of(place: Place, *, full: bool = True) -> Move:
 
 
 def extrapolated(changes: np.ndarray) -> float:
-    """Length of the next step, from the KL divergences of the last three full steps.
+    """Return the length of the next step, from the KL divergences of the last three full steps.
 
     Steps that shrink by a constant factor r, as for a posterior with weakly determined scales, add
     up to 1/(1 − r) of the next one. Otherwise the length is 1.

@@ -107,7 +107,7 @@ class Proposal(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class WideSolver:
-    """A pure function from the sums of a round to the next request.
+    """Chooses the next request from the sums of a round, as a pure function.
 
     Parameters
     ----------

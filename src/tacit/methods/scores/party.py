@@ -40,7 +40,7 @@ from tacit.privacy.bounded import (
 from tacit.support.compiler import jax, jnp
 
 CLIP = 1.3
-"""C/√d: a whitened score has |u|² = d on average."""
+"""The clip C over √d; a whitened score u has |u|² = d on average."""
 SLACK = 0.1
 """η: a centred score may exceed the clip C by this share."""
 TRACE = 2.0

@@ -49,9 +49,11 @@ LEAST_SHARE = 0.5
 well.
 """
 SETTLED = 0.5
-"""Largest move of q's mean in the last iteration, in posterior standard deviations."""
+"""Largest move of q's mean in the last iteration of a converged run, in posterior sd."""
 FAR = 1.0
-"""Largest move of θ in the last burn-in round, in units of one record's information."""
+"""Largest move of θ in the last burn-in round of a converged run, in units of one record's
+information.
+"""
 
 
 class Staged(Protocol):
@@ -74,7 +76,9 @@ class Fit(NamedTuple):
 
 
 class ScoresServer:
-    """A pure function of the releases; simulations are cached between rounds."""
+    """Computes the next request and q as a pure function of the releases, and caches
+    simulations.
+    """
 
     def __init__(self, method: Staged, run: Run) -> None:
         assert isinstance(run.model, SimulatesOutcomes)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class ScoringServer:
-    """A pure function of the releases; intermediate results are cached."""
+    """Computes the next request and q as a pure function of the releases, and caches results."""
 
     def __init__(self, method: PrivateScoring, run: Run) -> None:
         model = run.model

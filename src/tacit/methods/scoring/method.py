@@ -60,7 +60,7 @@ def _preparation(aggregation: str) -> tuple[float, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateScoring(SummedMethod):
-    """Counts, second moment and scores; see the module docstring.
+    """Private regression from counts, a second moment and scores; see the module docstring.
 
     If the model declares no prior, the scales of the coefficients are learned from the releases and
     integrated out (`tacit.models.learnt_scale`). A declared prior is used unchanged.

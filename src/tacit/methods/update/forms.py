@@ -83,7 +83,7 @@ class Form(abc.ABC):
 
 
 class Even(Form):
-    """Coordinates scaled by powers of q's precision."""
+    """Clips coordinates that are scaled by powers of q's precision."""
 
     def scales(self, q: Natural) -> dict[str, Array]:
         precision = -2.0 * q["quadratic"]
@@ -113,7 +113,7 @@ class ServerFactor(RollBack):
 
 
 class LogPrecision(Form):
-    """Changes of log Λ, and of m in standard deviations.
+    """Clips changes of log Λ, and changes of m in standard deviations.
 
     With x the released change of Λ over Λ, Λ ← Λ(1 + x) for x ≥ 0 and Λeˣ otherwise, so that q is
     proper for any noise; m ← m + score/Λ with the new Λ.

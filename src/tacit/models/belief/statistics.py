@@ -36,7 +36,9 @@ from tacit.models.statistics import Statistics
 PARTS = 8.0
 """The norms of the two parts of a clipped gradient add up to at most this multiple of the clip."""
 LOGIT_STEP = 0.5
-"""Step of a sweep in the logits of h; at 1, units that explain the same pixels oscillate."""
+"""Share of the full step that a sweep makes in the logits of h; with 1, units that explain the same
+pixels oscillate.
+"""
 
 
 class Layers(NamedTuple):
@@ -137,7 +139,8 @@ class BeliefStatistics(Statistics):
         )
 
     def norms(self) -> Array:
-        """‖a hᵀ − M∘(ω uᵀ)‖² = ‖a‖²‖h‖² − 2(a∘ω)ᵀM(h∘u) + (ω²)ᵀM²(u²), plus the other terms.
+        """Return norms: ‖a hᵀ − M∘(ω uᵀ)‖² = ‖a‖²‖h‖² − 2(a∘ω)ᵀM(h∘u) + (ω²)ᵀM²(u²), plus the other
+        terms.
 
         The result is at least 1/`PARTS` of ‖a hᵀ‖ + ‖M∘(ω uᵀ)‖. `total` subtracts two sums; if an
         adversarial q makes them cancel, their rounding errors could otherwise exceed the norm.

@@ -149,7 +149,7 @@ class LogisticRegression(ExplicitDerivatives):
 
 @dataclass(frozen=True)
 class BernoulliLikelihood(ScoreLikelihood):
-    """y ∈ {0, 1} with log-odds η."""
+    """Score and its moments for y ∈ {0, 1} with log-odds η."""
 
     largest = 1.0
 

@@ -170,7 +170,9 @@ class PoissonRegression(PoissonVariance, ExplicitDerivatives):
 
 @dataclass(frozen=True)
 class PoissonLikelihood(ScoreLikelihood):
-    """y ∈ {0, …, largest} with log-rate η; rates are capped at `largest`."""
+    """Score and its moments for y ∈ {0, …, largest} with log-rate η; rates are capped at
+    `largest`.
+    """
 
     largest: float  # pyright: ignore[reportGeneralTypeIssues]
 

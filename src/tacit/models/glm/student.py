@@ -157,7 +157,7 @@ class StudentRegression(ExplicitDerivatives):
     def dispersion_sums(
         self, eta: np.ndarray, variance: np.ndarray, y: np.ndarray, weights: np.ndarray
     ) -> DispersionSums:
-        """k = (ν + 1)u − 1 with u = z²/(ν + z²) and z = (y − η)/σ: the score of log σ.
+        """Return sums of k = (ν + 1)u − 1, the score of log σ, with u = z²/(ν + z²), z = (y − η)/σ.
 
         u ~ Beta(½, ν/2), which gives E[k²] = 2ν/(ν + 3) and E[k³] = 8ν(ν − 1)/((ν + 3)(ν + 5)).
         Estimating θ changes the mean of k by −(ν + 1)(ν + 2)/((ν + 3)(ν + 5))·Var[η]/σ². A noise

@@ -23,7 +23,7 @@ smaller. Negative noise must not make a word impossible in a topic.
 
 @dataclass(frozen=True, kw_only=True)
 class Noisy:
-    """A running average of noisy statistics, and the sd of the noise in it."""
+    """A running average of noisy statistics, and the standard deviation of its noise."""
 
     average: Array
     noise_sd: float

@@ -74,7 +74,9 @@ SUMS = ("sum_count", "sum_linear", "sum_quadratic")
 noise is stored as `noise`.
 """
 STEP_POWER = 0.7
-"""ρ_t = (1 + t)^−0.7 averages noisy sums over rounds (VIPS, Alg. 1)."""
+"""Exponent of the step sizes ρ_t = (1 + t)^−0.7 that average noisy sums over rounds (VIPS, Alg.
+1).
+"""
 
 
 class GaussianMixture(ColumnModel):

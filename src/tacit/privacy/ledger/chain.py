@@ -189,4 +189,6 @@ ADVICE = (
     "nothing is charged or released: find out who changed it (tacit ledger verify), then restore"
     " the ledger from a copy"
 )
-"""A damaged ledger is never repaired, because a repair could understate what was spent."""
+"""Advice in errors about a damaged ledger, which is never repaired: a repair could understate what
+was spent.
+"""

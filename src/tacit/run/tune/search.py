@@ -20,7 +20,7 @@ from tacit.run.tune.trials import Trial, TrialRunner
 
 NOTHING_SPENT = "No budget was spent: only synthetic records were used."
 FIRST_SHARE = 4
-"""The first stage has 1/4 of the federations of the last."""
+"""The first stage uses the last stage's number of federations divided by this."""
 
 Progress = Callable[[int, int, str], None]
 
