@@ -97,8 +97,8 @@ class Charging:
         """Refuse the run if the rest of it would exceed a budget. Charges nothing.
 
         What the run has charged already counts as spent, and what other unfinished runs have
-        planned counts too, except for the run `ended`. Returns the check of the budget with the
-        smallest remainder; None without budgets, or if the whole run is charged already.
+        planned counts too, except for the run `ended`. Returns the check of the budget of which the
+        largest share is used; None without budgets, or if the whole run is charged already.
         """
         wanted = self._charged_and_unpaid()
         if wanted is None:

@@ -307,7 +307,9 @@ def _level(uniform: _Uniform, law: Law) -> int:
 
 @functools.lru_cache(maxsize=8)
 def _cumulative(bits: int, law: Law) -> tuple[Bounds, ...]:
-    """Enclose Σ_{j ≤ v} P(j)·2^bits by integers for v = 0, 1, … until it rounds to 2^bits."""
+    """Enclose Σ_{j ≤ v} P(j)·2^bits by integers for v = 0, 1, …, as far as P(v) affects the
+    digits.
+    """
     guard = bits + 32
     if law == "laplace":
         terms = [exp_bounds(v, 1, guard) for v in range(guard + 3)]

@@ -38,7 +38,7 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names in order; the party at position 1, 2, … has this number as evaluation point of its
+        """Names in order; the position of a party (1, 2, …) is the evaluation point of its
         shares.
         """
         return tuple(offer.party for offer in self.offers)
