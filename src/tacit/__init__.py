@@ -49,7 +49,7 @@ def _configure_jax() -> None:
 
 
 def _compilation_cache() -> str | None:
-    """The directory of compiled programs of this kind of processor, or None if switched off.
+    """Return the directory for programs compiled for this kind of processor; None if switched off.
 
     TACIT_COMPILATION_CACHE is a directory or "off"; the default is in the user's cache directory.
     """

@@ -15,16 +15,16 @@ import numpy as np
 
 SUBSTITUTED_ROWS = 32
 BLOCK_ROWS = 64
-"""Number of rows that processors compute together; see `whole_blocks`."""
+"""Row counts are rounded up to a multiple of this number; see `whole_blocks`."""
 
 Array = Any
 """A NumPy array, a JAX array or a tracer."""
 
 Arrays = dict[str, Array]
-"""Named arrays, which requests publish and replies release."""
+"""Arrays by name, as published in a request or released in a reply."""
 
 Natural = Arrays
-"""Natural parameters λ by name, float64; see `tacit.expfam.base`."""
+"""The arrays of natural parameters λ by name, in float64; see `tacit.expfam.base`."""
 
 
 def _is_jax(value: Array) -> bool:
@@ -33,7 +33,7 @@ def _is_jax(value: Array) -> bool:
 
 
 def namespace(*arrays: Array) -> ModuleType:
-    """`jax.numpy` if any argument is a JAX array or tracer, else `numpy`."""
+    """Return `jax.numpy` if any argument is a JAX array or tracer, otherwise `numpy`."""
     if any(_is_jax(array) for array in arrays):
         import jax.numpy as jnp
 
@@ -42,7 +42,7 @@ def namespace(*arrays: Array) -> ModuleType:
 
 
 def special(*arrays: Array) -> ModuleType:
-    """Special functions of the library that `namespace` returns."""
+    """Return the module of special functions that belongs to the result of `namespace`."""
     if any(_is_jax(array) for array in arrays):
         import jax.scipy.special as jsp
 
@@ -53,7 +53,7 @@ def special(*arrays: Array) -> ModuleType:
 
 
 def softplus(value: Array) -> Array:
-    """log(1 + eᵛ) without overflow.
+    """Return log(1 + eᵛ), computed without overflow.
 
     JAX's `logaddexp` has exact first and second derivatives everywhere; NumPy's is five times as
     slow as this formula.
@@ -66,7 +66,7 @@ def softplus(value: Array) -> Array:
 
 
 def cholesky(matrix: Array) -> Array:
-    """Lower-triangular L with LLᵀ = A, for a symmetric A.
+    """Return the lower-triangular L with LLᵀ = A, for a symmetric A.
 
     Skips the symmetrisation of `jax.numpy`, which doubles the compiled code. The derivative is
     therefore wrong if the entries of A vary independently.
@@ -97,7 +97,9 @@ def solve_lower(factor: Array, right: Array) -> Array:
 
 
 def _forward(factor: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Forward substitution. Large systems are halved, so that most of the work is in products."""
+    """Solve by forward substitution; large systems are halved so that most work is matrix
+    products.
+    """
     size = len(factor)
     if size > SUBSTITUTED_ROWS:
         half = size // 2
@@ -111,14 +113,14 @@ def _forward(factor: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def kept_rows(weights: Array, rows: Array) -> Array:
-    """Rows in float64, with rows of weight 0 set to 0 (0·NaN would be NaN)."""
+    """Return the rows in float64, with rows of weight 0 set to 0 (0·NaN would be NaN)."""
     xp = namespace(weights, rows)
     kept = (weights > 0).reshape(weights.shape + (1,) * (rows.ndim - 1))
     return xp.where(kept, rows, 0.0).astype(np.float64)
 
 
 def whole_blocks(rows: int) -> int:
-    """The number of rows, rounded up to whole blocks.
+    """Return the number of rows, rounded up to a multiple of `BLOCK_ROWS`.
 
     If the length of an array is not a multiple of the processor's vector length, its last rows are
     computed by other instructions, which round differently. With another length, such a record gets
@@ -133,7 +135,7 @@ def whole_blocks(rows: int) -> int:
 
 
 def unit_rows(rows: Array) -> tuple[Array, Array]:
-    """Rows in float64, each divided by its largest entry, and the largest entries.
+    """Return the rows in float64, each divided by its largest entry, and those largest entries.
 
     Squares of the scaled rows cannot overflow, and underflow is negligible.
     """
@@ -144,7 +146,7 @@ def unit_rows(rows: Array) -> tuple[Array, Array]:
 
 
 def computed_once(values: Any) -> Any:
-    """The same arrays, protected from being recomputed by the compiler.
+    """Return the same arrays, protected from being recomputed by the compiler.
 
     A norm and the sum that it bounds must use the same numbers. XLA may compute an expression once
     per use, with different rounding, and for an adversarial q the difference can be arbitrarily

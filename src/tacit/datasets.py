@@ -105,7 +105,9 @@ def load(
 def _kind(
     name: str, parties: int | None, party: str | None, *, skewed: bool
 ) -> Literal["balanced", "skew", "source"]:
-    """Default assignment of records to parties."""
+    """Return how records are assigned to parties: "skew", "source" (its own sites) or
+    "balanced".
+    """
     if skewed:
         return "skew"
     own_sites = name in WITH_SITES and (parties is None or name == "synthetic-cohort")

@@ -300,7 +300,7 @@ def test_a_version_only_adds_parties(tmp_path, changes, words):
             },
             r"share the noise \(2 → 3\) would change for 'a'",
         ),
-        ({"method": {"kind": "dp-scoring"}}, "releases other sums in every round"),
+        ({"method": {"kind": "dp-scoring"}}, "releases different sums in different rounds"),
         ({"quorum": 1}, "divides the noisy sum equally"),
     ],
 )

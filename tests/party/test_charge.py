@@ -135,7 +135,7 @@ def test_a_lost_answer_is_made_again_for_the_same_question_only(charging, change
     asked = request("site-0", 0)
     with pytest.raises(RuntimeError, match="killed"):
         answer(charging, [asked], fail)
-    with pytest.raises(PrivacyBudgetError, match="charged for another content"):
+    with pytest.raises(PrivacyBudgetError, match="charged with other content"):
         answer(charging, [asked._replace(**change)], fail)
     assert len(charges(charging.ledger)) == 1
     answer(charging, [asked], made_up)

@@ -29,7 +29,7 @@ from tacit.testing.releases import noted
 DRAWS = 4_000
 LOW_BIT_DRAWS = 1_000
 WRONG_NOISE = 0.5
-"""Factor of the noise in the test of the audit's power."""
+"""The test of the audit's power multiplies the noise by this factor."""
 
 Kind = Literal["release", "reply", "low bits", "run", "canaries", "files"]
 Progress = Callable[[str], None]
@@ -74,7 +74,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """All findings about one plan, with the terms of its guarantee."""
+    """All findings about one plan, with the δ, unit and adjacency of its guarantee."""
 
     method: str
     unit: str
@@ -167,7 +167,9 @@ def _audit_visit(
     tell: Progress,
     shown: dict[tuple[int, int], float],
 ) -> list[Finding]:
-    """Findings about one visit; adds to `shown` the measured share of each release's distance."""
+    """Return the findings about one visit. For each release, `shown` receives the measured distance
+    of neighbours as a share of the charged distance.
+    """
     plan = audited.plan
     assert plan.privacy is not None
     stage, plain = plan.method.stage_at(visit).name, plan.privacy.aggregation == "plain"
@@ -189,7 +191,9 @@ def _audit_visit(
 
 @dataclass(frozen=True)
 class _Shown:
-    """A finding about one release, and the measured distance as a share of the charged one."""
+    """A finding about one release, and the measured distance of neighbours over the charged
+    distance.
+    """
 
     place: int
     share: float
@@ -239,20 +243,20 @@ def _releases(
 
 
 def _stage_of(audited: AuditedParty, pair: WorstPair) -> str:
-    """Name of the stage, with the visit if the stage is audited at several visits."""
+    """Return the stage's name, followed by the visit number if several visits of it are audited."""
     stage_at = audited.plan.method.stage_at
     visits = [one for one in audited.visits() if stage_at(one).name == pair.stage]
     return f"{pair.stage} at visit {pair.visit + 1}" if len(visits) > 1 else pair.stage
 
 
 def _absent(plan: Plan) -> bool:
-    """True if one neighbour is the absence of the whole party, which sends nothing."""
+    """True if a party and its absence are neighbours: an absent party sends no reply to compare."""
     assert plan.privacy is not None
     return plan.privacy.unit == "party" and plan.privacy.adjacency == "add-or-remove-one"
 
 
 def _replies(audited: AuditedParty, pair: WorstPair, draws: int, until: float) -> Finding:
-    """Threshold test of complete replies to a visit."""
+    """Return the result of a threshold test that tells complete replies of two neighbours apart."""
     plan = audited.plan
     assert plan.privacy is not None
     settled = plan.settled[audited.party]
@@ -270,7 +274,7 @@ def _replies(audited: AuditedParty, pair: WorstPair, draws: int, until: float) -
 
 
 def _low_bits(audited: AuditedParty, pair: WorstPair) -> Finding:
-    """Test of the low bits of the first release of a visit."""
+    """Return the result of the attack on the low-order bits of a release."""
     plan = audited.plan
     assert plan.privacy is not None
     delta = plan.settled[audited.party].guarantee.delta
@@ -290,7 +294,7 @@ def _low_bits(audited: AuditedParty, pair: WorstPair) -> Finding:
 def _whole_run(
     plan: Plan, party: str, visits: Sequence[int], shown: dict[tuple[int, int], float]
 ) -> Finding:
-    """Lower bound for all releases of the run whose kind was audited, together.
+    """Return a lower bound on ε for the composition of all releases whose kind was audited.
 
     A visit that was not audited is assumed to behave like the last audited visit of its stage.
     """
@@ -335,7 +339,9 @@ def _shown_epsilon(
 
 
 def _scaled(event: GaussianEvent, part: float) -> GaussianEvent:
-    """The event with the measured distance instead of the charged one."""
+    """Return the event with its clip multiplied by `part`, measured distance over charged
+    distance.
+    """
     changes = {"lattice": None} if hasattr(event, "lattice") else {}
     return msgspec.structs.replace(event, clip=event.clip * part, **changes)
 

@@ -80,7 +80,7 @@ def audit_configuration(
 
 
 def _planned(config: Config, records: int | None, seed: int) -> tuple[Federation, Plan]:
-    """Synthetic federation and plan with secret noise."""
+    """Return a synthetic federation and a plan for it, with secret noise."""
     assert config.private is not None
     secret = msgspec.structs.replace(config.private, insecure_noise_seed=None, ledger=None)
     columns = tuple(msgspec.structs.replace(one, draft=False) for one in config.data.columns)
@@ -102,7 +102,7 @@ def _planned(config: Config, records: int | None, seed: int) -> tuple[Federation
 
 
 def synthetic(config: Config, records: int, seed: int) -> Federation:
-    """Synthetic records of all parties, from the public schema and the model's prior.
+    """Return synthetic records of all parties, drawn from the public schema and the model's prior.
 
     Documents come from the source "synthetic-topics", whose vocabulary is small: the noise of a
     release does not depend on the number of words.
@@ -125,7 +125,8 @@ def synthetic(config: Config, records: int, seed: int) -> Federation:
 
 
 def compare_files(config: Config, federation: Federation, plan: Plan, seed: int) -> Finding:
-    """Whether public/ of two runs on neighbouring records differs in more than charged numbers.
+    """Check whether files in public/ of two runs on neighbouring records differ beyond charged
+    numbers.
 
     Every mechanism returns the same values in both runs. Everything computed from them is then
     equal, so a file that differs contains something that was not charged.

@@ -19,13 +19,15 @@ Value = TypeVar("Value")
 
 
 class Faults:
-    """Errors in the order in which a run would raise them."""
+    """Collects errors in the order in which a run would raise them."""
 
     def __init__(self) -> None:
         self.found: list[TacitError] = []
 
     def from_call(self, function: Callable[..., Value], *arguments: object) -> Value | None:
-        """Result of a function, or None with its error stored."""
+        """Call `function` and return its result; if it raises a `TacitError`, store that and return
+        None.
+        """
         try:
             return function(*arguments)
         except TacitError as error:

@@ -16,7 +16,9 @@ from tacit.privacy.settings import Privacy
 
 
 def verify_command(path: Path, receipt: str | None, *, as_json: bool = False) -> None:
-    """Check the whole chain; a damaged ledger is an error, never repaired."""
+    """Check the hash chain of all entries. A damaged ledger is reported as an error and never
+    repaired.
+    """
     from tacit.cli.show.results import console
 
     report = audit(path, receipt)
@@ -32,7 +34,7 @@ def verify_command(path: Path, receipt: str | None, *, as_json: bool = False) ->
 
 
 def export_command(path: Path, out: Path, *, as_json: bool = False) -> None:
-    """Write the entries without secrets, as JSON or CSV by the file's suffix."""
+    """Write all entries without secrets; the file's suffix selects JSON or CSV."""
     from tacit.cli.show.results import console
 
     forms: dict[str, Literal["json", "csv"]] = {".json": "json", ".csv": "csv"}
@@ -99,7 +101,9 @@ def budget_command(
 def _records_of(
     path: Path, asked: Path | None
 ) -> tuple[Path, Privacy | None, Callable[[Ledger], dict[str, DatasetId]]]:
-    """Ledger path, privacy settings, and data sets by party."""
+    """Return the ledger path, the privacy settings, and a function that identifies each party's
+    data set.
+    """
     from tacit.live.config import kind_of, read_party
     from tacit.party.datasets import identify_parties
 
@@ -125,7 +129,9 @@ def _records_of(
     private = setup.agreed.federation.private
     if private is None or private.insecure_noise_seed is not None:
         why = 'privacy = "none"' if private is None else "privacy.insecure_noise_seed is set"
-        raise ConfigError(f"{setup.agreed.path}: {why}; nothing is charged under a budget")
+        raise ConfigError(
+            f"{setup.agreed.path}: {why}, so the run is not charged and needs no budget"
+        )
     ready = prepare_party(setup)
 
     def one_party(ledger: Ledger) -> dict[str, DatasetId]:
@@ -147,7 +153,7 @@ def link_command(path: Path, newer: str, older: str, *, reason: str, as_json: bo
 
 
 def close_command(path: Path, run: str, *, reason: str, as_json: bool = False) -> None:
-    """End a run for good, so that the rest of its plan is not reserved any more."""
+    """End a run permanently, which frees the budget reserved for the rest of its plan."""
     from tacit.cli.show.results import console
 
     with Ledger(path) as ledger:
@@ -155,6 +161,6 @@ def close_command(path: Path, run: str, *, reason: str, as_json: bool = False) -
     if as_json:
         print_json({"run": run, "closed": [str(one) for one in found], "ledger": str(path)})
     elif found:
-        console.print(f"closed {run}: it is charged no more", highlight=False)
+        console.print(f"closed {run}: it cannot be charged any more", highlight=False)
     else:
         console.print(f"{run} has nothing reserved: it is finished or closed", highlight=False)

@@ -22,7 +22,7 @@ from tacit.support.type_info import prepare
 
 MOST_NAMES = 3
 NOT_RECORDED = "not recorded"
-"""Shown as the plan of a run by an earlier version of tacit."""
+"""Shown instead of the plan of a run that an earlier version of tacit made."""
 USUAL_DELTA = 1e-5
 """δ at which spending is shown if no budget sets one."""
 
@@ -77,7 +77,9 @@ def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
 
 
 class Unlimited(Spent, frozen=True, kw_only=True):
-    """Spending without a budget, in the unit and adjacency of the charges, at δ = `USUAL_DELTA`."""
+    """Spending without a budget, for the unit and adjacency of the charges, at δ =
+    `USUAL_DELTA`.
+    """
 
     delta: float
     adjacency: str
@@ -85,7 +87,9 @@ class Unlimited(Spent, frozen=True, kw_only=True):
 
 
 def _without_budget(ledger: Ledger, dataset: DatasetId, entries: Sequence[Row]) -> Spent:
-    """Spending on a data set; without a budget, in the unit and adjacency of its charges."""
+    """Return the spending on a data set; without a budget, for the unit and adjacency of its
+    charges.
+    """
     found, terms = ledger.spent(dataset), _terms(entries, str(dataset))
     if found.budget is not None or terms is None:
         return found
@@ -112,7 +116,9 @@ def _without_budget(ledger: Ledger, dataset: DatasetId, entries: Sequence[Row]) 
 
 
 def _terms(entries: Sequence[Row], dataset: str) -> Budget | None:
-    """Unit and adjacency of the last charge to a data set; charges have no δ."""
+    """Return a nominal budget with the unit and adjacency of the last charge, and δ =
+    `USUAL_DELTA`.
+    """
     for row in reversed(entries):
         if row.kind == "charge" and row.dataset == dataset:
             return Budget(
@@ -125,7 +131,7 @@ def _terms(entries: Sequence[Row], dataset: str) -> Budget | None:
 
 
 def party_names(entries: Sequence[Row]) -> dict[str, str]:
-    """Party name of each data set, from its charges or else from a run's plan."""
+    """Return the party name of each data set, from its charges or else from a run's plan."""
     names = {row.dataset: row.purpose for row in entries if row.kind == "plan" and row.purpose}
     for row in entries:
         named = re.fullmatch(r"(.+), visit \d+", row.purpose) if row.kind == "charge" else None
@@ -139,7 +145,7 @@ def _short(dataset: str) -> str:
 
 
 def _named(datasets: Sequence[str], names: dict[str, str]) -> str:
-    """Abbreviated list of the data sets' parties."""
+    """Return a shortened list of the parties that hold these data sets."""
     shown = [names.get(dataset, _short(dataset)) for dataset in dict.fromkeys(datasets)]
     if len(shown) > MOST_NAMES:
         return f"{shown[0]} … {shown[-1]} ({len(shown)})"
@@ -198,7 +204,9 @@ def _spent_row(row: Spent, names: dict[str, str], *, whole: bool) -> list[Any]:
 
 
 def _named_contents(shared: dict[str, int | None], names: dict[str, str]) -> str:
-    """Other data sets with records in common, and how many."""
+    """List the other data sets that share records with this one, and the number of shared
+    records.
+    """
     known = {DatasetId.parse(dataset).content: name for dataset, name in names.items()}
     said = [
         f"{content[:8]} ({known.get(content, 'not charged')}, "
@@ -235,7 +243,9 @@ def _run_rows(
 def _epsilon_of(
     charges: Sequence[Row], budgets: dict[str, Budget | None], price: CachedAccountant
 ) -> str:
-    """Largest ε of one run over its data sets, in the unit and adjacency of their budgets."""
+    """Return, as text, the largest ε of a run among its data sets, by the unit and adjacency of
+    budgets.
+    """
     found = []
     for dataset, limit in budgets.items():
         own = [row for row in charges if row.dataset == dataset]
@@ -258,7 +268,7 @@ def _paid(charges: Sequence[Row]) -> Counter[Any]:
 
 
 def _operator_rows(entries: Sequence[Row], names: dict[str, str]) -> list[list[Any]]:
-    """Budgets, links and closed runs; entries made together share one row."""
+    """Return table rows of budgets, links and closed runs; entries made together share one row."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     for row in entries:
         if row.kind == "budget":

@@ -19,7 +19,7 @@ from tacit.live.settings import parse_address
 
 
 def check_live(path: Path, overrides: list[str] | None, seed: int | None) -> None:
-    """`tacit check` on one of the three files."""
+    """Run `tacit check` on a federation, server or party file."""
     kind = _refuse_for_agreed(path, overrides, seed)
     from tacit.cli.show.agreement import show_agreed
     from tacit.live.plan import server_plan
@@ -34,7 +34,7 @@ def check_live(path: Path, overrides: list[str] | None, seed: int | None) -> Non
 
 
 def live_plan(path: Path, overrides: list[str] | None, seed: int | None) -> Any:
-    """The plan of one of the three files, for `tacit explain`."""
+    """Return the plan of a federation, server or party file, for `tacit explain`."""
     kind = _refuse_for_agreed(path, overrides, seed)
     from tacit.live.join import prepare_party
     from tacit.live.plan import server_plan

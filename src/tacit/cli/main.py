@@ -57,7 +57,7 @@ COMMANDS = {
     "account": advanced.account,
     "reproduce": advanced.reproduce,
 }
-"""In the order of `tacit --help`."""
+"""All commands, in the order of `tacit --help`."""
 GROUPS = [name for name, command in COMMANDS.items() if isinstance(command, typer.Typer)]
 
 
@@ -103,7 +103,9 @@ def _options(
 
 
 def main() -> None:
-    """Entry point: errors as one line with an exit code; --debug shows a traceback."""
+    """Run a command: print an error as one line and exit with its code; --debug shows a
+    traceback.
+    """
     arguments = [argument for argument in sys.argv[1:] if argument not in ("--debug", "--quiet")]
     debug, quiet = "--debug" in sys.argv[1:], "--quiet" in sys.argv[1:]
     if arguments in ([], *([name] for name in GROUPS)):
@@ -132,7 +134,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def _output(*, shown: bool) -> Iterator[None]:
-    """Discard standard output, unless `shown`."""
+    """Discard standard output inside the context, unless `shown`."""
     if shown:
         yield
         return
@@ -141,7 +143,7 @@ def _output(*, shown: bool) -> Iterator[None]:
 
 
 def entry() -> None:
-    """The `tacit` program: `main` with a faster start and end.
+    """Start the `tacit` program: `main` with a faster start and end.
 
     The garbage collector runs 70 times less often, and the interpreter exits without cleaning up
     its modules. This saves a third of the time of a short command.
@@ -161,7 +163,7 @@ def entry() -> None:
 
 
 def _storage_words(error: OSError) -> str:
-    """Message for an unusable disk or file, with its path if known."""
+    """Return the message for an unusable disk or file, with its path if known."""
     place = "a file" if error.filename is None else str(error.filename)
     reason = error.strerror or str(error) or type(error).__name__
     return (

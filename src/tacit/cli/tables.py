@@ -142,7 +142,7 @@ def predict(
 
 
 def _with_kept(frame: pl.DataFrame, data: Path, names: list[str]) -> pl.DataFrame:
-    """Predictions beside columns of the records."""
+    """Return the kept columns of the records followed by the predictions."""
     if not names:
         return frame
     from tacit.data.frames import raw_frame

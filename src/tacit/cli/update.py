@@ -1,4 +1,4 @@
-"""`tacit update`: the posterior of an earlier run, updated by records that arrived later."""
+"""`tacit update`: update the posterior of an earlier run with records that arrived later."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _carry_out(raw: dict[str, Any], out: Path, arguments: str, **options: Any) -
         carry_out_run(parse_config(raw), Path("update.toml"), out, **options)
     except PrivacyBudgetError as error:
         raise PrivacyBudgetError(
-            f"{error}; the study file: tacit update {arguments} --study update.toml"
+            f"{error}; write a study file: tacit update {arguments} --study update.toml"
         ) from error
 
 
@@ -90,8 +90,8 @@ def _continue_federation(server: Path, study: Path | None, *, as_json: bool, **g
     unused = next((name for name, value in given.items() if value), None)
     if study is None or unused is not None:
         raise ConfigError(
-            f"{server} is of a live federation, whose parties hold the new records; only write the "
-            f"agreed file of the update: tacit update {server} --study FILE.toml"
+            f"{server} belongs to a live federation, whose parties hold the new records; here you "
+            f"can only write the agreed file of the update: tacit update {server} --study FILE.toml"
         )
     if study.exists():
         raise ConfigError(f"--study {study} exists; choose another name")

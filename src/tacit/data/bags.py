@@ -18,7 +18,7 @@ from tacit.errors import DataError
 Array = np.ndarray
 Rows = dict[str, Any]
 DOCUMENTS_COLUMN = "documents"
-"""Column name of records that are one sparse matrix."""
+"""Name of the column that holds all documents as one sparse matrix."""
 
 
 def document_records(counts: Any, *, words: int | None = None, width: int | None = None) -> Rows:
@@ -58,7 +58,7 @@ def document_records(counts: Any, *, words: int | None = None, width: int | None
 
 
 def documents_of(records: Rows, words: int, kept: Array | None = None) -> Documents:
-    """Convert rows of checked records (None: all) to sparse counts."""
+    """Convert these rows of checked records (None: all rows) to sparse counts."""
     if DOCUMENTS_COLUMN in records:
         return records[DOCUMENTS_COLUMN] if kept is None else records[DOCUMENTS_COLUMN][kept]
     index, counts = (np.asarray(records[name]) for name in ("words", "counts"))
@@ -73,7 +73,7 @@ def documents_of(records: Rows, words: int, kept: Array | None = None) -> Docume
 
 
 def one_word_each(count: int, words: int) -> Documents:
-    """`count` documents with one word each, over a vocabulary of `words` words."""
+    """Return `count` documents with one word each, over a vocabulary of `words` words."""
     from scipy import sparse
 
     parts = (np.ones(count, np.float32), np.arange(count) % words, np.arange(count + 1))
@@ -81,7 +81,7 @@ def one_word_each(count: int, words: int) -> Documents:
 
 
 def check_document_records(party: str, records: Rows, words: int) -> None:
-    """Refuse records that are not documents over `words` words."""
+    """Refuse records that are not documents over a vocabulary of `words` words."""
     if DOCUMENTS_COLUMN in records:
         check_documents(records[DOCUMENTS_COLUMN], words=words)
         return
@@ -128,7 +128,9 @@ def _check_cells(party: str, index: Array, counts: Array, words: int) -> None:
 
 
 def document_texts(documents: Documents) -> Rows:
-    """Text per document, by which a ledger identifies the data set."""
+    """Return one text per document, from which a ledger computes the fingerprint of the
+    data set.
+    """
     words, counts = documents.indices.astype("<u4"), documents.data.astype("<u4")
     texts = [
         words[a:b].tobytes().hex() + "." + counts[a:b].tobytes().hex()
@@ -138,12 +140,12 @@ def document_texts(documents: Documents) -> Rows:
 
 
 def ledger_form(words: int) -> dict[str, Any]:
-    """Schema of documents over `words` words, for the ledger's fingerprint."""
+    """Return the schema of documents over `words` words that enters the ledger's fingerprint."""
     return {"documents": "counts of words", "words": words}
 
 
 def _shortened(documents: Documents, width: int) -> Documents:
-    """Documents with their `width` most frequent words; ties go to the first."""
+    """Return each document reduced to its `width` most frequent words; ties keep the first word."""
     order = np.lexsort((documents.indices, -documents.data, rows_of(documents)))
     rank = np.empty(documents.nnz, np.int64)
     rank[order] = np.arange(documents.nnz)

@@ -1,6 +1,4 @@
-"""Detect numbers that are probably codes: of missing values, such as 999, or of categories, 1 …
-k.
-"""
+"""Detect numbers that are probably codes for missing values (such as 999) or categories (1 … k)."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ UNKNOWN = (
     "?", ".", "-", "na", "n/a", "nan", "null", "missing", "unknown", "not known", "unbekannt",
     "k.a.", "k. a.", "inconnu", "desconocido", "sconosciuto", "onbekend",
 )  # fmt: skip
-"""Texts that stand for a missing value, in lower case."""
+"""Texts, in lower case, that stand for a missing value."""
 ISO_DATE = r"^\d{4}-\d\d-\d\d([ T].*)?$"
 MOST_CODES = 12
 """Largest k for which integers 1 … k may be codes of categories."""
@@ -49,7 +47,7 @@ def _is_code(value: float) -> bool:
 
 
 def is_coded(values: Collection[float]) -> bool:
-    """Whether distinct values are 1 … k or 0 … k with k ≥ 3, like codes of categories.
+    """True if the distinct values are 1 … k or 0 … k with k ≥ 3, like codes of categories.
 
     >>> is_coded([1, 2, 3, 4]), is_coded([0, 1]), is_coded([1.5, 2, 3]), is_coded(range(1, 90))
     (True, False, False, False)

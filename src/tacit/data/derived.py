@@ -28,14 +28,16 @@ _LEVEL = re.compile(r"(?P<name>.*)\[(?P<level>[^\[\]]*)\]", re.DOTALL)
 
 
 def sources_of(config: ColumnConfig) -> tuple[str, ...]:
-    """The columns that a derived column is computed from; they may be derived themselves."""
+    """Return the columns from which a derived column is computed; they may be derived
+    themselves.
+    """
     if config.expression is not None:
         return parse_expression(config.expression).columns
     return tuple(dict.fromkeys(_factor(one)[0] for one in config.product))
 
 
 def raw_names(configs: Iterable[ColumnConfig], wanted: Iterable[str]) -> list[str]:
-    """The columns of the records that these columns are computed from."""
+    """Return the columns of the records from which the given columns are computed."""
     known = {config.name: config for config in configs}
     found: dict[str, None] = {}
     left = list(wanted)
@@ -52,8 +54,8 @@ def raw_names(configs: Iterable[ColumnConfig], wanted: Iterable[str]) -> list[st
 def with_derived(
     frame: pl.DataFrame, configs: Sequence[ColumnConfig], wanted: Iterable[str]
 ) -> pl.DataFrame:
-    """A table with the derived columns of `wanted`. A derived value is missing if one of its
-    sources is missing.
+    """Return the table with the derived columns among `wanted` added. A derived value is missing if
+    one of its sources is missing.
     """
     known = {config.name: config for config in configs}
     for name in wanted:
@@ -113,8 +115,8 @@ def columns_of(
     plain: Callable[[Term], ColumnConfig],
     scaled: Callable[[ColumnConfig], ColumnConfig],
 ) -> list[ColumnConfig]:
-    """The columns of a formula's terms: first the columns of x in order, then columns from which
-    these are computed.
+    """Return the columns of a formula's terms: first those of x in order, then the columns from
+    which derived columns are computed.
 
     Parameters
     ----------
@@ -129,7 +131,7 @@ def columns_of(
     others: dict[str, ColumnConfig] = {}
 
     def known(term: Term) -> ColumnConfig:
-        """The column of a factor, which need not be a column of x."""
+        """Return the column of a term; a column that is not part of x is added to `others`."""
         name = term.column
         if name not in features and name not in others:
             made = _transformed(term, source, scaled) if term.expression else plain(term)
@@ -179,7 +181,8 @@ def _bounds(config: ColumnConfig) -> Range:
 
 
 def _missing(name: str, sources: Sequence[ColumnConfig]) -> Missing:
-    """The setting `missing` of a derived column: "drop" if a source has "drop", otherwise "refuse".
+    """Return the setting `missing` of a derived column: "drop" if a source has "drop", else
+    "refuse".
 
     Sources with "indicator" or "level" are refused.
     """
@@ -193,7 +196,7 @@ def _missing(name: str, sources: Sequence[ColumnConfig]) -> Missing:
 
 
 def _products(factors: Sequence[ColumnConfig]) -> list[ColumnConfig]:
-    """The columns of an interaction: one for each combination of non-reference levels."""
+    """Return the columns of an interaction: one for each combination of non-reference levels."""
     name = ":".join(one.name for one in factors)
     missing = _missing(name, factors)
     choices = [

@@ -83,10 +83,10 @@ class Expression:
     columns: tuple[str, ...]
     tree: ast.expr
     names: Mapping[str, str]
-    """Column of each identifier of the tree."""
+    """Column name for each identifier in `tree`."""
 
     def values(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The value of each record; not finite where a function is undefined."""
+        """Return the value for each record; it is not finite where a function is undefined."""
         import numpy as np
 
         with np.errstate(all="ignore"):
@@ -95,7 +95,7 @@ class Expression:
         return np.broadcast_to(np.asarray(found, np.float64), (rows,)).copy()
 
     def bounds(self, ranges: Mapping[str, Range]) -> Range:
-        """Smallest and largest value for columns within these ranges.
+        """Return bounds on the expression if each column is within its range.
 
         The bounds are never too narrow; they are wider than necessary if a column occurs twice.
         """
@@ -229,7 +229,7 @@ def _evaluate(node: ast.expr, columns: Mapping[str, np.ndarray]) -> np.ndarray |
 
 
 def _range(node: ast.expr, ranges: Mapping[str, Range]) -> Range:
-    """Interval arithmetic."""
+    """Return a range that contains all values of the expression, by interval arithmetic."""
     if isinstance(node, ast.Name):
         return ranges[node.id]
     if isinstance(node, ast.Constant):
@@ -264,7 +264,7 @@ def _range(node: ast.expr, ranges: Mapping[str, Range]) -> Range:
 
 
 def times(left: Range, right: Range) -> Range:
-    """Range of a product.
+    """Return the range of a product of two numbers with these ranges.
 
     >>> times((-1.0, 2.0), (3.0, 4.0))
     (-4.0, 8.0)

@@ -29,7 +29,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 MOST_FACTORS = 4
-"""Largest number of factors of a*b*…, whose interactions all become terms."""
+"""Largest number of factors in a*b*…, because all of their interactions become terms."""
 _INSTEAD = {
     "/": "nested terms are not supported: add a separate column and declare it",
     "**": "powers of terms are not supported: write I(column**2)",
@@ -47,7 +47,7 @@ class Term(NamedTuple):
 
     column: str
     categorical: bool = False
-    """True if it was written C(column)."""
+    """True if the term was written as C(column)."""
     reference: str | None = None
     expression: str | None = None
     """The expression of a transformation, e.g. "log(age)"; `column` is then its name."""
@@ -56,7 +56,7 @@ class Term(NamedTuple):
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The columns of the records that it is computed from."""
+        """Columns of the records from which the term is computed."""
         if self.factors:
             return tuple(dict.fromkeys(name for one in self.factors for name in one.sources))
         if self.expression is not None:
@@ -71,13 +71,15 @@ class Formula(NamedTuple):
     """Empty for "~ age + weight", a model of the columns themselves."""
     terms: tuple[Term, ...]
     positive: str | None = None
-    """The level that is y = 1, if it was written: died["yes"] ~ age."""
+    """The level that is y = 1, if the formula names it: died["yes"] ~ age."""
     others: bool = False
     """True if `.` stands for all other declared columns."""
     text: str = ""
 
     def columns(self, declared: Sequence[str]) -> tuple[Term, ...]:
-        """The terms, with `.` replaced by the other declared columns."""
+        """Return the terms, with `.` replaced by all declared columns that are not named
+        otherwise.
+        """
         if not self.others:
             return self.terms
         named = {self.outcome, *(term.column for term in self.terms)}
@@ -154,7 +156,7 @@ class _Parser:
         return Formula(outcome, tuple(terms), positive, others, self.text)
 
     def outcome(self) -> tuple[str, str | None]:
-        """Outcome and, if given, the level that is y = 1."""
+        """Parse the outcome and, if given, the level that is y = 1."""
         if self.take("~"):  # a model of the columns themselves
             return "", None
         if self.now.kind not in ("name", "quoted"):
@@ -194,7 +196,7 @@ class _Parser:
         raise self.fault(f"{sign!r} is not expected here; join columns with +")
 
     def product(self, first: Term) -> list[Term]:
-        """A term with the factors that `:` and `*` join to it; a*b stands for a + b + a:b."""
+        """Parse a term and the factors joined to it by `:` or `*`; a*b stands for a + b + a:b."""
         groups = [[first]]
         while self.now.text in (":", "*") and self.now.kind == "sign":
             crossed = self.take("*")
@@ -223,7 +225,7 @@ class _Parser:
         return Term(":".join(one.column for one in distinct), factors=tuple(distinct))
 
     def term(self) -> Term | str:
-        """A column, "." or "1"."""
+        """Parse a column, ".", "1" or a transformation."""
         token = self.now
         if token.kind == "number":
             self.place += 1
@@ -274,7 +276,7 @@ class _Parser:
         return Term(column, True, reference)
 
     def transformed(self, token: _Token) -> Term:
-        """log(column), I(…): the text up to the closing bracket."""
+        """Parse a transformation such as log(column) or I(…), up to its closing bracket."""
         depth = 1
         while depth and self.now.kind != "end":
             depth += {"(": 1, ")": -1}.get(self.now.text if self.now.kind == "sign" else "", 0)

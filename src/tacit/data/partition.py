@@ -16,7 +16,7 @@ Rows = dict[str, np.ndarray]
 
 
 def floor(value: float) -> int:
-    """⌊value⌋ with tolerance for rounding: 100 · (1 - 0.9) gives 10."""
+    """Return ⌊value⌋ with a tolerance for rounding errors: 100 · (1 - 0.9) gives 10."""
     return math.floor(value + 1e-9)
 
 
@@ -46,7 +46,7 @@ def balanced(records: int, parties: int, rng: np.random.Generator) -> Rows:
 
 
 def by_label(labels: np.ndarray, order: Sequence[str], column: str | None = None) -> Rows:
-    """One party per name in `order`, which must contain all labels. No party may be empty."""
+    """Make one party per label in `order`, which must contain all labels. No party may be empty."""
     index = {name: position for position, name in enumerate(order)}
     codes = np.array([index[label] for label in labels.tolist()], dtype=np.int64)
     sorted_rows = np.argsort(codes, kind="stable")
@@ -71,7 +71,8 @@ def skew(
     binary: bool,
     rng: np.random.Generator,
 ) -> tuple[Rows, tuple[str, ...]]:
-    """Half of the parties are small with a skewed label mix, the others large and random.
+    """Split rows so that half of the parties are small with skewed labels, the others large and
+    random.
 
     With n records, M parties, ρ = `size_skew`, κ = `label_skew` and λ the fraction of the
     majority label, a small party has ⌊(n/M)(1-ρ)⌋ records, of which the fraction λ + (1-λ)κ has
@@ -108,7 +109,7 @@ def skew(
 def _skewed_labels(
     y: np.ndarray, small: int, size: int, label_skew: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Rows of the small parties, shape (small, size)."""
+    """Return the rows of the small parties as an array of shape (small, size)."""
     majority = float(np.mean(y) > 0.5)
     with_majority = rng.permutation(np.flatnonzero(y == majority))
     with_minority = rng.permutation(np.flatnonzero(y != majority))

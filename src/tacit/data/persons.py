@@ -20,7 +20,7 @@ from tacit.errors import ConfigError, DataError
 
 
 def read_persons(series: pl.Series, there: np.ndarray, gaps: Sequence[str] = ()) -> np.ndarray:
-    """Person code of each remaining row; a missing person is an error."""
+    """Return the person code of each remaining row; a missing person is an error."""
     text = as_text(series)
     text = text.set(text.is_in(gaps), None)
     absent = text.is_null().to_numpy() & there

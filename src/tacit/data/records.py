@@ -10,7 +10,7 @@ Records = dict[str, Any]
 
 
 def len_records(records: Records) -> int:
-    """Number of records; a column may be a sparse matrix."""
+    """Return the number of records; a column may be a sparse matrix."""
     return np.shape(next(iter(records.values())))[0]
 
 

@@ -31,7 +31,7 @@ from tacit.errors import ConfigError, DataError
 from tacit.support.validation import near_word
 
 MAX_LEVELS = 50
-"""A text column with more different values needs C(column)."""
+"""A text column with more distinct values than this must be written as C(column)."""
 WHERE_CALLED = 7
 """Number of stack frames between a warning about records and the line that called `tacit.fit`."""
 ONE_PARTY = "records"
@@ -39,7 +39,7 @@ ONE_PARTY = "records"
 
 
 class FrameConfig(DataConfig, frozen=True, kw_only=True):
-    """As `DataConfig`, for records in memory."""
+    """Settings like those of `DataConfig`, for records in memory."""
 
     keys_of: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "frame": ("columns", "outcome", "positive", "person", *TABULAR)
@@ -156,7 +156,9 @@ def federation_from(
 def _columns(
     read: _Reader, formula: Formula, terms: Sequence[Term], *, numeric: bool | None, counts: bool
 ) -> tuple[tuple[ColumnConfig, ...], str | None]:
-    """Columns of the terms and the outcome, and the outcome's positive level, if it has one."""
+    """Return the columns of the terms and of the outcome, and the outcome's positive level
+    if any.
+    """
     columns = columns_of(terms, read.feature, read.scaled)
     if not formula.outcome:
         return tuple(columns), None
@@ -167,7 +169,7 @@ def _columns(
 def _table_of(
     frames: Mapping[str, RawFrame], wanted: Sequence[str], outcome: str, *, private: bool
 ) -> Table:
-    """Table of all parties with the columns `wanted`. In a private fit it also has all other
+    """Return the table of all parties with the columns `wanted`; in a private fit, with all
     columns.
     """
     selected = {name: frame.select(wanted) for name, frame in frames.items()}
@@ -182,7 +184,7 @@ def _table_of(
 
 
 def _federation(config: FrameConfig, whole: Table, read: _Reader, *, seed: int) -> Federation:
-    """The federation of a table."""
+    """Return the federation of the parties in a table."""
     parties = whole.parties if config.party is None else ()
     assert config.outcome is not None
     source = SourceSchema(columns=config.columns, outcome=config.outcome, positive=config.positive)
@@ -246,13 +248,13 @@ class _Reader:
         """Values that look like codes for missing, by column."""
 
     def note(self, name: str, text: str) -> None:
-        """Record a note about facts read from records."""
+        """Note that `text` about a column was read from records."""
         kind = "outcome" if name == self.outcome_name else "column"
         self.notes.append(f'{kind} "{name}": {text} from records')
         self.inferred.append(name)
 
     def feature(self, term: Term) -> ColumnConfig:
-        """The column of a term."""
+        """Return the schema of a term's column, declared or read from records."""
         name = term.column
         config = self.declared.get(name, ColumnConfig(name=name))
         known = bool(config.levels) or config.affine is not None
@@ -279,7 +281,7 @@ class _Reader:
         return msgspec.structs.replace(config, reference=reference)
 
     def scaled(self, config: ColumnConfig) -> ColumnConfig:
-        """A transformation of columns without bounds, with centre and scale of its values."""
+        """Complete a transformation without bounds by the centre and scale of its values."""
         frame = with_derived(self.frame, [*self.known.values(), config], [config.name])
         center, scale = _location_scale(frame[config.name], config)
         self.note(config.name, f"centre {center:.6g} and scale {scale:.6g} come")
@@ -288,7 +290,7 @@ class _Reader:
         return found
 
     def read(self, config: ColumnConfig, *, categorical: bool) -> ColumnConfig:
-        """Schema of an undeclared column, from the records."""
+        """Read the schema of an undeclared column from the records."""
         series = self.frame[config.name]
         if categorical or not _is_number(series, config):
             if not categorical:
@@ -316,7 +318,7 @@ class _Reader:
         return msgspec.structs.replace(config, center=center, scale=scale)
 
     def suspect(self, name: str, numbers: set[float]) -> None:
-        """Remember a number that looks like a code for a missing value."""
+        """Store a value of the column that looks like a code for missing data."""
         code = missing_code(numbers)
         if code is not None:
             self.suspects[name] = code
@@ -324,7 +326,7 @@ class _Reader:
     def outcome(
         self, formula: Formula, *, numeric: bool | None, counts: bool
     ) -> tuple[ColumnConfig, str | None]:
-        """The outcome's column, and the level that is y = 1."""
+        """Return the outcome's schema, and the level that is y = 1."""
         name, series = formula.outcome, self.frame[formula.outcome]
         config = self.declared.get(name, ColumnConfig(name=name))
         if config.missing not in ("refuse", "drop"):
@@ -364,7 +366,7 @@ class _Reader:
     def read_outcome(
         self, config: ColumnConfig, series: pl.Series, positive: str | None
     ) -> ColumnConfig:
-        """Schema of an undeclared outcome: two values are yes/no, texts are levels."""
+        """Read the schema of an undeclared outcome: two values mean yes/no, texts are levels."""
         if _is_number(series, config):
             numbers = _numbers(series, config)
             others = numbers - {0.0, 1.0}
@@ -393,8 +395,8 @@ class _Reader:
         return _with_levels(config, levels)
 
     def yes_no(self, config: ColumnConfig, series: pl.Series, positive: str | None) -> ColumnConfig:
-        """Levels of a numeric yes/no outcome: 0 and 1, or two other numbers if the formula names
-        the one that is y = 1.
+        """Return the levels of a numeric yes/no outcome: 0 and 1, or two other numbers if the
+        formula names the one that is y = 1.
         """
         if self.private or _numbers(series, config) <= {0.0, 1.0}:
             return _with_levels(config, ("0", "1"))
@@ -435,8 +437,8 @@ class _Reader:
     def numeric_outcome(
         self, config: ColumnConfig, series: pl.Series, *, counts: bool
     ) -> ColumnConfig:
-        """A numeric outcome: scaled like a column, so that priors have the same meaning; counts
-        are not scaled.
+        """Return the schema of a numeric outcome. It is scaled like a column, so that priors have
+        the same meaning; counts are not scaled.
         """
         if not self.private and not config.bounded:
             self.suspect(config.name, _numbers(series, config))
@@ -474,7 +476,7 @@ def _with_levels(config: ColumnConfig, levels: tuple[str, ...]) -> ColumnConfig:
 
 
 def _present(series: pl.Series, config: ColumnConfig) -> pl.Series:
-    """The values that are not missing."""
+    """Return the values that are not missing."""
     text = series.dtype in (pl.String, pl.Categorical) or isinstance(series.dtype, pl.Enum)
     if text:
         series = as_text(series)
@@ -522,7 +524,9 @@ def _refuse_mixed(series: pl.Series, config: ColumnConfig, category: str) -> Non
 
 
 def _refuse_third_code(name: str, code: float) -> NoReturn:
-    """Refuse an outcome of 0, 1 and one more number: a code for missing, a level or a count."""
+    """Refuse an outcome with values 0, 1 and a third number: it could be a code for missing, a
+    level or a count.
+    """
     raise DataError(
         f'outcome "{name}" has three values, 0, 1 and {code:g}; if {code:g} stands for missing, '
         f'declare Schema(missing_values={{"{name}": [{code:g}]}}, missing={{"{name}": "drop"}}); '
@@ -536,7 +540,7 @@ def _numbers(series: pl.Series, config: ColumnConfig) -> set[float]:
 
 
 def _levels(series: pl.Series, config: ColumnConfig) -> tuple[str, ...]:
-    """Values of a category: in the order of a categorical type, otherwise sorted."""
+    """Return the values of a category, in the order of a categorical type or else sorted."""
     present = _present(series, config)
     if not len(present):
         raise DataError(f'column "{config.name}" has no values; leave it out')

@@ -32,7 +32,7 @@ MAX_BATCHED_PARAMETERS = 256
 
 @dataclass(frozen=True, eq=False)
 class _Batch:
-    """Parties computed together: their records in one array, padded to one length."""
+    """Parties whose updates are computed together, with their records padded to one length."""
 
     agreement: Agreement
     names: tuple[str, ...]
@@ -41,7 +41,7 @@ class _Batch:
 
 
 class PartyBatches:
-    """The parties of this process, in batches."""
+    """Computes the updates of all parties of this process, in batches of parties."""
 
     def __init__(self, agreement: Agreement, settled: Mapping[str, Settled]) -> None:
         self.agreement, self.settled = agreement, settled
@@ -51,7 +51,9 @@ class PartyBatches:
     def add(
         self, parties: Mapping[str, Records], *, batch_parties: bool, all_at_once: bool
     ) -> None:
-        """Arrange parties in batches; `all_at_once`: all get requests at the same time."""
+        """Arrange parties in batches; `all_at_once` is true if all get requests at the same
+        time.
+        """
         method = self.agreement.method
         arranged = {}
         for name, records in parties.items():
@@ -88,7 +90,7 @@ class PartyBatches:
         memories: Mapping[str, Natural | None],
         keys: Mapping[str, bytes] | None = None,
     ) -> dict[str, Update]:
-        """Updates by request id; `keys` are noise keys by request id."""
+        """Return the updates by request id; `keys` are the noise keys by request id."""
         found: dict[str, Update] = {}
         for batch, _, full in self._calls(requests):
             updates = party_side.answer_many(
@@ -118,7 +120,9 @@ class PartyBatches:
         return [self.settled.get(request.party) for request in requests]
 
     def _calls(self, requests: Sequence[Request]) -> Iterator[tuple[_Batch, str, list[Request]]]:
-        """Group requests by stage and batch; one request per party of the batch."""
+        """Group requests by stage and batch. In a batch, a party without a request repeats
+        another's.
+        """
         for stage in dict.fromkeys(request.stage for request in requests):
             waiting = {r.party: r for r in requests if r.stage == stage}
             for batch in dict.fromkeys(self._batch_of[name] for name in waiting):
@@ -139,7 +143,7 @@ class PartyBatches:
 
 
 def prior_agreement(agreement: Agreement) -> Agreement:
-    """Agreement of the prior pseudo-party, whose likelihood is log p(θ)."""
+    """Return the agreement for the prior pseudo-party, whose log-likelihood is log p(θ)."""
     method = agreement.method
     return Agreement(
         PriorAsLikelihood(agreement.model),

@@ -1,8 +1,8 @@
 """Base class of engines, for parties that all belong to one organisation.
 
 An engine prepares the parties and computes their updates. Requests, charges, application and
-storage are the same for all engines. Charges and method memories stay in this process, so a party
-can move to another process during a run.
+storage are the same for all engines. Charges, and what a method stores between visits, stay in this
+process, so a party can move to another process during a run.
 
 Asynchronous runs happen on a simulated clock: each party has a seeded speed and each reply
 has a seeded delay, so that a run is repeatable and can be resumed.
@@ -66,7 +66,9 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def compute(self, requests: Sequence[Request], keys: Keys) -> Mapping[str, Update]:
-        """Updates by request id, with the noise keys of the requests that have one."""
+        """Return the updates by request id; `keys` are the noise keys of the requests that have
+        one.
+        """
 
     def rehearse(self, requests: Sequence[Request]) -> None:  # noqa: B027 - optional
         """Compile and test the programs for these requests, before anything is charged."""
@@ -86,7 +88,7 @@ class Driver(abc.ABC):
                 observe(server.state, log)
 
     def following(self, state: ServerState, clock: float) -> tuple[list[Request], float]:
-        """The requests to answer next, and the simulated arrival time of their replies."""
+        """Return the requests to answer next, and the simulated arrival time of their replies."""
         if self.rules.order != "asynchronous":
             return server_state.open_requests(state), clock
         for key, request in state.open.items():
@@ -96,7 +98,7 @@ class Driver(abc.ABC):
         return server_state.open_requests(state, only=first), self._arrivals.pop(first)
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
-        """Replies in the order of the requests."""
+        """Return the replies in the order of the requests."""
         return self.agent.answer(requests)
 
     @property
@@ -106,7 +108,7 @@ class Driver(abc.ABC):
         return self.rules.order == "synchronous" and everyone
 
     def memories(self, requests: Sequence[Request]) -> Mapping[str, Natural | None]:
-        """Method memories of these requests' parties."""
+        """Return, by party, the arrays that the method stored there at the previous visit."""
         return {r.party: self.store.memory_at(r.party, r.visit) for r in requests}
 
     @property
@@ -115,7 +117,9 @@ class Driver(abc.ABC):
         return agreement.method.memory(agreement.model, agreement.family) is not None
 
     def _arrival(self, request: Open) -> float:
-        """Issue time plus a seeded lognormal delay around the party's speed."""
+        """Return the simulated arrival time: issue time plus a seeded lognormal delay of this
+        party.
+        """
         word = party_side.party_word(request.party)
         pace = np.random.default_rng([self.rules.seed, word, 0xA5]).lognormal(0.0, 0.5)
         rng = np.random.default_rng([self.rules.seed, word, request.visit, 0xA6])

@@ -28,16 +28,16 @@ class EngineSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
 
     @property
     def kind(self) -> str:
-        """The kind of this table in a file."""
+        """Value of the key `kind` in the [engine] table."""
         return str(self.__struct_config__.tag)
 
     def make(self) -> Callable[..., Driver]:
-        """The engine with these settings; refused if a package is missing."""
+        """Return the engine with these settings; raise an error if a package is missing."""
         raise NotImplementedError
 
 
 class InProcessSettings(EngineSettings, frozen=True, kw_only=True, tag="in-process"):
-    """All parties in this process; no further keys."""
+    """Computes all parties in this process; no further keys."""
 
     def make(self) -> Callable[..., Driver]:
         from tacit.engines.in_process import InProcess
@@ -46,7 +46,7 @@ class InProcessSettings(EngineSettings, frozen=True, kw_only=True, tag="in-proce
 
 
 class RaySettings(EngineSettings, frozen=True, kw_only=True, tag="ray"):
-    """The parties on the actors of a Ray cluster of one organisation (docs/scale.md)."""
+    """Computes the parties on the actors of a Ray cluster of one organisation (docs/scale.md)."""
 
     address: str | None = None
     """A running cluster, HOST:PORT; by default a cluster is started on this machine."""

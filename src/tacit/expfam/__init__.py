@@ -16,7 +16,7 @@ FAMILIES: dict[str, type[Family]] = {
 
 
 def make_family(kind: str, dimension: int) -> Family:
-    """The family of that name.
+    """Return the family with this name.
 
     >>> make_family("full", 3)
     FullGaussian(3)

@@ -78,7 +78,7 @@ class Bernoulli(Family):
 
 
 def _sigmoid(logit: Array) -> Array:
-    """1/(1 + e^−λ) without overflow, accurate where it is small."""
+    """Return 1/(1 + e^−λ) without overflow, accurate even if the result is small."""
     xp = namespace(logit)
     small = xp.exp(-xp.abs(logit))
     return xp.where(logit > 0, 1.0 / (1.0 + small), small / (1.0 + small))

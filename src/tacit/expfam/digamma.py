@@ -6,7 +6,7 @@ import numpy as np
 
 
 def inverse_digamma(value: np.ndarray, *, steps: int = 8) -> np.ndarray:
-    """x > 0 with digamma(x) = value: asymptotic start, then Newton.
+    """Return x > 0 with digamma(x) = value, by Newton steps from an asymptotic approximation.
 
     >>> from scipy.special import digamma
     >>> inverse_digamma(digamma(np.array([0.1, 1.0, 30.0]))).round(12)

@@ -89,7 +89,7 @@ class NormalWisharts(Family):
         }
 
     def parts(self, theta: Array) -> tuple[Array, Array, Array]:
-        """Weights (…, K), means (…, K, d) and precision matrices (…, K, d, d)."""
+        """Split θ into weights (…, K), means (…, K, d) and precision matrices (…, K, d, d)."""
         k, d = self.components, self.width
         lead = theta.shape[:-1]
         means = theta[..., k : k + k * d].reshape(*lead, k, d)
@@ -123,7 +123,7 @@ class NormalWisharts(Family):
         }
 
     def log_determinant(self, scale: Array, degrees: Array) -> Array:
-        """E[log|Λ|] of each component."""
+        """Return E[log|Λ|] of each component."""
         halves = 0.5 * (degrees[:, None] - np.arange(self.width))
         found = special(degrees).digamma(halves).sum(axis=-1)
         return found + self.width * LOG_2 - namespace(scale).linalg.slogdet(scale)[1]
@@ -146,7 +146,9 @@ class NormalWisharts(Family):
         )
 
     def _degrees(self, gap: float) -> float:
-        """ν with log|E Λ| − E log|Λ| = gap; the left side decreases from ∞ to 0 in ν."""
+        """Return ν with log|E Λ| − E log|Λ| = gap; the left side decreases from ∞ to 0 as ν
+        grows.
+        """
         from scipy.optimize import brentq
         from scipy.special import digamma
 
@@ -180,7 +182,9 @@ class NormalWisharts(Family):
         return 0.0
 
     def sample(self, key: Array, natural: Natural, shape: tuple[int, ...] = ()) -> Array:
-        """Draws by Bartlett's decomposition of the Wishart distribution."""
+        """Draw θ, with precision matrices by Bartlett's decomposition of the Wishart
+        distribution.
+        """
         import jax
         import jax.numpy as jnp
 
@@ -220,7 +224,9 @@ class NormalWisharts(Family):
         return True
 
     def location_scale(self, natural: Natural) -> tuple[Array, Array]:
-        """Moments of weights, means and precision matrices; the sd of a mean needs ν > d + 1."""
+        """Return mean and sd of each weight, mean and precision entry; the sd of a mean needs ν > d
+        + 1.
+        """
         usual = self.usual(natural)
         xp = namespace(natural["linear"])
         d, degrees = self.width, usual["degrees"]

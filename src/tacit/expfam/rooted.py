@@ -20,7 +20,7 @@ from tacit.expfam.quadrature import weighing_draws
 
 
 class RootedGaussian(FullGaussian):
-    """`FullGaussian` for results: mean, root and weights are only read, never multiplied.
+    """A `FullGaussian` for results: its mean, root and weights are only read, never added like λ.
 
     Parameters
     ----------
@@ -43,7 +43,9 @@ class RootedGaussian(FullGaussian):
         }
 
     def draws(self, natural: Natural) -> tuple[np.ndarray, np.ndarray] | None:
-        """Weighted draws of θ as (draws, weights); None if the normal itself is the result."""
+        """Return weighted draws of θ as (draws, weights); None if the normal itself is the
+        result.
+        """
         if not natural["weighted"]:
             return None
         weights = np.exp(natural["log_weights"])
@@ -53,7 +55,9 @@ class RootedGaussian(FullGaussian):
         return theta, weights / np.sum(weights)
 
     def moments(self, natural: Natural) -> tuple[Any, Any]:
-        """Mean and lower-triangular root of the covariance, of the weighted draws if any."""
+        """Return mean and lower-triangular root of the covariance; those of the weighted draws if
+        any.
+        """
         weighted = self.draws(natural)
         if weighted is None or "draws" in natural:
             return natural["mean"], natural["root"]
@@ -95,7 +99,9 @@ class RootedGaussian(FullGaussian):
         return jax.random.choice(key, jnp.asarray(theta), shape, p=jnp.asarray(weights), axis=0)
 
     def kl(self, first: Natural, second: Natural) -> Array:
-        """KL divergence of the two normals, from mean and root if both have them."""
+        """Return the KL divergence of the two normals, computed from mean and root if both store
+        them.
+        """
         if "root" not in first or "root" not in second:
             return super().kl(first, second)
         (mean, root), (other, other_root) = self.moments(first), self.moments(second)

@@ -297,7 +297,7 @@ def _prepare(
 
 
 def _as_model(model: Model | type[Model], federation: Federation | None) -> Model:
-    """The model; a class is instantiated for the federation's columns."""
+    """Return the model; if a class was given, instantiate it for the federation's columns."""
     if isinstance(model, Model):
         return model
     if federation is None:

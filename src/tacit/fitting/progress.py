@@ -9,7 +9,7 @@ from tacit.engines.execute import Observer
 
 
 def in_notebook() -> bool:
-    """True in a kernel of Jupyter."""
+    """True if the process is a Jupyter kernel."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
@@ -45,7 +45,9 @@ class Progress:
             sys.stderr.flush()
 
     def observer(self, callback: Observer | None) -> Observer | None:
-        """Function called after every update: updates the bar, then calls the user's callback."""
+        """Return a function to call after every update: it updates the bar, then calls the user's
+        callback.
+        """
         if not self._enabled:
             return callback
 

@@ -215,7 +215,7 @@ def _check_outcome(settings: ModelSettings, formula: Formula) -> None:
 
 
 def _settings(family: Family) -> ModelSettings:
-    """The [model] table of a family; kinds that read no columns are refused."""
+    """Return the [model] table of a family; refuse kinds of models that read no columns."""
     if isinstance(family, Mapping):
         settings = read_table(dict(family), ModelSettings, "family")
     elif family == "auto":
@@ -233,7 +233,7 @@ def _settings(family: Family) -> ModelSettings:
 
 
 def _built(settings: ModelSettings, federation: Federation, private: bool) -> Model:
-    """The model of a family for a federation's columns."""
+    """Return the model of this family for the columns of a federation."""
     if isinstance(settings, AutoModel):
         kind = DEFAULT_KINDS[federation.output]
         settings = settings_class(kind)(**given(settings))
@@ -249,7 +249,9 @@ def _built(settings: ModelSettings, federation: Federation, private: bool) -> Mo
 
 
 def _refuse_exact(federation: Federation) -> None:
-    """Refuse records without any residual noise to infer."""
+    """Refuse records from which a regression cannot estimate its noise: too few, or fitted
+    exactly.
+    """
     whole = pooled(federation.parties)
     x, y = whole["x"], whole["y"]
     rest = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
@@ -267,7 +269,7 @@ def _refuse_exact(federation: Federation) -> None:
 
 
 def _arrays(data: Any, party: str | None, columns: tuple[str, ...]) -> dict[str, Records]:
-    """Columns of frames as plain arrays by party, for a model that names its columns."""
+    """Return the frames' columns as plain arrays by party, for a model that names its columns."""
     wanted = (*columns, *(() if party is None else (party,)))
     frames = {name: frame.select(wanted) for name, frame in open_parties(data, party).items()}
     if party is not None:

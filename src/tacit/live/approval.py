@@ -18,7 +18,7 @@ APPROVED = "approved.json"
 
 
 def approved_versions(state: Path) -> list[str]:
-    """Digests of the approved versions of one federation, the newest last."""
+    """Return the digests of the approved versions of one federation, the newest last."""
     try:
         body = json.loads((state / APPROVED).read_text(encoding="utf-8"))
         return [*map(str, body.get("before", [])), str(body["configuration"])]
@@ -27,13 +27,13 @@ def approved_versions(state: Path) -> list[str]:
 
 
 def approved_digest(setup: PartySetup) -> str | None:
-    """The digest that was approved last, or None."""
+    """Return the digest that was approved last, or None."""
     versions = approved_versions(setup.state)
     return versions[-1] if versions else None
 
 
 def write_approval(setup: PartySetup, *, before: list[str] | None = None) -> Path:
-    """Record the approval of the agreed file; `before` are earlier versions of the same run."""
+    """Record the approval of the agreed file; `before` holds the digests of earlier versions."""
     keep_copy(setup.state, setup.agreed)
     path = setup.state / APPROVED
     body = {
@@ -62,7 +62,7 @@ def require_approval(setup: PartySetup) -> None:
 
 
 def followed_version(setup: PartySetup) -> PartySetup:
-    """The files with the version that the run in the state directory follows.
+    """Return the files with the version that the run in the state directory follows.
 
     This is the agreed file itself, unless the file is an approved newer version that is not in
     force yet.
@@ -74,12 +74,14 @@ def followed_version(setup: PartySetup) -> PartySetup:
 
 
 def version_of(setup: PartySetup, digest: str) -> PartySetup:
-    """The files with an approved version."""
+    """Return the files with the approved version of this digest."""
     return msgspec.structs.replace(setup, agreed=copied(setup.state, digest, setup.agreed))
 
 
 def unfinished_version(setup: PartySetup) -> PartySetup | None:
-    """The files with the version of a run that has begun here and has no result; or None."""
+    """Return the files with the version of an unfinished run of this party, or None if there is
+    none.
+    """
     digest = PartyStore.unfinished(setup.state / "party")
     if digest is None or digest not in approved_versions(setup.state):
         return None

@@ -34,7 +34,7 @@ from tacit.support.validation import Count, Seed
 OWN_FILE_PLACEHOLDER = "each-party-has-its-own.csv"
 """Placeholder of data.path in the agreed file."""
 FILES = ("file", "documents")
-"""Sources for which each party has its own files."""
+"""Kinds of data source for which each party has its own files."""
 
 
 class ContinuedRun(Table, frozen=True, kw_only=True):
@@ -52,7 +52,7 @@ class ContinuedRun(Table, frozen=True, kw_only=True):
 
 
 class Federation(Table, frozen=True, kw_only=True):
-    """Settings that all parties and the server agree on."""
+    """Settings on which all parties and the server agree."""
 
     advice: ClassVar[Mapping[str, str]] = {
         "privacy": PRIVACY_MISSING,
@@ -69,7 +69,7 @@ class Federation(Table, frozen=True, kw_only=True):
     version: Count = 1
     """Number of this version; a higher one adds parties to a running federation."""
     name: str = "federation"
-    """Title of the run in results and reports."""
+    """Name of the run in results and reports."""
     seed: Seed = 0
     """Seed of everything that is random and public."""
     posterior: Literal["auto", "mean-field", "full"] = "auto"
@@ -222,7 +222,7 @@ class Federation(Table, frozen=True, kw_only=True):
 
 
 class OwnData(Table, frozen=True, kw_only=True):
-    """Location of a party's records; their schema is agreed."""
+    """Location of a party's records; the agreed file has their schema."""
 
     place: ClassVar[str] = "data"
 
@@ -239,7 +239,7 @@ class OwnData(Table, frozen=True, kw_only=True):
 
 
 class ServerFile(Table, frozen=True, kw_only=True):
-    """server.toml."""
+    """Settings in server.toml."""
 
     federation: str
     """Path of the agreed file, relative to this one."""
@@ -247,7 +247,7 @@ class ServerFile(Table, frozen=True, kw_only=True):
 
 
 class PartyFile(Table, frozen=True, kw_only=True):
-    """party.toml."""
+    """Settings in party.toml."""
 
     federation: str
     """Path of the agreed file, relative to this one."""
@@ -267,7 +267,9 @@ class Agreed(msgspec.Struct, frozen=True, kw_only=True):
     """Local state directory of the earlier run, if the federation continues one."""
 
     def terms(self, plan: Any) -> Callable[[str], Any]:
-        """Function from a run's id to the terms of its secure sums; `plan` is the agreed plan."""
+        """Return a function from a run's id to the terms of its secure sums; `plan` is the agreed
+        plan.
+        """
         from tacit.live.secure.agreed import terms_of
 
         return functools.partial(
@@ -306,7 +308,7 @@ class PartySetup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def data(self) -> DataConfig:
-        """The agreed schema with this party's data path."""
+        """Data settings of this party: the agreed schema with the party's own path or query."""
         own, agreed = self.own.data, self.agreed.federation.data
         if own.query is not None:
             return self._queried(own, agreed)
@@ -327,7 +329,7 @@ class PartySetup(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(agreed, **changes)
 
     def _queried(self, own: OwnData, agreed: DataConfig) -> DataConfig:
-        """The agreed schema with this party's query."""
+        """Return the data settings: the agreed schema with this party's query."""
         if agreed.source != "file":
             raise ConfigError(
                 f"data.query is for a party's own table, but the federation has source = "
@@ -345,7 +347,7 @@ class PartySetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_agreed(path: Path, *, copy: Path | None = None) -> Agreed:
-    """federation.toml, or a copy of an earlier version of it."""
+    """Read federation.toml, or a copy of an earlier version of it."""
     raw = read_toml(copy or path)
     data = raw.setdefault("data", {})
     if isinstance(data, dict):
@@ -395,7 +397,9 @@ def read_party(path: Path, overrides: tuple[str, ...] = ()) -> PartySetup:
 
 
 def _with_earlier(agreed: Agreed, path: Path, earlier: str | None) -> Agreed:
-    """The agreed file, with the local state directory of the run that it continues."""
+    """Return the agreed file with the local state directory of the run that it continues, if
+    any.
+    """
     if (agreed.federation.continues is None) != (earlier is None):
         raise ConfigError(
             f"earlier = {earlier!r} in {path.name}, but {agreed.path.name} continues no run; leave "
@@ -410,7 +414,7 @@ def _with_earlier(agreed: Agreed, path: Path, earlier: str | None) -> Agreed:
 
 
 def kind_of(path: Path) -> Literal["server", "party", "federation", "run"]:
-    """Kind of configuration file, by its tables."""
+    """Return the kind of a configuration file, judged by the tables that it contains."""
     raw = read_toml(path)
     if "serve" in raw:
         return "server"
@@ -420,7 +424,7 @@ def kind_of(path: Path) -> Literal["server", "party", "federation", "run"]:
 
 
 def digest_of(federation: Federation, base: Path) -> str:
-    """SHA-256 of the agreed settings, including the text of a model program and vocabulary.
+    """Return the SHA-256 of the agreed settings, with the texts of model program and vocabulary.
 
     Paths of records and ledgers are not included.
     """
@@ -445,7 +449,7 @@ def digest_of(federation: Federation, base: Path) -> str:
 
 
 def model_file(model: ModelSettings) -> str:
-    """Path of a NumPyro model's program; empty for other models."""
+    """Return the path of a NumPyro model's program; empty for other models."""
     return model.function.rpartition(":")[0] if isinstance(model, NumPyroSettings) else ""
 
 

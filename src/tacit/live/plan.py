@@ -30,7 +30,7 @@ from tacit.run.run import check_private
 
 
 def server_plan(agreed: Agreed) -> Plan:
-    """The server's plan, without records."""
+    """Return the server's plan, which uses no records."""
     federation = agreed.federation
     config = _located(federation.as_config(), agreed.path.parent)
     schema = public_schema(config.data, sites=len(federation.parties))
@@ -38,7 +38,7 @@ def server_plan(agreed: Agreed) -> Plan:
 
 
 def party_plan(setup: PartySetup, name: str) -> tuple[Plan, Records_]:
-    """One party's plan, and its records."""
+    """Return one party's plan and its records."""
     federation = setup.agreed.federation
     config = _located(federation.as_config(setup.data), setup.agreed.path.parent)
     loaded = load_party(config.data, name, federation.seed, sites=len(federation.parties))
@@ -49,7 +49,9 @@ def party_plan(setup: PartySetup, name: str) -> tuple[Plan, Records_]:
 
 
 def _plan(agreed: Agreed, config: Config, schema: Records_, parties: dict) -> Plan:
-    """Plan with a model built from the public schema, so that it is the same everywhere."""
+    """Make a plan whose model is built from the public schema, so that it is the same
+    everywhere.
+    """
     federation = agreed.federation
     check_private(config, schema)
     earlier = read_continued(agreed)
@@ -97,7 +99,7 @@ def read_continued(agreed: Agreed) -> Earlier | None:
 
 
 def posterior_digest(natural: Natural) -> str:
-    """SHA-256 of a posterior's natural parameters, equal at the server and at all parties."""
+    """Return the SHA-256 of natural parameters; it is equal at the server and at all parties."""
     state = hashlib.sha256()
     for name in sorted(natural):
         value = np.ascontiguousarray(natural[name], "<f8")

@@ -65,7 +65,7 @@ async def serve(
     ready: Callable[[int], None] | None = None,
     standby: bool = False,
 ) -> Result | None:
-    """Serve until the end; returns the result, or None if the server was closed before the end."""
+    """Serve until the run ends; return the result, or None if the server was closed earlier."""
     credentials = setup.own.serve.credentials(setup.base)
     credentials.check()
     plan = server_plan(setup.agreed)
@@ -88,7 +88,9 @@ async def serve(
 
 
 def version_in_force(setup: ServerSetup) -> Agreed:
-    """The version that the run in the state directory follows; the agreed file may be newer."""
+    """Return the version that the run in the state directory follows; the agreed file may be
+    newer.
+    """
     roster, file = setup.state / ROSTER, setup.agreed
     digest = roster_digest(roster)
     followed = configuration_of(setup.state / CHECKPOINT) or digest
@@ -104,7 +106,7 @@ def version_in_force(setup: ServerSetup) -> Agreed:
 
 
 def complete_adoption(state: Path) -> None:
-    """Write the roster of a server that was killed while a new version came into force."""
+    """Write the list of parties of a server that was killed while a new version came into force."""
     path, followed = state / ROSTER, configuration_of(state / CHECKPOINT)
     digest = roster_digest(path)
     if None in (followed, digest) or followed == digest or not has_copy(state, str(followed)):
@@ -114,7 +116,7 @@ def complete_adoption(state: Path) -> None:
 
 
 def read_proposal(setup: ServerSetup, following: Agreed) -> Proposal:
-    """The current version of the agreed file, checked against the version that the run follows."""
+    """Read the current agreed file and check it against the version that the run follows."""
     agreed = read_agreed(setup.agreed.path)
     agreed = msgspec.structs.replace(agreed, earlier=setup.agreed.earlier)
     check_successor(following.federation, agreed.federation)
@@ -204,7 +206,9 @@ async def _serve(
 
 
 def _versions(setup: ServerSetup, following: Callable[[], Agreed]) -> Versions:
-    """Functions to read new versions of the agreed file; `following` is the version in force."""
+    """Return functions that read new versions of the agreed file; `following` gives the version in
+    force.
+    """
     return Versions(
         read=lambda: read_proposal(setup, following()),
         bounds=lambda proposal: reply_rules(
@@ -219,7 +223,7 @@ def _write_config(setup: ServerSetup) -> None:
 
 
 def reply_rules(setup: ServerSetup, plan: Plan) -> ReplyRules:
-    """Bounds that every honest reply satisfies, from the federation's public facts."""
+    """Return the bounds that every honest reply satisfies, from the federation's public facts."""
 
     def broken(party: str, exchange: Exchange) -> BrokenBound | None:
         exchange = exchange._replace(settled=plan.settled.get(party))
@@ -241,7 +245,7 @@ def reply_rules(setup: ServerSetup, plan: Plan) -> ReplyRules:
 
 
 def _prior(plan: Plan) -> Callable[[Request], Reply] | None:
-    """Function that answers requests to a prior outside the family; None if there is none."""
+    """Return a function that answers requests to the prior pseudo-party; None if there is none."""
     if not plan.has_prior_party:
         return None
     computer = SinglePartyComputer(
@@ -272,7 +276,9 @@ def _start_line(setup: ServerSetup, plan: Plan) -> dict[str, Any]:
 
 
 def _result(setup: ServerSetup, plan: Plan, live: LiveRun, wall_s: float) -> Result:
-    """The result as in a run directory, without metrics that only the parties can compute."""
+    """Return the result as in a run directory, without metrics that only the parties can
+    compute.
+    """
     state = live.state
     assert state is not None
     posterior = posterior_of(plan, state.result, state.public)

@@ -112,7 +112,7 @@ class Introduction:
     result_shapes: dict[str, tuple[int, ...]] | None = None
     """Names and shapes of the public arrays of the final posterior; None: accept any."""
     largest: int = 0
-    """Largest number of values in a message besides three distributions."""
+    """Largest number of values in a message, not counting three distributions."""
     sum_bytes: int = 0
     """Largest size of a message of secure sums."""
     heartbeat: bool = False
@@ -120,7 +120,7 @@ class Introduction:
     wait for the next turn whenever it does not compute.
     """
     silence_s: float | None = None
-    """Largest silence of a server that sends no heartbeats; None: no limit."""
+    """Longest time without a message from a server that sends no heartbeats; None: no limit."""
 
 
 class AsyncSession:
@@ -219,7 +219,7 @@ class AsyncSession:
             self.wants_factor = bool(_given(message.return_likelihood))
 
     async def wait_for_posterior(self) -> Turn | None:
-        """The next turn, or None at the end, when `final_posterior` is set.
+        """Return the next turn, or None at the end, when `final_posterior` is set.
 
         Raises ClosedError if the server closes, HangupError if the connection breaks.
         """
@@ -335,7 +335,7 @@ class AsyncSession:
         await shut(self._writer)
 
     async def _next(self, timeout_s: float | None = None) -> m.ServerMessage:
-        """The next message that is valid in this state; others are answered with Error."""
+        """Return the next message that is valid in this state; answer others with Error."""
         while True:
             payload = await read_frame(self._reader, limit=self._limit, idle_s=timeout_s)
             self.received_bytes += len(payload) + 4
@@ -378,7 +378,7 @@ class AsyncSession:
         if message.current_posterior is not None:
             posterior = self._unpack(message.current_posterior, "current_posterior")
         elif stage is None:
-            raise PeerError("SelectedForTraining without current_posterior and stage")
+            raise PeerError("SelectedForTraining has neither current_posterior nor stage")
         damping = 1.0 if message.damping_factor is None else message.damping_factor
         if not 0 < damping <= 1:
             raise PeerError(f"damping_factor = {damping}; it must be in (0, 1]")
@@ -512,7 +512,7 @@ async def send_approval(
 
 
 def _content_id(posterior: Natural, factor: Natural, damping: float) -> str:
-    """Id of a request without one, from its content."""
+    """Return an id, computed from its content, for a request that came without one."""
     digest = hashlib.blake2b(repr(damping).encode(), digest_size=12)
     for natural in (posterior, factor):
         for name in sorted(natural):
@@ -529,6 +529,6 @@ def _words(message: Any) -> str:
 
 
 def _shown(text: str | None) -> str:
-    """A peer's text on one line, without control characters."""
+    """Return a peer's text on one line, without control characters."""
     plain = "".join(letter if letter.isprintable() else " " for letter in text or "")
     return " ".join(plain.split())[:300] or "no reason given"

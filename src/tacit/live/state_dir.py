@@ -28,7 +28,7 @@ def make_private(path: Path) -> None:
 
 @contextlib.contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Context with an exclusive lock on the directory, released if the process dies."""
+    """Hold an exclusive lock on the directory; it is also released if the process dies."""
     make_private(path)
     with contextlib.ExitStack() as stack:
         try:

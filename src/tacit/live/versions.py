@@ -21,7 +21,7 @@ from tacit.plan.plan import Plan
 from tacit.support.storage import write_text
 
 COPIES = "versions"
-"""Directory of the copies in a state directory, one file per digest."""
+"""Name of the folder of copies in a state directory, with one file per digest."""
 MAY_CHANGE = ("version", "parties", "records")
 NEW_RUN = "start a new run instead"
 
@@ -40,7 +40,7 @@ class Proposal:
 
 
 def keep_copy(state: Path, agreed: Agreed) -> None:
-    """Copy the agreed file into the state directory, by its digest."""
+    """Copy the agreed file into the state directory, under its digest."""
     path = _copy(state, agreed.digest)
     if path.exists():
         return
@@ -52,12 +52,14 @@ def keep_copy(state: Path, agreed: Agreed) -> None:
 
 
 def has_copy(state: Path, digest: str) -> bool:
-    """True if a copy of that version is here."""
+    """True if the state directory has a copy of the version with this digest."""
     return _copy(state, digest).exists()
 
 
 def copied(state: Path, digest: str, agreed: Agreed) -> Agreed:
-    """The version with that digest: `agreed` itself, or its predecessor from the local copy."""
+    """Return the version with this digest: `agreed` itself, or a predecessor from its local
+    copy.
+    """
     if digest == agreed.digest:
         return agreed
     found = read_agreed(agreed.path, copy=_copy(state, digest))
@@ -117,7 +119,9 @@ def check_successor(old: Federation, new: Federation) -> None:
 
 
 def _compared(one: Federation, key: str, old: Federation) -> Any:
-    """A value of the agreed file, without entries for parties that `old` does not have."""
+    """Return the value of a key of the agreed file, without entries for parties that `old`
+    lacks.
+    """
     value = getattr(one, key)
     if key == "privacy" and one.private is not None:
         own = {name: each for name, each in one.private.parties.items() if name in old.parties}
@@ -126,7 +130,7 @@ def _compared(one: Federation, key: str, old: Federation) -> Any:
 
 
 def check_same_terms(before: Plan, after: Plan) -> None:
-    """Refuse a version with which a run could not continue or would charge differently."""
+    """Refuse a version under which the run could not continue or would charge differently."""
     if after.method.kind != before.method.kind:
         raise ConfigError(
             f"with the new parties the method would be {after.method.kind!r} instead of "
@@ -152,8 +156,8 @@ def check_same_terms(before: Plan, after: Plan) -> None:
         )
     if after.settled and len(method.stage_table(after.schedule.rounds)) > 1:
         raise ConfigError(
-            f"{kind} releases other sums in every round, and a party that comes later would be "
-            f"missing from the first ones; {NEW_RUN}"
+            f"{kind} releases different sums in different rounds, and a party that joins later "
+            f"would be missing from the first sums; {NEW_RUN}"
         )
     rules = after.rules
     shared = after.settled and not rules.own_factors
@@ -166,7 +170,7 @@ def check_same_terms(before: Plan, after: Plan) -> None:
 
 
 def _changed(old: Settled, new: Settled) -> str:
-    """The first privacy term that differs, with both values; empty if all are equal."""
+    """Describe the first privacy term that differs, with both values; empty if all are equal."""
     for key, words in (
         ("shares", "the number of parties that share the noise"),
         ("noise_sd", "the noise"),

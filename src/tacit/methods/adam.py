@@ -19,7 +19,7 @@ FIRST, SECOND, EPSILON = 0.9, 0.999, 1e-8
 
 
 class Pace(NamedTuple):
-    """αₜ, 1 − β₁ᵗ and 1 − β₂ᵗ, one value per step."""
+    """Per step t: the learning rate αₜ and the bias corrections 1 − β₁ᵗ and 1 − β₂ᵗ of Adam."""
 
     rate: Array
     first: Array
@@ -27,14 +27,16 @@ class Pace(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """First and second moment estimates m and v."""
+    """Adam's estimates m and v of the first and second moments of the gradient."""
 
     first: dict[str, Array]
     second: dict[str, Array]
 
 
 def paces(rate: float, steps: int, *, least: float, dtype: str) -> Pace:
-    """Table for a learning rate that decreases from `rate` to `least`·`rate`."""
+    """Return the values per step for a learning rate that decreases from `rate` to
+    `least`·`rate`.
+    """
     done = np.arange(steps)
     falling = 0.5 * (1.0 + np.cos(np.pi * done / steps))
     table = Pace(
@@ -46,7 +48,7 @@ def paces(rate: float, steps: int, *, least: float, dtype: str) -> Pace:
 
 
 def at_rest(values: dict[str, Array]) -> Moments:
-    """Initial moments."""
+    """Return the initial moments, which are zeros."""
     zeros = {name: jnp.zeros_like(value) for name, value in values.items()}
     return Moments(zeros, zeros)
 
@@ -54,7 +56,7 @@ def at_rest(values: dict[str, Array]) -> Moments:
 def moved(
     values: dict[str, Array], moments: Moments, gradient: dict[str, Array], pace: Pace
 ) -> tuple[dict[str, Array], Moments]:
-    """One Adam step."""
+    """Return values and moments after one Adam step."""
 
     def average(old: Array, new: Array, decay: float) -> Array:
         return (1.0 - decay) * new + decay * old

@@ -27,7 +27,7 @@ MAX_FULL_COVARIANCE = 256
 
 
 class Task(NamedTuple):
-    """Inputs of one party's answer, as arrays.
+    """The inputs of one party's answer, as arrays.
 
     `weights` is 1 for a record and 0 for padding. `start` is the starting point of an optimiser: q,
     or, while q is still the prior (`initial`), the model's own starting point. `visit` counts the
@@ -114,7 +114,7 @@ class Answer(NamedTuple):
     sound: Array | bool = True
 
     def leaving(self, task: Task) -> Arrays:
-        """Everything that leaves the party, by name."""
+        """Return everything that leaves the party, by name."""
         if self.natural is None:
             return self.released
         return damped_update(self.natural, task.q, task.damping) | self.released
@@ -143,9 +143,9 @@ class RunFacts(NamedTuple):
     rounds: int
     tolerance: float
     one_noise: bool
-    """True if the parties share one noise although their clips differ."""
+    """True if the parties share one noise and some of them declare a clip of their own."""
     quorum: bool = False
-    """True if a round may continue without some of its parties."""
+    """True if a round may end before all of its parties have replied."""
     parties: int = 1
     dimension: int = 1
     """Number of parameters of the model."""
@@ -166,11 +166,11 @@ class LocalMethod(abc.ABC):
     parties may be multiplied into a full-covariance q at once without damping.
     """
     eager: ClassVar[bool] = False
-    """True if the method supports models that are not traceable."""
+    """True if the method supports models that JAX cannot trace."""
     uses_key: ClassVar[bool] = True
     """True if `answer` needs the public random key; otherwise none is made in NumPy."""
     private: ClassVar[bool] = False
-    """True if answers are releases with a cost: see `tacit.methods.private`."""
+    """True if answers are releases that are charged to a budget: see `tacit.methods.private`."""
     dtype: str
     """Floating-point type of the records; natural parameters are always float64."""
 
@@ -191,25 +191,31 @@ class LocalMethod(abc.ABC):
     it, and nothing else in the method depends on the prior.
     """
     variable_axis: ClassVar[int] = 0
-    """The leading axis of `arrange` that grows with the records and may be padded."""
+    """Leading axis of the arrays of `arrange` that grows with the number of records; it may be
+    padded.
+    """
 
     def arrange(self, party: str, records: Records, seed: int) -> Arranged:
-        """The records as one row each; a private method may group them by person or by shard."""
+        """Arrange the records, one row per record; a private method may group them by person or
+        shard.
+        """
         del party, seed
         return Arranged(records, np.ones(np.shape(next(iter(records.values())))[0]))
 
     def stage_at(self, visit: int) -> Stage:
-        """The stage of a party's visit. A private method fixes all of them in advance."""
+        """Return the stage (kind of request) of a visit. A private method fixes all stages in
+        advance.
+        """
         del visit
         return Stage()
 
     def stage_table(self, rounds: int) -> dict[str, Stage]:
-        """All stages of the requests of a run with `rounds` rounds, by name."""
+        """Return all stages of a run with `rounds` rounds, by name."""
         each = (self.stage_at(visit) for visit in range(rounds))
         return {stage.name: stage for stage in each}
 
     def program(self, stage: str) -> str:
-        """Name of the compiled program for a stage: `Task.stage` of `answer`.
+        """Return the name of the compiled program for a stage, which `answer` gets as `Task.stage`.
 
         Stages that share a program save its compilation. `program_public` and `stage_released`
         convert their arrays, in NumPy and at the party.
@@ -217,28 +223,28 @@ class LocalMethod(abc.ABC):
         return stage
 
     def program_public(self, stage: str, public: Arrays) -> Arrays:
-        """Public arrays of a request of that stage, in the form that its program needs."""
+        """Convert the public arrays of a request to the form that the stage's program needs."""
         del stage
         return public
 
     def stage_released(self, stage: str, found: Arrays) -> Arrays:
-        """Arrays that the reply to that stage releases, from the output of its program."""
+        """Convert the output of the stage's program to the arrays that the reply releases."""
         del stage
         return found
 
     def released_shapes(
         self, model: Model, family: Family, stage: str
     ) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the arrays that a reply to that stage releases."""
+        """Return names and shapes of the arrays that a reply to this stage releases."""
         del model, stage
         return family.shapes
 
     def integer_shapes(
         self, model: Model, family: Family, stage: str
     ) -> dict[str, tuple[int, ...]] | None:
-        """Names and shapes of the integers in a reply to that stage.
+        """Return names and shapes of the integers in a reply to this stage.
 
-        None if it contains floats, the arrays of `released_shapes`.
+        None if the reply contains floats: the arrays of `released_shapes`.
         """
         del model, family, stage
         return None
@@ -249,7 +255,8 @@ class LocalMethod(abc.ABC):
         """Convert released integers to the arrays of `released_shapes`, in NumPy.
 
         `event` comes from the agreed plan and has the public step. If only a sum over parties is
-        used, the conversion is linear in the integers and `asked` has the product of their factors.
+        used, the conversion must be linear in the integers, and `asked.factor` is the product of
+        all parties' factors.
 
         Parameters
         ----------
@@ -265,19 +272,21 @@ class LocalMethod(abc.ABC):
         raise NotImplementedError(f"{self.kind} sends no integers")
 
     def public_shapes(self, model: Model, family: Family, stage: str) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the public arrays of a request of that stage besides q."""
+        """Return names and shapes of the public arrays, besides q, in a request of this stage."""
         del model, family, stage
         return {}
 
     def result_shapes(self, model: Model, family: Family) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the public arrays needed to interpret the final posterior."""
+        """Return names and shapes of the public arrays that are needed to interpret the final
+        posterior.
+        """
         if not self.reads_public:
             return {}
         stages = self.stage_table(self.usual_rounds)
         return self.public_shapes(model, family, list(stages)[-1])
 
     def first_public(self, model: Model, family: Family) -> Arrays:
-        """Public arrays of the first requests."""
+        """Return the public arrays of the first requests."""
         shapes = self.public_shapes(model, family, self.stage_at(0).name)
         return {name: np.zeros(shape) for name, shape in shapes.items()}
 
@@ -288,15 +297,16 @@ class LocalMethod(abc.ABC):
         return not model.traceable
 
     def memory(self, model: Model, family: Family) -> Natural | None:
-        """Initial arrays of a party's memory, if the method keeps anything between visits.
+        """Return the initial arrays of a party's memory: what the method stores there between
+        visits.
 
-        It never leaves the party. None if nothing is kept.
+        The memory never leaves the party. None if the method stores nothing.
         """
         del model, family
         return None
 
     def begin(self, family: Family, start: Natural) -> dict[str, Array] | None:
-        """`Task.start` in the form that `answer` needs, if it differs; else None.
+        """Convert `Task.start` to the form that `answer` needs; None if no conversion is needed.
 
         Computed in NumPy, once for all parties that are computed together: an operation on one
         matrix per round takes far longer to compile than to run. A method that calls `answer` of
@@ -308,12 +318,12 @@ class LocalMethod(abc.ABC):
     def read(
         self, model: Model, family: Family, natural: Natural, public: Arrays
     ) -> tuple[Family, Natural]:
-        """The distribution described by the server's state: its family and λ of θ."""
+        """Return family and natural parameters of θ's distribution, from the server's state."""
         del model, public
         return family, natural
 
     def suited(self, model: Model) -> LocalMethod:
-        """The method with the facts about the model that accounting needs."""
+        """Return the method with the facts about the model that accounting needs."""
         del model
         return self
 
@@ -328,24 +338,24 @@ class LocalMethod(abc.ABC):
         return False
 
     def for_run(self, facts: RunFacts) -> LocalMethod:
-        """The method adapted to the participation of parties in the run."""
+        """Return the method adapted to these facts about the run."""
         del facts
         return self
 
     def rounds_for(self, model: Model) -> int:
-        """Number of rounds for that model if none is given."""
+        """Return the default number of rounds for this model."""
         del model
         return self.usual_rounds
 
     def judged(
         self, model: Model, natural: Natural, finished: str | None, log: Sequence[Mapping[str, Any]]
     ) -> tuple[bool, str] | None:
-        """Whether a finished run converged, and why; None if the general rules decide."""
+        """Return whether a finished run converged, and why; None if the general rules decide."""
         del model, natural, finished, log
         return None
 
     def most_full(self, *, everyone: bool) -> int:
-        """Largest number of parameters for which a full covariance is the default.
+        """Return the largest number of parameters for which a full covariance is the default.
 
         `everyone` means that all parties answer every round.
         """
@@ -353,8 +363,8 @@ class LocalMethod(abc.ABC):
         return MAX_FULL_COVARIANCE
 
     def solver(self, model: Model, family: Family) -> Solver | None:
-        """Solver that chooses the stages and contents of rounds, if the server controls the
-        steps.
+        """Return the solver with which the server chooses each round's stage and arrays; None if
+        the parties choose their own steps.
         """
         del model, family
         return None
@@ -366,8 +376,8 @@ class LocalMethod(abc.ABC):
 
     @property
     def step_share(self) -> float | None:
-        """Length of an answer relative to a full natural-gradient step; None if it is not such a
-        step.
+        """Length of an answer relative to a full natural-gradient step; None for other kinds of
+        answers.
         """
         return 1.0 if self.second_order or self.eager else None
 
@@ -381,4 +391,6 @@ class LocalMethod(abc.ABC):
 
     @abc.abstractmethod
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
-        """The local posterior. Pure and traceable; `model` and `family` are static."""
+        """Return the local posterior. Must be pure and traceable; `model` and `family` are
+        static.
+        """

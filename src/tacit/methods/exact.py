@@ -48,7 +48,7 @@ class Exact(LocalMethod):
         return Answer(natural, self._loss(model, family, form, task))
 
     def _loss(self, model: Model, family: Family, form: Array, task: Task) -> Array:
-        """−E_q[log p(xₘ|θ)] = −log p(xₘ|m) + ½ tr(PS), exact because log p is quadratic."""
+        """Return −E_q[log p(xₘ|θ)] = −log p(xₘ|m) + ½ tr(PS), exact because log p is quadratic."""
         usual = family.usual(task.q)
         spread = (
             jnp.sum(form * usual["covariance"])

@@ -27,12 +27,12 @@ from tacit.server.combine import Combine, RoundSum, Run, Shared
 from tacit.server.messages import UPDATE, Asked, Stage
 
 STATISTICS, GRADIENT = "statistics", "gradient"
-"""The stages of the first visit and of all others."""
+"""Stage of the first visit, and stage of all others."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hybrid(PrivateMethod):
-    """One release of statistics, then DP-SGD.
+    """Releases statistics at the first visit, then makes DP-SGD steps.
 
     `statistics_share` is the statistics' share of the budget, in μ² of Gaussian releases: their
     noise multiplier is √((1 − share)/(share·n·r²)) times the noise multiplier of the n gradients,
@@ -128,7 +128,7 @@ class Hybrid(PrivateMethod):
         return self.then.arrange(party, records, seed)
 
     def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
-        """Events of a visit after the first."""
+        """Return the events of a visit after the first."""
         ratio = (self.gradient_clip or self.clip) / self.clip
         return self.then.release(clip=clip * ratio, noise_sd=noise_sd * ratio, units=units)
 
@@ -181,12 +181,16 @@ class Hybrid(PrivateMethod):
         return stage == STATISTICS or self.then.clipping_biases(model, UPDATE)
 
     def clipped_visits(self, visits: int) -> dict[int, str]:
-        """The gradients if there are any, because they correct the statistics."""
+        """Return the last visit: its gradients, if there are any, correct the bias of the
+        statistics.
+        """
         own = visits > 1 and self.gradient_clip is not None
         return {visits - 1: "method.gradient_clip" if own else "method.clip"}
 
     def server(self, run: Run) -> Combine:
-        """The server half of the round's method; each has its own memory."""
+        """Return the server's half, which calls that of the round's method; each has its own
+        memory.
+        """
         first, then = self.first.server(run), self.then.server(run)
 
         def combine(shared: Shared, answers: RoundSum) -> Shared:

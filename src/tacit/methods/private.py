@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tacit.privacy.bounded import Bounded, Tally
 
 PERSON = "person"
-"""Column of person codes."""
+"""Name of the column of person codes."""
 
 
 class Terms(NamedTuple):
@@ -68,7 +68,7 @@ class Terms(NamedTuple):
 
 
 class Clipped(NamedTuple):
-    """Share of units whose contribution was clipped, and the setting that bounds them.
+    """Share of units whose contribution was clipped, and the name of the setting that is the clip.
 
     `biases` is true if clipping moves q away from the posterior instead of only losing information.
 
@@ -79,9 +79,10 @@ class Clipped(NamedTuple):
     share
         Share of units that were clipped.
     setting
-        The setting that bounds them.
+        Name of the setting that bounds contributions.
     noise_sd
-        Sd of the noise in the share if it is a charged count; None if it was measured exactly.
+        Standard deviation of the noise if the share comes from a private (charged) count; None if
+        it is exact.
     """
 
     biases: bool
@@ -91,7 +92,7 @@ class Clipped(NamedTuple):
 
 
 class RunSetting(NamedTuple):
-    """Properties of a run that a plan binds a private method to."""
+    """Properties of a run, which a plan sets in a private method (`PrivateMethod.bind`)."""
 
     unit: Unit = "record"
     adjacency: Adjacency = "replace-one"
@@ -149,7 +150,7 @@ class PrivateMethod(LocalMethod, abc.ABC):
         check_clip(self.noise_end, "method.noise_end")
 
     def bind(self, **changes: Any) -> Self:
-        """The method bound to a run.
+        """Return the method bound to a run.
 
         Parameters
         ----------
@@ -165,7 +166,7 @@ class PrivateMethod(LocalMethod, abc.ABC):
 
     @property
     def adjacency(self) -> Adjacency:
-        """Neighbouring data sets of the run's guarantee."""
+        """Which data sets are neighbours in the run's guarantee."""
         return self._run.adjacency
 
     @property
@@ -199,21 +200,21 @@ class PrivateMethod(LocalMethod, abc.ABC):
 
     @property
     def aggregation(self) -> Aggregation:
-        """Who adds the noise in the run."""
+        """Who adds the noise: a value of `privacy.aggregation`."""
         return self._run.aggregation
 
     @abc.abstractmethod
     def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
-        """Events of one answer of a party with `units` units, at that clip and noise."""
+        """Return the events of one answer of a party with `units` units, at this clip and noise."""
 
     def events(
         self, *, visit: int, visits: int, clip: float, noise_sd: float, units: int
     ) -> tuple[GaussianEvent, ...]:
-        """Events of one visit's answer, known before the run.
+        """Return the events of one visit's answer, which are known before the run.
 
-        The run's noise is calibrated with a clip of 1, so both are scales here. Over the visits the
-        clip goes from C to C·`clip_end` and the noise multiplier from z to z·`noise_end`,
-        geometrically.
+        The run's noise is calibrated with a clip of 1, so `clip` and `noise_sd` are scales here.
+        Over the visits the clip goes from C to C·`clip_end` and the noise multiplier from z to
+        z·`noise_end`, geometrically.
         """
         progress = visit / max(1, visits - 1)
         clip_now = self.clip_end**progress
@@ -230,7 +231,9 @@ class PrivateMethod(LocalMethod, abc.ABC):
         return False
 
     def party_clip(self, party: str, records: int | None) -> float:
-        """Clip of a party that declares no clip; `records` is its declared number of records."""
+        """Return the clip of a party that declares none; `records` is its declared number of
+        records.
+        """
         if records is not None:
             raise ConfigError(
                 f'privacy.parties."{party}".records = {records}; it is read only by '
@@ -239,13 +242,14 @@ class PrivateMethod(LocalMethod, abc.ABC):
         return self.clip
 
     def summands(self, units: int) -> int:
-        """Number of contributions to a sum of a party with `units` units."""
+        """Return the number of contributions to a sum over a party with `units` units."""
         return units
 
     def contributions(
         self, model: Model, family: Family, key: Array, task: Task, tally: Tally
     ) -> tuple[Bounded, Array] | None:
-        """Clipped sum with tally over all units of an answer, without noise, and their mask.
+        """Return the clipped sum with tally over all units of an answer, without noise, and the
+        units' mask.
 
         Only for simulations, to count clipped units. None if the method does not support it.
         """
@@ -253,7 +257,9 @@ class PrivateMethod(LocalMethod, abc.ABC):
         return None
 
     def clipped_visits(self, visits: int) -> dict[int, str]:
-        """One visit for each kind of release, and the setting that bounds the contributions."""
+        """Return one visit for each kind of release, with the name of the setting that is its
+        clip.
+        """
         return {visits - 1: "method.clip"}
 
     def clipping_biases(self, model: Model, stage: str) -> bool:
@@ -262,7 +268,9 @@ class PrivateMethod(LocalMethod, abc.ABC):
         return True
 
     def server(self, run: Run) -> Combine:
-        """The server's half: `floored_step` with this method's `floor` and `server_momentum`."""
+        """Return the server's half: `floored_step` with this method's `floor` and
+        `server_momentum`.
+        """
         prior = -2.0 * np.asarray(run.model.prior(run.family)["quadratic"])
 
         def floor(q: Natural, number: int) -> Array:
@@ -272,11 +280,11 @@ class PrivateMethod(LocalMethod, abc.ABC):
         return floored_step(floor, self.server_momentum)
 
     def numbers(self, dimension: int) -> int:
-        """Numbers per release."""
+        """Return how many numbers a release has."""
         return 2 * dimension
 
     def release_size(self, model: Model, family: Family, stage: str) -> int:
-        """Exact number of values per release of a stage, each of which gets noise."""
+        """Return the exact number of values in a release of this stage; each of them gets noise."""
         shapes = self.integer_shapes(model, family, stage)
         if shapes is None:
             shapes = self.released_shapes(model, family, stage)
@@ -285,7 +293,8 @@ class PrivateMethod(LocalMethod, abc.ABC):
     def floor(
         self, model: Model, q: Natural, number: int, noise_sd: float, damping: float
     ) -> Array:
-        """Minimum precision of the server's q in round `number`, beyond the prior.
+        """Return the minimum precision of the server's q in round `number`, in addition to the
+        prior's.
 
         `noise_sd` is the noise of the sum of all parties' releases.
         """
@@ -322,15 +331,17 @@ class PrivateMethod(LocalMethod, abc.ABC):
         del model, settled
 
     def known_limits(self, model: Model, settled: Mapping[str, Any]) -> str | None:
-        """Known weaknesses of a planned run, from public numbers, before anything is charged."""
+        """Return known weaknesses of a planned run, judged by public numbers before any charge."""
         del model, settled
 
     def settling_risk(self, model: Model, settled: Mapping[str, Any]) -> str | None:
-        """Why a run may fail to converge, from public numbers; shown only before it is charged."""
+        """Return why a run may fail to converge, judged by public numbers; shown only before the
+        charge.
+        """
         del model, settled
 
     def count_units(self, party: str, records: Records) -> int:
-        """Number of units of a party."""
+        """Return a party's number of units."""
         if self.unit == "party":
             return 1
         if self.unit == "person":
@@ -339,12 +350,14 @@ class PrivateMethod(LocalMethod, abc.ABC):
 
 
 def units_present(weights: Array) -> Array:
-    """Mask of rows that are units, not padding, from weights (units,) or (units, records)."""
+    """Return a mask of the rows that are units, not padding; weights are (units,) or (units,
+    records).
+    """
     return weights > 0 if weights.ndim == 1 else (weights > 0).any(axis=1)
 
 
 def person_codes(party: str, records: Records) -> np.ndarray:
-    """Person code 0 … k − 1 of each record, in the order of first appearance.
+    """Return the person code 0 … k − 1 of each record, numbered by first appearance.
 
     Sorted ids would renumber all persons if one is replaced by a person with another id.
     """
@@ -357,12 +370,12 @@ def person_codes(party: str, records: Records) -> np.ndarray:
 
 
 def without_person(records: Records) -> Records:
-    """The records without the person column."""
+    """Return the records without the person column."""
     return {name: value for name, value in records.items() if name != PERSON}
 
 
 def by_unit(party: str, records: Records, unit: Unit) -> Arranged:
-    """One row per unit: a record, or all records of a person."""
+    """Arrange the records with one row per unit: a record, or all records of a person."""
     plain = without_person(records)
     if unit == "record":
         return Arranged(plain, np.ones(np.shape(next(iter(plain.values())))[0]))
@@ -371,7 +384,7 @@ def by_unit(party: str, records: Records, unit: Unit) -> Arranged:
 
 
 def group_rows(records: Records, groups: np.ndarray, count: int) -> Arranged:
-    """Records as (group, position), padded with records of weight 0.
+    """Arrange records as arrays (group, position), padded with records of weight 0.
 
     A group is padded with copies of its first record, and an empty group with zeros. A copy from
     another group could leak into this group, because 0 times a non-finite number is not 0.
@@ -394,7 +407,7 @@ def group_rows(records: Records, groups: np.ndarray, count: int) -> Arranged:
 
 
 def shard_of_slots(party: str, units: int, shards: int, seed: int) -> np.ndarray:
-    """Shard of each unit, by its number.
+    """Assign each unit to a shard by the unit's number.
 
     Under replace-one the number of units is public and a replaced unit keeps its number, so that
     only its own shard changes. The shards have nearly equal size.
@@ -405,7 +418,7 @@ def shard_of_slots(party: str, units: int, shards: int, seed: int) -> np.ndarray
 
 
 def shard_of_content(party: str, contents: list[bytes], shards: int, seed: int) -> np.ndarray:
-    """Shard of each unit, by a keyed hash of its content.
+    """Assign each unit to a shard by a keyed hash of the unit's records.
 
     Adding or removing a unit moves no other unit.
     """
@@ -415,7 +428,7 @@ def shard_of_content(party: str, contents: list[bytes], shards: int, seed: int) 
 
 
 def contents(records: Records, units: np.ndarray, count: int) -> list[bytes]:
-    """The bytes of every unit's records, in an order that does not depend on other units."""
+    """Return the bytes of every unit's records, in an order that does not depend on other units."""
     names = sorted(records)
     rows: list[list[bytes]] = [[] for _ in range(count)]
     for index, unit in enumerate(units):

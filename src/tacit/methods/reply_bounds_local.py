@@ -42,13 +42,15 @@ from tacit.models.capabilities import DerivativeBounds
 from tacit.pvi import divide
 
 ENERGY_MARGIN = 1e-3
-"""Increase of the free energy by rounding, relative and in nats."""
+"""Margin for rounding of the free energy: this share of it, and as many nats."""
 LIMIT_MARGIN = 1e-2
-"""Relative rounding error of the limit."""
+"""Relative margin of the limit for rounding errors."""
 
 
 class Terms(NamedTuple):
-    """Public facts about a party's records: n, b_j, and S and c of their likelihood."""
+    """Public facts about a party's records: their number n, the bounds b_j of the columns, and
+    bounds on the derivatives of the log-likelihood.
+    """
 
     records: float
     bounds: np.ndarray
@@ -57,7 +59,7 @@ class Terms(NamedTuple):
 
 
 class _Start(NamedTuple):
-    """Starting point of a party: F₀, and |linear − P m_c| of its site."""
+    """A party's starting point: its free energy F₀, and |linear − P m_c| of its site."""
 
     energy: float
     score: np.ndarray
@@ -66,7 +68,7 @@ class _Start(NamedTuple):
 def score_limit(
     family: Gaussian, terms: Terms, q: Natural, factor: Natural, visit: int
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """The cavity's mean m_c and the largest |linear − P m_c|; None if the cavity is improper."""
+    """Return the cavity's mean m_c and the limit of |linear − P m_c|; None if there is no limit."""
     rest = divide(q, factor)
     if not family.is_proper(rest):
         return None
@@ -92,7 +94,7 @@ def score_limit(
 
 
 def _excess_loss(terms: Terms, reach: float) -> float:
-    """Upper bound on L(q), if the average of E_q|η| over records is at most `reach`.
+    """Return an upper bound on L(q) if the average of E_q|η| over records is at most `reach`.
 
     For a linear model `reach` must also bound the root mean square.
     """
@@ -111,7 +113,7 @@ def _later(
     rest: Natural,
     centre: np.ndarray,
 ) -> _Start:
-    """Start from q, whose site is the party's last factor."""
+    """Return the start at a later visit: q, whose site is the party's last factor."""
     mean, sd = family.location_scale(q)
     reach = float(terms.bounds @ (np.abs(mean) + sd))
     divergence = max(0.0, float(family.kl(q, rest)))
@@ -122,7 +124,9 @@ def _later(
 
 
 def _first_mean_field(terms: Terms, rest: Natural, centre: np.ndarray, sd: np.ndarray) -> _Start:
-    """Start from the cavity's mean, with a precision between Λ_c and Λ_c + n c b²."""
+    """Return the first start in mean-field: the cavity's mean, with a precision in [Λ_c, Λ_c + n c
+    b²].
+    """
     reach = float(terms.bounds @ (np.abs(centre) + sd))
     added = terms.records * terms.derivatives.curvature * np.square(terms.bounds)
     divergence = 0.5 * float(np.sum(np.log1p(added / (-2.0 * rest["quadratic"]))))
@@ -130,7 +134,7 @@ def _first_mean_field(terms: Terms, rest: Natural, centre: np.ndarray, sd: np.nd
 
 
 def _first_full(terms: Terms, centre: np.ndarray, sd: np.ndarray) -> _Start:
-    """Start from the cavity times the site at η₀."""
+    """Return the first start with a full covariance: the cavity times the site at η₀."""
     count, bounds, size = terms.records, terms.bounds, len(centre)
     reach, width = float(bounds @ np.abs(centre)), float(bounds @ sd)
     own, slope, least, _ = terms.derivatives.data_start

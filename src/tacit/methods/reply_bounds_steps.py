@@ -36,16 +36,16 @@ from tacit.models.capabilities import GaussianExpectations
 from tacit.pvi import divide, power
 
 ROUNDING_MARGIN = 1e-3
-"""Relative error of releases rounded to float32 and noise rounded to a lattice."""
+"""Margin for the relative rounding error of releases (float32) and of noise (lattice)."""
 
 
 class Reach(NamedTuple):
-    """Bounds on the result of the steps, per coordinate."""
+    """Bounds on the factor (b, L) after the steps, per coordinate."""
 
     linear: np.ndarray
     """Upper bound on |b|."""
     least: np.ndarray
-    """Lower bound on L; `most` is the upper bound."""
+    """Lower bound on L."""
     most: np.ndarray
 
 
@@ -60,19 +60,19 @@ class Steps(NamedTuple):
     longest: float
     """Upper bound on the norm of a released sum."""
     noise: float
-    """Upper bound on the norm of the noise in it."""
+    """Upper bound on the norm of the noise in a released sum."""
     noise_sd: float
     """Lower bound on the sd of the noise, which keeps steps short and precisions above 0."""
 
     @property
     def scale(self) -> float:
-        """Scale of an adaptive clip relative to the first one."""
+        """Adaptive clip of this visit relative to the first clip."""
         if self.method.adaptive is None:
             return 1.0
         return float(clip_scale(self.exchange.public))
 
     def length(self, known: np.ndarray, number: float) -> np.ndarray:
-        """Upper bound on η, which increases with `known`."""
+        """Return an upper bound on the step length η, which increases with `known`."""
         exchange, settled = self.exchange, self.exchange.settled
         terms = Terms(
             settled.clip, self.scale * self.noise_sd, settled.shares, settled.units,
@@ -84,7 +84,7 @@ class Steps(NamedTuple):
 
 
 def broken_steps(steps: Steps) -> BrokenBound | None:
-    """A coordinate of the reply that is outside its bounds, or None."""
+    """Return a coordinate of the reply that is outside its bounds, or None."""
     exchange, names = steps.exchange, steps.model.names
     with np.errstate(all="ignore"):
         reach = _reach(steps)
@@ -111,7 +111,7 @@ def broken_steps(steps: Steps) -> BrokenBound | None:
 
 
 def _broken_tally(steps: Steps) -> BrokenBound | None:
-    """Check the number of contributions within an adaptive clip, a mean of released numbers."""
+    """Check the reported number of contributions within an adaptive clip."""
     if steps.method.adaptive is None:
         return None
     exchange = steps.exchange
@@ -129,7 +129,7 @@ class Start(NamedTuple):
     r: np.ndarray
     """Linear term of the cavity to the power of `_prior_share`."""
     others: np.ndarray
-    """Its precision."""
+    """Precision of the cavity to the power of `_prior_share`."""
     prior: np.ndarray
     gradient: np.ndarray
     """Upper bound on |G|."""
@@ -149,7 +149,7 @@ def _start(steps: Steps) -> Start:
 
 
 def _free_reach(steps: Steps) -> Reach:
-    """Bounds for steps of Adam or SGD in mean and log-sd."""
+    """Return bounds for steps of Adam or SGD in mean and log-sd."""
     model, method, settled = steps.model, steps.method, steps.exchange.settled
     factor, r, others, prior, gradient, _ = _start(steps)
     progress = steps.exchange.visit / max(1, settled.visits - 1)
@@ -174,7 +174,7 @@ def _free_reach(steps: Steps) -> Reach:
 
 
 def _averaged(method: DPSGD, kept: list[Reach]) -> Reach:
-    """Bounds on the mean over the last steps."""
+    """Return bounds on the mean over the last steps."""
     kept = kept[-max(1, math.ceil(method.average_last * method.steps)) :]
     return Reach(*(np.mean(np.broadcast_arrays(*part), axis=0) for part in zip(*kept, strict=True)))
 

@@ -25,7 +25,7 @@ from tacit.server.schedule import Schedule
 from tacit.support.compiler import jax, jnp
 
 SCALE_SETTINGS = ("clip", "clip_end", "noise_end", "dtype")
-"""Settings of other private methods that these fix."""
+"""Settings of other private methods that these methods fix."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +71,13 @@ class SummedMethod(PrivateMethod):
 
     @abc.abstractmethod
     def budget_share(self, visit: int, visits: int, mu: float = 1.0) -> float:
-        """Share of that visit in Σ μ² = `mu`²; over all visits the shares add up to 1."""
+        """Return the share of this visit in the budget Σ μ² = `mu`²; the shares of all visits add
+        up to 1.
+        """
 
     @abc.abstractmethod
     def bounded(self, model: Model, task: Task) -> Bounded:
-        """The clipped sum of the task's stage."""
+        """Return the clipped sum that the task's stage releases."""
 
     @abc.abstractmethod
     def is_nonnegative(self, stage: str) -> bool:
@@ -123,8 +125,8 @@ class SummedMethod(PrivateMethod):
     def events(
         self, *, visit: int, visits: int, clip: float, noise_sd: float, units: int
     ) -> tuple[GaussianEvent, ...]:
-        """Events with (sensitivity/noise)² = `noise_sd`⁻² times this visit's share; shares add
-        up to 1.
+        """Return the event of a visit: (sensitivity/noise)² is `noise_sd`⁻² times the visit's
+        share.
         """
         del units
         nonnegative = self.is_nonnegative(self.stage_at(visit).name)
@@ -152,6 +154,6 @@ class SummedMethod(PrivateMethod):
         )
 
     def clipping_biases(self, model: Model, stage: str) -> bool:
-        """Returns False: a centred score that is clipped still has expectation 0 at the true θ."""
+        """Return False: a centred score that is clipped still has expectation 0 at the true θ."""
         del model, stage
         return False

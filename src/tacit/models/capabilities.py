@@ -48,7 +48,7 @@ class ConjugateGaussian(abc.ABC):
 
     @abc.abstractmethod
     def quadratic_form(self, records: Records, weights: Array) -> tuple[Array, Array]:
-        """(P, b), summed over records with weights."""
+        """Return (P, b), summed over records with weights."""
 
 
 @runtime_checkable
@@ -56,11 +56,11 @@ class GaussianExpectations(Protocol):
     """Expectations under a Gaussian q without drawing θ; q is in free parameters."""
 
     def expected_fit(self, family: Gaussian, free: Free, records: Records) -> Array:
-        """E_q[log p(record | θ)] for each record."""
+        """Return E_q[log p(record | θ)] for each record."""
         ...
 
     def expected_information(self, family: Gaussian, free: Free, records: Records) -> Array:
-        """The mean over coordinates of −E_q[∂² log p(record | θ)] for each record."""
+        """Return, for each record, the mean over coordinates of −E_q[∂² log p(record | θ)]."""
         ...
 
 
@@ -74,20 +74,20 @@ class GaussianSites(Protocol):
     """True if the first step, from the model's start, may have length 1."""
 
     def start(self, family: Family) -> Natural | None:
-        """Starting point while q is the prior."""
+        """Return a starting point for use while q is the prior."""
         ...
 
     def expected_site(
         self, family: Family, usual: dict[str, Array], records: Records, weights: Array
     ) -> tuple[Natural, Array]:
-        """(b, −½P) at the q with these parameters, and −E_q[log p(records | θ)].
+        """Return the site (b, −½P) at the q with these parameters, and −E_q[log p(records | θ)].
 
         P = Σ w E_q[−∇²ℓ] and b = Σ w E_q[∇ℓ] + P m, P's diagonal for a mean-field q.
         """
         ...
 
     def data_site(self, family: Family, records: Records, weights: Array) -> Natural:
-        """The site at predictors based on each record's outcome, independent of q.
+        """Return the site at predictors based on each record's outcome, independent of q.
 
         For a mean-field family only the precision.
         """
@@ -95,7 +95,7 @@ class GaussianSites(Protocol):
 
 
 class WhitenedDerivatives(NamedTuple):
-    """E[log p] of all records and its derivatives in z, θ = mean + root·z."""
+    """E[log p] of all records and its derivatives in z, where θ = mean + root·z."""
 
     value: Array
     gradient: Array
@@ -109,12 +109,14 @@ class WhitenedExpectations(Protocol):
     def whitened_derivatives(
         self, mean: Array, root: Array, spread: Array, records: Records, weights: Array
     ) -> WhitenedDerivatives:
-        """Σ w E[log p(record | mean + root·z)], z ~ N(0, spread²·I), with derivatives in z."""
+        """Return Σ w E[log p(record | mean + root·z)] for z ~ N(0, spread²·I), and derivatives in
+        z.
+        """
         ...
 
 
 class DiagonalDerivatives(NamedTuple):
-    """E[log p] of all records and its derivatives in z, θ = mean + scale·z."""
+    """E[log p] of all records and its derivatives in z, where θ = mean + scale·z."""
 
     value: Array
     gradient: Array
@@ -142,7 +144,9 @@ class DiagonalExpectations(Protocol):
         records: Records,
         weights: Array,
     ) -> DiagonalDerivatives:
-        """Σ w E[log p(record | mean + scale·z)], z ~ N(0, spread²·I), with derivatives in z."""
+        """Return Σ w E[log p(record | mean + scale·z)] for z ~ N(0, spread²·I), and derivatives in
+        z.
+        """
         ...
 
 
@@ -151,12 +155,14 @@ class InNumPy(WhitenedExpectations, Protocol):
     """`whitened_derivatives` computes with NumPy arrays too, and so does `log_likelihoods`."""
 
     def log_likelihoods(self, thetas: Array, records: Records, weights: Array) -> Array:
-        """Σ w log p(record | θ) for each row of `thetas`."""
+        """Return Σ w log p(record | θ) for each row of `thetas`."""
         ...
 
 
 class ClippingParts(NamedTuple):
-    """Norms and weighted sums of per-record gradients that are never formed."""
+    """Norms and weighted sums of the gradients of records, computed without forming the
+    gradients.
+    """
 
     norms: Array
     """Norm of each record's gradient (label-agnostic: the largest over the labels), float64."""
@@ -168,7 +174,7 @@ class ClippingParts(NamedTuple):
 
 @runtime_checkable
 class GradientNorms(Protocol):
-    """Norms of the gradients of E_q[log p] in closed form, q a mean-field Gaussian."""
+    """Closed-form norms of the gradients of E_q[log p] for a mean-field Gaussian q."""
 
     sums_units: bool
     """True if the parts have `unit_sums`."""
@@ -176,25 +182,29 @@ class GradientNorms(Protocol):
     def gradient_norms(
         self, family: Gaussian, free: Free, records: Records, maps: Free, *, label_agnostic: bool
     ) -> ClippingParts:
-        """Parts of the gradient in (location, scale) and the information, times their `maps`."""
+        """Return the parts of the gradient in (location, scale) and the information, times
+        `maps`.
+        """
         ...
 
 
 class DataStart(NamedTuple):
-    """Bounds at the predictor η₀ based on a record's outcome (`GaussianSites.data_site`)."""
+    """Bounds that hold at the predictor η₀ based on a record's outcome
+    (`GaussianSites.data_site`).
+    """
 
     predictor: float
     """Upper bound on |η₀|."""
     slope: float
     """Upper bound on |ℓ'(η₀)|."""
     least_curvature: float | None
-    """Lower bound on −ℓ''(η₀); None if it vanishes in some direction."""
+    """Lower bound on the curvature −ℓ''(η₀); None if the curvature vanishes in some direction."""
     pull: float
     """Upper bound on |ℓ''(η₀) η₀|."""
 
 
 class DerivativeBounds(NamedTuple):
-    """Bounds on log p(y | η) for every outcome that the model accepts, η = x·θ.
+    """Bounds on ℓ = log p(y | η), η = x·θ, for every outcome y that the model accepts.
 
     |ℓ'| ≤ slope + slope_per_reach·|η| and 0 ≤ −ℓ'' ≤ curvature for each predictor.
     """
@@ -213,7 +223,7 @@ class DerivativeBounds(NamedTuple):
 
 
 def quadratic_bounds(largest: float, noise_sd: float) -> DerivativeBounds:
-    """Bounds for y ~ N(η, σ²) with |y| ≤ largest: ℓ' = (y − η)/σ² and −ℓ'' = 1/σ²; η₀ is 0."""
+    """Return the bounds for y ~ N(η, σ²), |y| ≤ largest: ℓ' = (y − η)/σ², −ℓ'' = 1/σ², η₀ = 0."""
     scale = noise_sd**-2.0
     return DerivativeBounds(
         slope=largest * scale,
@@ -229,7 +239,7 @@ class BoundedDerivatives(Protocol):
     """A log-likelihood of η = x·θ with bounded slope and curvature."""
 
     def derivative_bounds(self) -> DerivativeBounds | None:
-        """Bounds that every honest reply satisfies, or None."""
+        """Return bounds on the derivatives that hold for every record; None if there are none."""
         ...
 
 
@@ -243,7 +253,7 @@ class LearnsScale(Protocol):
 
     @property
     def scale_unit(self) -> float | None:
-        """A large difference in a predictor, or None if the prior is declared."""
+        """Size of a large difference in the predictor; None if the prior is declared."""
         ...
 
 
@@ -263,10 +273,10 @@ class Coefficients(Protocol):
 
 @runtime_checkable
 class NumPyResponses(Protocol):
-    """E[y | x, θ] for many θ at once, in NumPy."""
+    """A model that computes E[y | x, θ] for many θ at once, in NumPy."""
 
     def responses(self, thetas: np.ndarray, records: Records) -> np.ndarray:
-        """One row per draw of θ."""
+        """Return E[y | x, θ] with one row per draw of θ."""
         ...
 
 
@@ -275,7 +285,7 @@ class MixturePredictive(Protocol):
     """A predictive distribution that is a mixture of normals."""
 
     def mixture(self, family: Family, natural: Natural, x: Array) -> Mixture:
-        """Components of each record."""
+        """Return the components of each record's predictive mixture."""
         ...
 
 
@@ -289,13 +299,13 @@ class Scores(Protocol):
     prior_sd: np.ndarray
 
     def score_likelihood(self) -> ScoreLikelihood:
-        """ψ, its bound, expectation, slope and variance."""
+        """Return the score ψ with its bound, expectation, slope and variance."""
         ...
 
 
 @runtime_checkable
 class Simulates(Protocol):
-    """Simulates outcomes of records."""
+    """A model that simulates outcomes of records."""
 
     def simulate(
         self,
@@ -318,7 +328,9 @@ class SimulatesOutcomes(Protocol):
     """
 
     def outcome_law(self) -> OutcomeLaw:
-        """The distribution; raises a ConfigError with the reason if this instance has none."""
+        """Return the distribution; raise a ConfigError with the reason if this instance has
+        none.
+        """
         ...
 
 
@@ -345,72 +357,74 @@ class ImpliedVariance(Protocol):
     def dispersion_sums(
         self, eta: np.ndarray, variance: np.ndarray, y: np.ndarray, weights: np.ndarray
     ) -> DispersionSums:
-        """Sums for predictors η ~ N(eta, variance) under q, in NumPy."""
+        """Return the sums for predictors η ~ N(eta, variance) under q, in NumPy."""
         ...
 
     def dispersion_words(self, ratio: float) -> str:
-        """Explanation of a ratio of observed to implied variance, and advice."""
+        """Explain a ratio of observed to implied variance, with advice."""
         ...
 
     unchecked_kind: ClassVar[str]
-    """Kind of the caution if the comparison is not made."""
+    """Kind of the caution that is given if the comparison is not made."""
 
     def unchecked_dispersion(self, *, private: bool) -> str:
-        """Text of that caution, with advice."""
+        """Return the text of the caution that the comparison was not made, with advice."""
         ...
 
 
 @runtime_checkable
 class ComparesCounts(Protocol):
-    """A model whose observations may be counts without a free variance, compared by draws of θ."""
+    """A model whose observations may be counts without a free variance; checked with draws of θ."""
 
     unchecked_kind: ClassVar[str]
 
     @property
     def observes_counts(self) -> bool:
-        """True if all observations are such counts."""
+        """True if all observations are counts without a free variance."""
         ...
 
     def count_sums(self, thetas: Array, records: Records) -> DispersionSums:
-        """Means of the sums over draws of θ from the posterior."""
+        """Return the sums, averaged over draws of θ from the posterior."""
         ...
 
     def dispersion_words(self, ratio: float) -> str:
-        """As `ImpliedVariance`."""
+        """See `ImpliedVariance.dispersion_words`."""
         ...
 
     def unchecked_dispersion(self, *, private: bool) -> str:
-        """As `ImpliedVariance`."""
+        """See `ImpliedVariance.unchecked_dispersion`."""
         ...
 
 
 @runtime_checkable
 class HasImages(Protocol):
-    """A model whose posterior may have modes that are images of each other."""
+    """A model whose posterior may have several modes that a symmetry maps to each other
+    ("images").
+    """
 
     names: tuple[str, ...]
 
     @property
     def site_places(self) -> dict[str, tuple[slice, tuple[int, ...]]]:
-        """Position in θ and shape of each latent site."""
+        """Position in θ and shape of each latent site, by name."""
         ...
 
     def log_joints(self, thetas: Array, records: Records) -> Array:
-        """log p(records, θ) for each row of `thetas`."""
+        """Return log p(records, θ) for each row of `thetas`."""
         ...
 
 
 @runtime_checkable
 class TopicTables(Protocol):
-    """Topics over a vocabulary."""
+    """A model of topics, which can list the most probable words of each topic."""
 
     def topic_table(self, natural: Natural, vocabulary: Sequence[str], top: int) -> TopicTable:
-        """The most probable words of each topic."""
+        """Return the most probable words of each topic."""
         ...
 
 
 def abilities(model: Any) -> tuple[str, ...]:
-    """Names of the abilities of a model."""
+    """Return the names of the abilities (protocols of this module) that a model has."""
     every = (
         ConjugateGaussian,
         GaussianExpectations,

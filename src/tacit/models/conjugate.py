@@ -40,9 +40,9 @@ class StatisticsStage(NamedTuple):
     Parameters
     ----------
     name
-        Its name in messages.
+        Name of the stage in messages.
     share
-        Its share of the budget, Σ (sensitivity/noise)².
+        Share of the stage in the budget Σ (sensitivity/noise)².
     acute
         True if no two contributions have a negative inner product.
     """
@@ -53,7 +53,7 @@ class StatisticsStage(NamedTuple):
 
 
 class StageSum(NamedTuple):
-    """The sum of one round, as input of the server's half.
+    """The sum of one round, an input of the server's half.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class StageSum(NamedTuple):
     total
         The sum over all records, in units of the largest contribution.
     noise_sd
-        Standard deviation of the noise in each of its numbers; 0 without privacy.
+        Standard deviation of the noise in each number of `total`; 0 without privacy.
     number
         Number of the visit to this stage: 0 for the first.
     """
@@ -76,7 +76,7 @@ class StageSum(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RowStatistics(Statistics):
-    """Statistics of some records as the outer product of two rows, left ⊗ right.
+    """Statistics of some records; each is the outer product of two rows, left ⊗ right.
 
     `sizes` are the norms of left ⊗ right; the sum is leftᵀ diag(w) right, flattened.
     """
@@ -111,7 +111,7 @@ class NoStatistics(Statistics):
 
 
 class ConjugateExponential(Model):
-    """A model with expected statistics in stages.
+    """A model whose expected statistics are released in stages.
 
     The last of `stages` is repeated for all further rounds if `repeats`.
     """
@@ -125,34 +125,36 @@ class ConjugateExponential(Model):
     """Largest number of rounds without privacy, if none is given."""
 
     def weight_of(self, natural: Natural) -> float:
-        """Number of records that q has learned from, if the last stage is repeated."""
+        """Return the number of records that q has learned from, if the last stage is repeated."""
         del natural
         return 1.0
 
     @property
     @abc.abstractmethod
     def stages(self) -> tuple[StatisticsStage, ...]:
-        """All stages in order; shares add up to 1. A name may occur several times."""
+        """Return all stages in order; their shares add up to 1. A name may occur several times."""
 
     @abc.abstractmethod
     def stage_size(self, stage: str) -> int:
-        """Number of values in a reply to that stage."""
+        """Return the number of values in a reply to this stage."""
 
     @abc.abstractmethod
     def public_shapes(self, stage: str) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the public arrays of a request of that stage."""
+        """Return names and shapes of the public arrays in a request of this stage."""
 
     @abc.abstractmethod
     def first_public(self) -> Arrays:
-        """Public arrays of the first request, from public facts alone."""
+        """Return the public arrays of the first request, from public facts alone."""
 
     @abc.abstractmethod
     def stage_statistics(self, stage: str, public: Arrays, records: Records) -> Statistics:
-        """Statistics of records for that stage, in NumPy, scaled so that a typical norm is ≤ 1."""
+        """Return the records' statistics for this stage, in NumPy, scaled so that a typical norm is
+        ≤ 1.
+        """
 
     @abc.abstractmethod
     def advance(self, known: Arrays, answer: StageSum) -> tuple[Arrays, Natural | None]:
-        """The server's arrays after a round, and q if the round changes it.
+        """Return the server's arrays after a round, and q if the round changes it.
 
         `known` contains everything that was published or kept. The returned arrays must include the
         `public_shapes` of the following stage; the others are kept.

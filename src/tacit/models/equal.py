@@ -26,7 +26,8 @@ _OWN_PACKAGE = __name__.split(".")[0]
 
 
 def first_equal(model: Model) -> Model:
-    """A copy of the first model that was equal to this one, or the model itself if unknown.
+    """Return a copy of the first model that was equal to this one; the model itself if that is
+    unknown.
 
     Parameters
     ----------
@@ -52,11 +53,11 @@ def _first_equal(model: Model) -> Model:
 
 
 class _UnknownValueError(TypeError):
-    """A value whose equality is not known here."""
+    """A value that cannot be compared here."""
 
 
 class _ByValue:
-    """A model that is compared by its class and the values of its attributes."""
+    """Wrapper that compares models by class and values of attributes."""
 
     def __init__(self, model: Model) -> None:
         self.model, self.value = model, (type(model), _hashable(vars(model)))
@@ -74,7 +75,9 @@ def _copy_of_first(equal: _ByValue) -> Model:
 
 
 def _hashable(value: Any) -> Hashable:
-    """Type and content; 0.0 and −0.0, or 1 and 1.0, are different."""
+    """Return type and content of a value as a key that differs for 0.0 and −0.0, and for 1 and
+    1.0.
+    """
     kind = type(value)
     if value is None or kind in (bool, int, str, bytes):
         return kind, value

@@ -4,7 +4,7 @@ Used if the user declares no `prior_sd`. With φ the coefficients in the units o
 standard deviation of a number, per level of a category) and u the unit of the predictor (1 on a log
 or logit scale, `noise_sd` for linear regression),
 
-    φ_g ~ Student-t(ν = 4, scale τ) in every column g, its levels and outputs together,
+    φ_g ~ Student-t(ν = 4, scale τ) in every column g, all its levels and outputs together,
     τ ~ half-normal(u), at least u/64.
 
 A Student-t is a scale mixture of normals: each column has its own scale, and all columns together
@@ -30,21 +30,22 @@ from tacit.arrays import Array, namespace
 from tacit.data.schema.layout import Layout
 
 FREEDOM = 4.0
-"""ν, degrees of freedom: how closely the scale of a column follows the common one; above 2 the
+"""Degrees of freedom ν: how closely the scale of a column follows the common scale. Above 2 the
 variance is finite.
 """
 GRID = np.exp2(np.linspace(-6.0, 3.0, 121))
-"""Values of τ/u over which h is summed."""
+"""Values of τ/u over which the density h is summed."""
 CONSTANT_SCALE = 10.0
 """Scale of the intercept, in units of u."""
 CONSTANT = -1
-"""`column` of the intercept."""
+"""Value of `column` for the intercept."""
 
 
 def column_numbers(layout: Layout, outputs: int = 1, further: int = 0) -> np.ndarray:
-    """The column of each coefficient, with all levels of a category together; −1 for the intercept.
+    """Return the column number of each coefficient, the same for all levels of a category. It is −1
+    for the intercept.
 
-    Also −1 for `further` parameters, which belong to no column.
+    It is also −1 for `further` parameters, which belong to no column.
     """
     sources = list(dict.fromkeys(one.source for one in layout if one.kind != "intercept"))
     column = [CONSTANT if f.kind == "intercept" else sources.index(f.source) for f in layout]
@@ -53,30 +54,32 @@ def column_numbers(layout: Layout, outputs: int = 1, further: int = 0) -> np.nda
 
 
 class PriorTerm(NamedTuple):
-    """A lower bound of E_q[log p(θ)] up to a constant, and the precision of each φ there."""
+    """A lower bound of E_q[log p(θ)] up to a constant, and the precisions c of φ that it
+    implies.
+    """
 
     value: float
     precision: np.ndarray
 
 
 class LearntScalePrior(NamedTuple):
-    """The density of φ = transform @ (θ − mean)."""
+    """The prior with learned scales, a density of φ = transform @ (θ − mean)."""
 
     mean: np.ndarray
     transform: np.ndarray
     column: np.ndarray
     """Column of each coefficient (`column_numbers`)."""
     unit: float = 1.0
-    """u."""
+    """The unit u of the predictor."""
 
     def term(self, mean: np.ndarray, root: np.ndarray) -> PriorTerm:
-        """The term for q = N(mean, root·rootᵀ)."""
+        """Return the prior's term for q = N(mean, root·rootᵀ)."""
         inner = self.transform @ root
         square = np.square(self.transform @ (mean - self.mean)) + np.sum(inner * inner, axis=1)
         return self.term_of(square)
 
     def term_of(self, square: np.ndarray) -> PriorTerm:
-        """The term as a function of E_q[φ²] of each coefficient."""
+        """Return the prior's term as a function of E_q[φ²] of each coefficient."""
         free, size = self.column >= 0, self._sizes
         sums = np.bincount(self.column[free], square[free], len(size)) / self.unit**2
         each = np.square(GRID) * FREEDOM + sums[:, None]
@@ -98,8 +101,8 @@ class LearntScalePrior(NamedTuple):
     def variance_without_records(
         self, mean: np.ndarray, covariance: np.ndarray, *, exact: bool
     ) -> np.ndarray:
-        """Variance of each coordinate of θ without any information about it, given the learned
-        scales.
+        """Return the variance that each coordinate of θ would have without any records about it,
+        given the learned scales.
 
         It is comparable with the variances of the posterior whose moments are given. For an exact
         posterior it is the variance of Student-t draws, ν/(ν − 2)·E[τ² | R]. For a normal q, where
@@ -119,14 +122,14 @@ class LearntScalePrior(NamedTuple):
         return np.sum(np.square(np.linalg.inv(self.transform)) * variance, axis=1)
 
     def scale_weights(self, sums: np.ndarray) -> np.ndarray:
-        """p(τ | R) over `GRID`, for R/u² of each column, up to a factor."""
+        """Return p(τ | R) on `GRID` up to a factor, from R/u² of each column."""
         each = np.square(GRID) * FREEDOM + sums[:, None]
         degrees = FREEDOM + self._sizes
         fits = _log_prior() - 0.5 * degrees @ np.log(each) + FREEDOM * len(sums) * _LOGS
         return np.exp(fits - np.max(fits))
 
     def log_density(self, theta: Array) -> Array:
-        """log p(θ) of each row, up to a constant; NumPy or JAX."""
+        """Return log p(θ) of each row of θ up to a constant; NumPy or JAX."""
         xp = namespace(theta)
         squares = xp.square((theta - self.mean) @ self.transform.T)
         free, size = self.column >= 0, self._sizes
@@ -153,13 +156,13 @@ class LearntScalePrior(NamedTuple):
 
     @property
     def widest_sd(self) -> np.ndarray:
-        """Standard deviation of each coordinate of θ if τ is u, its largest likely value."""
+        """Prior sd of each coordinate of θ if the scale τ is u, its largest likely value."""
         scale = np.where(self.column >= 0, 1.0, CONSTANT_SCALE) * self.unit
         return np.sqrt(np.sum(np.square(np.linalg.inv(self.transform) * scale), axis=1))
 
     @property
     def _sizes(self) -> np.ndarray:
-        """n_g of each column."""
+        """Number n_g of coefficients of each column."""
         return np.bincount(self.column[self.column >= 0])
 
 
@@ -167,12 +170,14 @@ _LOGS = np.log(GRID)
 
 
 def _log_prior() -> np.ndarray:
-    """log p(τ) dτ of a half-normal distribution on the grid, which is even in log τ."""
+    """Return log p(τ) dτ of a half-normal distribution on `GRID`, which is evenly spaced in log
+    τ.
+    """
     return _LOGS - 0.5 * np.square(GRID)
 
 
 def units_of_columns(layout: Layout, information: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(scale, centre) of each column of x from its information matrix Σ w xxᵀ.
+    """Return (scale, centre) of each column of x, from the information matrix Σ w xxᵀ.
 
     The scale of a number is its standard deviation; the scale of a 0/1 column is 1. Without an
     intercept scales are root mean squares, and only their ratios are identified: their geometric
@@ -205,7 +210,9 @@ ROUNDED = 1e-12
 def scale_transform(
     layout: Layout, scale: np.ndarray, centre: np.ndarray, outputs: int = 1
 ) -> np.ndarray:
-    """φ = transform @ θ: coefficients per `scale` of their column, the intercept at `centre`."""
+    """Return the matrix from θ to φ: coefficients per `scale` of a column, intercept at
+    `centre`.
+    """
     transform = np.diag(scale)
     for place, feature in enumerate(layout):
         if feature.kind == "intercept":
@@ -221,9 +228,7 @@ def learnt_scale_prior(
     unit: float,
     sd: np.ndarray | None = None,
 ) -> LearntScalePrior:
-    """The prior in the units of columns with this information matrix Σ w xxᵀ; see
-    `scaled_prior`.
-    """
+    """Return the prior for columns with this information matrix Σ w xxᵀ, by `scaled_prior`."""
     return scaled_prior(mean, layout, *units_of_columns(layout, information), unit, sd)
 
 
@@ -235,7 +240,7 @@ def scaled_prior(
     unit: float,
     sd: np.ndarray | None = None,
 ) -> LearntScalePrior:
-    """The prior in columns of this scale and centre.
+    """Return the prior for columns with this scale and centre.
 
     Parameters that belong to no column come after the coefficients and have the scale `sd`.
     """

@@ -16,7 +16,7 @@ SMALL = 1e-3
 
 
 def expected_weight(c: Array) -> Array:
-    """ω̄ = tanh(c/2)/(2c), which is at most ¼; ¼ − c²/48 if the quotient would be 0/0."""
+    """Return ω̄ = tanh(c/2)/(2c) ≤ ¼; computed as ¼ − c²/48 where the quotient would be 0/0."""
     xp = namespace(c)
     small = c < SMALL
     safe = xp.where(small, 1.0, c)
@@ -24,6 +24,6 @@ def expected_weight(c: Array) -> Array:
 
 
 def log_scale(c: Array) -> Array:
-    """log σ(c) − ½c = −log(2 cosh(c/2)), for c ≥ 0 and without overflow."""
+    """Return log σ(c) − ½c = −log(2 cosh(c/2)) for c ≥ 0, without overflow."""
     xp = namespace(c)
     return -0.5 * c - xp.log1p(xp.exp(-c))

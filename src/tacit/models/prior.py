@@ -20,7 +20,7 @@ PRIOR_PARTY = "(prior)"
 
 
 class PriorAsLikelihood(Model):
-    """log p(θ) of another model as the likelihood of one artificial record."""
+    """A model whose log-likelihood of one artificial record is log p(θ) of another model."""
 
     kind: ClassVar[str] = "prior"
     is_prior: ClassVar[bool] = True
@@ -33,7 +33,7 @@ class PriorAsLikelihood(Model):
         return self.model.log_prior(theta)[None]
 
     def response(self, theta: Array, records: Records) -> Array:
-        raise NotImplementedError("a prior predicts no record")
+        raise NotImplementedError("a prior has no records to predict")
 
     def prior(self, family: Family) -> Natural:
         return family.zero()
@@ -49,5 +49,5 @@ class PriorAsLikelihood(Model):
 
 
 def prior_records() -> Records:
-    """The artificial record."""
+    """Return the artificial record of the prior pseudo-party."""
     return {"prior": np.ones(1)}

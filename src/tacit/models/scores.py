@@ -30,22 +30,22 @@ class ExpectedScores(NamedTuple):
     """Expectations of scores at the server's last θ, over synthetic records."""
 
     curvature: Array
-    """H, the expected slope."""
+    """Expected slope H of the scores."""
     sampling: Array
-    """V, the sampling variance."""
+    """Sampling variance V of the scores."""
     widened: Array
-    """r, the contribution of q's width to the scores."""
+    """Contribution r of q's variance to the expected scores."""
     change: Array
-    """Change of the scores from each θₜ to the last, one row per round."""
+    """Change of the expected score from each θₜ to the last θ, one row per round."""
 
 
 class ScoreLikelihood(abc.ABC):
-    """ψ, its bound, and its expectation, slope and variance under the model."""
+    """The score ψ(y, η) of a likelihood, with its bound and its moments under the model."""
 
     reaches: tuple[float, ...] = (1.0,)
-    """Values of k that the server may choose from; a single one if ψ has no k."""
+    """Limits k of ψ from which the server may choose; a single value if ψ has no limit."""
     largest: float | None = None
-    """Largest y if public, which allows counts of y; None if y has no bounds."""
+    """Largest y if it is public, so that y can be counted; None if y has no bounds."""
     smallest: float = 0.0
     """Smallest y, if the largest is public."""
     levels: int = 0
@@ -55,30 +55,30 @@ class ScoreLikelihood(abc.ABC):
 
     @abc.abstractmethod
     def residual(self, y: Array, eta: Array, reach: Array) -> Array:
-        """ψ(y, η)."""
+        """Return ψ(y, η)."""
 
     @abc.abstractmethod
     def bound(self, eta: Array, reach: Array) -> Array:
-        """sup over y of |ψ(y, η)|, which makes the clip label-agnostic."""
+        """Return the supremum over y of |ψ(y, η)|, which makes the clip label-agnostic."""
 
     @abc.abstractmethod
     def expected(self, truth: Array, eta: Array, reach: Array) -> Array:
-        """E[ψ(y, η)] for y from the model at η = `truth`; 0 for truth = η."""
+        """Return E[ψ(y, η)] for y from the model with predictor `truth`; 0 if `truth` = η."""
 
     @abc.abstractmethod
     def slope(self, eta: Array, reach: Array) -> Array:
-        """∂ expected / ∂ truth at truth = η: the information about η in ψ."""
+        """Return the derivative of `expected` in `truth` at η: the information about η in ψ."""
 
     @abc.abstractmethod
     def variance(self, eta: Array, reach: Array) -> Array:
-        """Var ψ for y from the model at η."""
+        """Return the variance of ψ for y from the model at η."""
 
     @property
     def least_bound(self) -> float:
-        """The smallest value over η of sup |ψ| in standard deviations of ψ, about 1 for most.
+        """Smallest value over η of sup |ψ| / sd(ψ); about 1 for most likelihoods.
 
-        The clip of private scoring is at least this large relative to what a record tells, and so
-        is its noise.
+        The clip of private scoring, and with it the noise, is at least this large relative to the
+        standard deviation of a record's score.
         """
         return 1.0
 
@@ -88,11 +88,11 @@ class ScoreLikelihood(abc.ABC):
         return max(1, self.levels)
 
     def link(self, mean: Any) -> Any:
-        """Predictor η with E[y] = `mean`; used only if y is counted."""
+        """Return the predictor η with E[y] = `mean`; used only if y is counted."""
         raise NotImplementedError
 
     def step(self, reach: float) -> float:
-        """Largest root mean square change of η per round."""
+        """Return the largest root mean square change of η per round."""
         del reach
         return 1.0
 
@@ -102,7 +102,8 @@ class ScoreLikelihood(abc.ABC):
     def expected_scores(
         self, z: np.ndarray, records: float, points: np.ndarray, width: np.ndarray, reach: float
     ) -> ExpectedScores:
-        """Expected scores at the last of `points`, (T, d); `width` is Var_q(η) of z's rows.
+        """Return the expected scores at the last row of `points`, which has shape (T, d). `width`
+        is the variance of η under q for each row of z.
 
         If η is one number, averages over q are by quadrature.
         """
@@ -121,15 +122,15 @@ class ScoreLikelihood(abc.ABC):
         return ExpectedScores(curvature, sampling, widened, (records / len(z)) * (change.T @ z))
 
     def no_width(self, rows: int) -> np.ndarray:
-        """Width of a q without variance."""
+        """Return `width` for a q without variance."""
         return np.zeros(rows)
 
     def predictor_width(self, z: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-        """Var_q(η) of z's rows, from θ's covariance."""
+        """Return `width`: the variance of η for each row of z, from the covariance of θ."""
         return np.maximum(np.sum((z @ covariance) * z, axis=1), 0.0)
 
     def rms_change(self, z: np.ndarray, move: np.ndarray) -> float:
-        """Root mean square change of η for a change of θ."""
+        """Return the root mean square change of η due to a change of θ."""
         return float(np.sqrt(np.mean(np.square(z @ move))))
 
     def curvature_doubt(
@@ -142,7 +143,8 @@ class ScoreLikelihood(abc.ABC):
         spread: np.ndarray,
         gap: np.ndarray,
     ) -> np.ndarray:
-        """Covariance of the error in H(θ − θ̄) due to an error in the second moment.
+        """Return the covariance of the error in H(θ − θ̄) that is due to an error in the second
+        moment.
 
         H is about κn times the covariance of z = B y, where κ is the mean of its weights. An error
         of variance Dᵢⱼ in the covariance of y gives an error of covariance (κn)² B diag(D s) B in
@@ -155,6 +157,6 @@ class ScoreLikelihood(abc.ABC):
 
 
 def weighted_moment(z: np.ndarray, weight: np.ndarray, records: float) -> np.ndarray:
-    """n E[w zzᵀ] over the rows of z."""
+    """Return n E[w zzᵀ], averaged over the rows of z, where n = `records`."""
     root = z * np.sqrt(weight * (records / len(z)))[:, None]
     return root.T @ root

@@ -9,25 +9,25 @@ from __future__ import annotations
 import numpy as np
 
 LOGIT_SD = 2.0
-"""Largest sd of logits; with more, the problem would be easier than most real ones."""
+"""Largest sd of logits; with a larger one, the problem would be easier than most real ones."""
 LOG_RATE_SD = 1.0
 """Largest sd of log rates."""
 TINY = 1e-12
 
 
 def at_most(values: np.ndarray, sd: float) -> np.ndarray:
-    """The values, divided by a constant if their standard deviation is larger than `sd`."""
+    """Return the values, divided by a constant if their standard deviation is larger than `sd`."""
     return values * min(1.0, sd / max(float(np.std(values)), TINY))
 
 
 def bernoulli_outcomes(logit: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """y ∈ {0, 1} with these log-odds, after `at_most`."""
+    """Draw y ∈ {0, 1} with these log-odds, scaled down first if they vary too much (`at_most`)."""
     logit = at_most(logit, LOGIT_SD)
     return (rng.random(len(logit)) * (1 + np.exp(-logit)) < 1).astype(np.float64)
 
 
 def logit_of(probability: np.ndarray) -> np.ndarray:
-    """log p/(1 − p), also finite for 0 and 1."""
+    """Return log p/(1 − p); the result is also finite for p = 0 and p = 1."""
     return np.log(np.maximum(probability, TINY)) - np.log(np.maximum(1 - probability, TINY))
 
 
@@ -37,9 +37,9 @@ def gaussian_outcomes(
     rng: np.random.Generator,
     bounds: tuple[float, float] | None,
 ) -> np.ndarray:
-    """y ~ N(mean, noise_sd²), with the means moved into the bounds if there are any.
+    """Draw y ~ N(mean, noise_sd²), with the means moved into the bounds if there are any.
 
-    Their standard deviation is then at most a quarter of the bounds' width.
+    The standard deviation of the means is then at most a quarter of the bounds' difference.
     """
     if bounds is not None:
         quarter = (bounds[1] - bounds[0]) / 4

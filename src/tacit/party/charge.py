@@ -27,7 +27,7 @@ from tacit.privacy.settings import Privacy
 from tacit.server.messages import Reply, Request, decode_reply, encode_reply
 
 Datasets = Callable[[Ledger], dict[str, DatasetId]]
-"""Function from a ledger to the data set ids of the parties' records."""
+"""Function from a ledger to the data set id of each party's records."""
 Keys = Mapping[str, bytes]
 """Noise keys by request id."""
 Rehearse = Callable[[Sequence[Request]], None]
@@ -45,11 +45,11 @@ class Charging:
     unit: Unit
     adjacency: Adjacency
     budget_required: bool = field(default=True, kw_only=True)
-    """False: data sets without a budget are charged too, as in a notebook."""
+    """False: data sets without a budget may be charged too, as in a notebook."""
 
     @property
     def requested(self) -> dict[DatasetId, list[GaussianEvent]]:
-        """All events of the run by data set. Parties with equal records have one data set."""
+        """All events of the run, by data set. Parties with equal records share one data set."""
         found: dict[DatasetId, list[GaussianEvent]] = {}
         for party, dataset in self.datasets.items():
             found.setdefault(dataset, []).extend(self.settled[party].all_events)
@@ -57,7 +57,9 @@ class Charging:
 
     @cached_property
     def plans(self) -> list[RunPlan]:
-        """Everything that the whole run releases from each data set, as recorded in the ledger."""
+        """The plan recorded in the ledger for each data set: everything that the whole run
+        releases.
+        """
         names: dict[DatasetId, list[str]] = {}
         for party, dataset in self.datasets.items():
             names.setdefault(dataset, []).append(party)
@@ -75,8 +77,8 @@ class Charging:
         ]
 
     def prices(self, *, before: bool = False) -> dict[DatasetId, float]:
-        """Smallest budget of each data set that admits the run; with `before`, the earlier
-        spending instead.
+        """Return, for each data set, the smallest ε of a budget that allows the run; with `before`,
+        the smallest that allows the earlier spending.
         """
         requested = self.requested
         delta: dict[DatasetId, float] = {}
@@ -92,11 +94,11 @@ class Charging:
         )
 
     def require_budget(self, *, ended: str | None = None) -> BudgetCheck | None:
-        """Refuse the run if what is left of it would exceed a budget. Charges nothing.
+        """Refuse the run if the rest of it would exceed a budget. Charges nothing.
 
         What the run has charged already counts as spent, and what other unfinished runs have
-        planned counts too, except for the run `ended`. Returns the check of the budget with the
-        least left, if there is one; None if nothing is left to charge.
+        planned counts too, except for the run `ended`. Returns the check of the budget of which the
+        largest share is used; None without budgets, or if the whole run is charged already.
         """
         wanted = self._charged_and_unpaid()
         if wanted is None:
@@ -125,7 +127,7 @@ class Charging:
         return max(checks.values(), key=lambda check: check.used, default=None)
 
     def require_planned_visit(self, request: Request) -> None:
-        """Refuse a request that is not in the plan, for any visit number that it claims."""
+        """Refuse a request that is not in the plan, whatever visit number it claims."""
         charged = self.ledger.charges(self.run)
         charged = [charge for charge in charged if charge.dataset == self.datasets[request.party]]
         requests = {charge.request for charge in charged}
@@ -149,7 +151,7 @@ class Charging:
             )
 
     def _charged_and_unpaid(self) -> dict[DatasetId, list[GaussianEvent]] | None:
-        """All charges of the run, and the events of the visits that are still to be charged.
+        """Return all charges of the run, and the events of the visits that are still to be charged.
 
         Usually `requested`. A reply of version 0.1 that was lost is charged again, in addition.
         None if no visit is left.
@@ -172,7 +174,9 @@ class Charging:
         return {dataset: events for dataset, events in found.items() if events}
 
     def close(self, reason: str) -> None:
-        """End the run in the ledger: what it has not charged is not reserved any more."""
+        """End the run in the ledger; the budget reserved for the rest of its plan becomes
+        available.
+        """
         if self.ledger.charges(self.run):
             datasets = list(self.datasets.values())
             self.ledger.close_run(self.run, reason=reason, datasets=datasets)
@@ -180,7 +184,8 @@ class Charging:
     def open(
         self, requests: Sequence[Request], rehearse: Rehearse | None = None
     ) -> tuple[dict[str, Reply], list[Request], dict[str, bytes]]:
-        """Stored replies by id, the other requests, and their noise keys.
+        """Return stored replies by id, the requests without a stored reply, and noise keys of the
+        latter.
 
         The other requests are charged, unless they were charged before and their replies were lost.
         `rehearse` is called with them before the charge.
@@ -212,7 +217,7 @@ class Charging:
         return stored, wanted, {one.release.request: one.key for one in opened}
 
     def store(self, requests: Sequence[Request], replies: dict[str, Reply]) -> dict[str, Reply]:
-        """Store the replies to opened requests; returns the replies to send, by request id.
+        """Store the replies to opened requests; return the replies to send, by request id.
 
         Post-processing of earlier releases is neither charged nor stored: it can be recomputed.
         """
@@ -266,9 +271,10 @@ def ledger_charging(
 
 @contextmanager
 def closing(charging: Charging) -> Iterator[None]:
-    """Context of a run that cannot be resumed: its end, also by an error, releases its reserve.
+    """Close the run when the context ends, even by an error, because it cannot be resumed. This
+    frees the budget reserved for the rest of its plan.
 
-    If the ledger cannot be written then, the reserve is kept, which overstates the spending.
+    If the ledger cannot be written then, the reservation is kept, which overstates the spending.
     """
     reason = "interrupted"
     try:

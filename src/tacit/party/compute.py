@@ -89,7 +89,9 @@ class SinglePartyComputer:
                 self._rehearsed.add(request.stage)
 
     def compute(self, requests: Sequence[Request], keys: Mapping[str, bytes]) -> dict[str, Update]:
-        """Updates by request id. A private request was charged before and has a noise key."""
+        """Return the updates by request id. A private request was charged before and has a noise
+        key.
+        """
         found = {}
         for request in requests:
             memory, key = self._memory(request), keys.get(request.id)
@@ -113,7 +115,7 @@ def answer_many(
     memories: Sequence[Natural | None] | None = None,
     keys: Sequence[bytes | None] | None = None,
 ) -> list[Update]:
-    """Updates of several parties in one call of one compiled function.
+    """Compute the updates of several parties in one call of a compiled function.
 
     `stack` holds the parties' records padded to one length, one request per party. Length and
     number of parties determine the compiled shape. The requests must carry the same q, as in a
@@ -145,7 +147,7 @@ def task_parts(
     memories: Sequence[Natural | None] | None = None,
     keys: Sequence[bytes | None] | None = None,
 ) -> tuple[str, Any, Any]:
-    """The stage of these requests, the task arrays per party, and the shared arrays."""
+    """Return the stage of these requests, the task arrays per party, and the shared arrays."""
     first = requests[0]
     if any(
         r.q is not first.q or r.public is not first.public or r.initial != first.initial
@@ -173,7 +175,7 @@ def task_parts(
 def make_task(
     method: LocalMethod, stage: str, records: Any, weights: Any, own: Any, shared: Any
 ) -> Task:
-    """One party's task, from its row of `task_parts`."""
+    """Make one party's task from its row of `task_parts`."""
     words, damping, factor, private, memory = own
     q, start, initial, begun, public = shared
     task = Task(records, weights.astype(method.dtype), q, factor, start, initial, words[2])
@@ -214,14 +216,15 @@ def rehearse(
 
 
 def check_start(agreement: Agreement, request: Request) -> None:
-    """Refuse a q that no computation can start from; call before the charge."""
+    """Refuse a q from which no computation can start; call this before the charge."""
     start = _start(agreement, request)
     if start is not None:
         _begun(agreement, start, request)
 
 
 def _start(agreement: Agreement, request: Request) -> Natural | None:
-    """Starting point of the local computation: q, or the model's at the first request.
+    """Return the starting point of the local computation: q, or the model's start while q is the
+    prior.
 
     None for a stage that does not use q.
     """
@@ -233,7 +236,7 @@ def _start(agreement: Agreement, request: Request) -> Natural | None:
 
 
 def _stacked_factors(requests: Sequence[Request]) -> Arrays | None:
-    """The parties' factors, one row each; None if the stage does not use them."""
+    """Stack the parties' factors, one row each; None if the stage does not use them."""
     factors = [r.factor for r in requests if r.factor is not None]
     if not factors:
         return None
@@ -254,7 +257,9 @@ def _begun(agreement: Agreement, start: Natural, request: Request) -> Any:
 def _stacked_memories(
     agreement: Agreement, requests: Sequence[Request], memories: Sequence[Natural | None]
 ) -> Natural | None:
-    """Method memories, one row per party; initial values at the first visit."""
+    """Stack what the method stored at each party (its memory), one row per party; initial values at
+    the first visit.
+    """
     start = agreement.method.memory(agreement.model, agreement.family)
     if start is None:
         return None
@@ -265,7 +270,9 @@ def _stacked_memories(
 
 
 def require_memory(agreement: Agreement, request: Request, memory: Natural | None) -> None:
-    """Refuse to answer without the method's memory; call before the charge."""
+    """Refuse to answer if the method's memory of this party is missing; call this before the
+    charge.
+    """
     kept = agreement.method.memory(agreement.model, agreement.family) is not None
     if kept and memory is None and request.visit > 0:
         raise DataError(
@@ -281,7 +288,9 @@ def _private_parts(
     settled: Sequence[Settled | None] | None,
     keys: Sequence[bytes | None],
 ) -> tuple[Terms, np.ndarray, np.ndarray] | None:
-    """Terms, keys and integer noise, one row per request; None for a method without privacy."""
+    """Return terms, keys and integer noise, one row per request; None for a method without
+    privacy.
+    """
     if not agreement.method.private:
         return None
     known = [one for one in settled or () if one is not None]
@@ -315,7 +324,8 @@ def _private_parts(
 
 
 def _noise(secrets: Sequence[bytes], now: Sequence[tuple[GaussianEvent, ...]]) -> np.ndarray:
-    """Noise of every release, (requests, releases, numbers): a function of the secrets alone.
+    """Return the noise of every release, (requests, releases, numbers), which depends on the
+    secrets alone.
 
     It is drawn before the records are read, so that its timing does not depend on them.
     """
@@ -338,9 +348,9 @@ def _noise(secrets: Sequence[bytes], now: Sequence[tuple[GaussianEvent, ...]]) -
 def compiled(
     method: LocalMethod, model: Model, family: Family, stage: str = UPDATE
 ) -> Callable[..., Any]:
-    """Function that computes damped updates of several parties; data are arguments.
+    """Return a function that computes damped updates of several parties; data are its arguments.
 
-    Compiled and mapped over parties or, if the method computes in NumPy, a loop over them.
+    It is compiled and mapped over parties or, if the method computes in NumPy, a loop over them.
     """
     in_numpy = method.in_numpy(model)
 
@@ -370,7 +380,7 @@ def compiled(
 
 
 def visit_key(words: Any) -> Any:
-    """Public random key of a seed, party and visit."""
+    """Return the public random key of a seed, party and visit."""
     key = jax.random.fold_in(jax.random.key(words[0]), words[1])
     return jax.random.fold_in(key, words[2])
 
@@ -378,7 +388,8 @@ def visit_key(words: Any) -> Any:
 def stack_records(
     parties: Sequence[Arranged], rows: int, method: LocalMethod, *, on_device: bool = True
 ) -> tuple[Records, np.ndarray]:
-    """Records of several parties as one (device) array per column, padded to `rows`, and weights.
+    """Stack the records of several parties to one array per column, padded to `rows`; also return
+    the weights.
 
     Padding repeats the party's first record: an artificial one could lie outside the model's
     support and give NaN, which weight 0 does not remove. A sparse matrix stays sparse and is padded
@@ -417,16 +428,17 @@ def _is_sparse(column: Any) -> bool:
 
 
 def _lengthened(matrix: Any, rows: int) -> Any:
-    """A sparse matrix padded with empty rows; the values are shared."""
+    """Return a sparse matrix padded with empty rows; it shares the values of the given matrix."""
     ends = np.pad(matrix.indptr, (0, rows - matrix.shape[0]), mode="edge")
     parts = (matrix.data, matrix.indices, ends)
     return type(matrix)(parts, shape=(rows, matrix.shape[1]))
 
 
 def padded_rows(count: int) -> int:
-    """Padded number of rows of one party: the next of 64·2^(k/2), independent of other parties.
+    """Return the padded number of rows of one party: the next of 64·2^(k/2), whatever the other
+    parties.
 
-    Rounded up to whole blocks (`whole_blocks`).
+    It is rounded up to whole blocks (`whole_blocks`).
 
     >>> [padded_rows(n) for n in (1, 64, 65, 129, 193, 1000)]
     [64, 64, 128, 192, 256, 1024]
@@ -440,5 +452,5 @@ def padded_rows(count: int) -> int:
 
 @functools.cache
 def party_word(name: str) -> int:
-    """32 bits of a party's name, for its random numbers: the same on every machine."""
+    """Return 32 bits that represent a party's name in seeds; they are the same on every machine."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "big")

@@ -1,4 +1,4 @@
-"""Stores for replies and method memories: in a party's file, or in the process of the run."""
+"""Stores for replies and for what methods remember, in a party's file or in the run's process."""
 
 from __future__ import annotations
 
@@ -61,13 +61,17 @@ class PartyStore:
 
     @staticmethod
     def unfinished(path: Path) -> str | None:
-        """Digest of the configuration of the run in that file, if it has no result yet."""
+        """Return the digest of the configuration of the run in this file, if it has no result
+        yet.
+        """
         kept = _read(path)
         return None if kept is None or kept.run is None or kept.result is not None else kept.digest
 
     @staticmethod
     def digest_in(path: Path) -> str | None:
-        """Digest of the configuration that the file belongs to; None: there is no file."""
+        """Return the digest of the configuration to which the file belongs; None if there is no
+        file.
+        """
         kept = _read(path)
         return None if kept is None else kept.digest
 
@@ -77,7 +81,7 @@ class PartyStore:
 
     @property
     def run(self) -> str | None:
-        """The run that this party has joined."""
+        """Id of the run that this party has joined."""
         return self._kept.run
 
     @property
@@ -87,7 +91,7 @@ class PartyStore:
 
     @property
     def visits(self) -> int:
-        """Number of different requests answered."""
+        """Number of different requests that were answered."""
         return self._kept.visits
 
     @property
@@ -106,7 +110,7 @@ class PartyStore:
             self._write(msgspec.structs.replace(self._kept, stopped=stopped))
 
     def memory_at(self, party: str, visit: int) -> Natural | None:
-        """The method's memory before that visit.
+        """Return what the method had stored at the party before this visit (its memory).
 
         A reply that was lost after its memory was stored is recomputed from the earlier memory.
         """
@@ -116,7 +120,7 @@ class PartyStore:
         return None if memory is None else unpack_natural(memory)
 
     def keep_memories(self, memories: Mapping[str, tuple[int, Natural]]) -> None:
-        """Store the memory of a visit, before its reply is sent."""
+        """Store the method's memory after a visit, before the reply is sent."""
         for party, (visit, memory) in memories.items():
             earlier = self.memory_at(party, visit)
             self._write(
@@ -134,7 +138,7 @@ class PartyStore:
             self._write(_Kept(digest=self._kept.digest, run=run))
 
     def recall(self, request: Request) -> Reply | None:
-        """The reply to that request, if it was the last one."""
+        """Return the reply to this request, if it was the last one."""
         return decode_reply(self._kept.reply) if self._kept.request == request.id else None
 
     def keep_reply(self, request: Request, reply: Reply) -> None:
@@ -156,7 +160,7 @@ class PartyStore:
 
     @property
     def result_public(self) -> Arrays:
-        """The public arrays of the final posterior."""
+        """Public arrays of the final posterior."""
         return unpack_natural(self._kept.result_public or {})
 
     def finish(self, result: Natural, public: Arrays) -> None:
@@ -187,7 +191,7 @@ def _read(path: Path) -> _Kept | None:
 
 
 class PartyState(NamedTuple):
-    """State of one party of this process: its last reply and method memory.
+    """State of one party of this process: its last reply, and the method's memory at the party.
 
     `memory` was made by visit `visit`; `earlier` is the memory before it. A lost reply is
     recomputed from `earlier`.
@@ -200,7 +204,8 @@ class PartyState(NamedTuple):
 
 
 class ProcessStore:
-    """Store of the parties of one process: in memory, with method memories also in the checkpoint.
+    """Store of the parties of one process, in memory; what methods remember is also in the
+    checkpoint.
 
     Replies are stored by the checkpoint of the server, which runs in the same process.
     """
@@ -215,17 +220,17 @@ class ProcessStore:
         self.states |= {name: PartyState(None, *one) for name, one in checkpoint.kept().items()}
 
     def recall(self, request: Request) -> Reply | None:
-        """The reply to that request, if it was the party's last one."""
+        """Return the reply to this request, if it was the party's last one."""
         last = self.states.get(request.party, PartyState()).last
         return last if last is not None and last.id == request.id else None
 
     def memory_at(self, party: str, visit: int) -> Natural | None:
-        """The method's memory before that visit."""
+        """Return what the method had stored at the party before this visit (its memory)."""
         state = self.states.get(party, PartyState())
         return state.earlier if visit == state.visit else state.memory
 
     def keep_memories(self, memories: Mapping[str, tuple[int, Natural]]) -> None:
-        """Store the memories of these visits."""
+        """Store the method's memories after these visits."""
         kept = {}
         for party, (visit, memory) in memories.items():
             earlier = self.memory_at(party, visit)

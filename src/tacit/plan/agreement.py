@@ -11,7 +11,9 @@ from tacit.models import Model
 
 @dataclass(frozen=True)
 class Agreement:
-    """The terms that all parties of a run share. Hashable by identity of its parts."""
+    """Model, family, method and seed that all parties of a run share. Hashed by identity of its
+    parts.
+    """
 
     model: Model
     family: Family

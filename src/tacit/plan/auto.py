@@ -32,7 +32,7 @@ MAX_COLUMNS = 256
 
 
 class Case(NamedTuple):
-    """Inputs of the choice; none of them depends on records."""
+    """Inputs of the choice of a method; none of them depends on records."""
 
     model: Model
     privacy: Privacy
@@ -80,7 +80,7 @@ REASONS: tuple[tuple[Callable[[Case], bool], str], ...] = (
 
 
 def _no_outcomes(model: Model) -> str:
-    """Why a model cannot simulate outcomes; empty if it can."""
+    """Return why a model cannot simulate outcomes; empty if it can."""
     if not isinstance(model, SimulatesOutcomes):
         return f"model {model.kind!r} cannot simulate outcomes"
     try:
@@ -122,7 +122,7 @@ def choose_method(
     full: bool = False,
     refused: tuple[str, ...] = (),
 ) -> tuple[LocalMethod, str]:
-    """The method chosen by "auto", and the reason in one line.
+    """Return the method that "auto" chooses, and the reason in one line.
 
     `refused` are the kinds of methods whose noise turned out to be too large.
     """
@@ -167,7 +167,8 @@ def choose_method(
 
 
 def least_noise_ratio(likelihood: ScoreLikelihood, dimension: int, aggregation: str) -> float:
-    """Noise of private scoring relative to that of private scores, at the most favourable rate.
+    """Return the noise of private scoring relative to that of private scores, in the most
+    favourable case.
 
     Both add noise in proportion to the clip of a record's score and to one over the root of the
     scores' share of the budget. In standard deviations of a whitened score the clip of private
@@ -206,7 +207,7 @@ def _private(case: Case, refused: tuple[str, ...]) -> tuple[PrivateMethod, str]:
 
 
 def _refusal(case: Case, reasons: tuple[tuple[Callable[[Case], bool], str], ...]) -> str | None:
-    """Text of the first reason that applies."""
+    """Return the text of the first reason that applies."""
     for applies, words in reasons:
         if applies(case):
             return words.format(

@@ -38,7 +38,7 @@ class LargeDeltaWarning(UserWarning):
 
 
 class Releasing(Protocol):
-    """Declarations of a private local method that calibration needs."""
+    """The declarations of a private local method that calibration needs."""
 
     kind: ClassVar[str]
     aggregations: ClassVar[tuple[Aggregation, ...]]
@@ -50,7 +50,7 @@ class Releasing(Protocol):
 
     @property
     def unit(self) -> Unit:
-        """Unit that makes one contribution."""
+        """The unit that is protected, which makes one contribution."""
         ...
 
     @property
@@ -61,15 +61,15 @@ class Releasing(Protocol):
     def events(
         self, *, visit: int, visits: int, clip: float, noise_sd: float, units: int
     ) -> tuple[GaussianEvent, ...]:
-        """Events released by the reply to a visit, for a party with `units` units."""
+        """Return the events that the reply to a visit releases, for a party with `units` units."""
         ...
 
     def summands(self, units: int) -> int:
-        """Number of contributions to a sum of a party with `units` units."""
+        """Return the number of contributions to a sum over a party with `units` units."""
         ...
 
     def party_clip(self, party: str, records: int | None) -> float:
-        """Clip of a party that declares no clip, by its declared number of records."""
+        """Return the clip of a party that declares none, from its declared number of records."""
         ...
 
 
@@ -81,22 +81,22 @@ class PartyShape(NamedTuple):
 
 
 class LatticeShape(NamedTuple):
-    """Public inputs of the lattice of a run's releases besides clip and noise."""
+    """Public numbers that, besides clip and noise, determine the lattice of a run's releases."""
 
     numbers: Callable[[int], int]
-    """Numbers per release, by visit."""
+    """Function from a visit to the count of numbers per release."""
     units: int = HIDDEN_UNITS
     """Bound on the contributions to one party's sum."""
     parties: int = 1
     """Number of parties whose noise is summed before it becomes visible."""
     most_units: int = HIDDEN_UNITS
-    """Largest number of contributions of a party: `units`, or fewer if each is a sum of several
-    parts.
+    """Largest allowed number of contributions of a party: `units`, or fewer if each is a sum of
+    several parts.
     """
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """Privacy terms of one party for a whole run."""
+    """Clip, noise, events and guarantee of one party for a whole run."""
 
     clip: float
     noise_sd: float
@@ -113,11 +113,11 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def noise_multiplier(self) -> float:
-        """z = s / C."""
+        """Noise multiplier z: standard deviation of the noise over the clip."""
         return self.noise_sd / self.clip
 
     def events_at(self, visit: int) -> tuple[GaussianEvent, ...]:
-        """Events of the reply to that visit: 0, 1, …"""
+        """Return the events of the reply to this visit (0, 1, …)."""
         return self.answers[0 if len(self.answers) == 1 else visit]
 
     @property
@@ -201,7 +201,7 @@ def _cost(
     visits: int,
     costs: dict[tuple, float],
 ) -> float:
-    """ε of one party's events; computed once for parties with equal events."""
+    """Return ε of one party's events; computed once for parties with equal events."""
     delta = privacy.of(party)[2]
     key = (answers, visits, delta)
     if key not in costs:
@@ -225,7 +225,7 @@ def _guarantee(privacy: Privacy, party: str, cost: float, trust: str | None) -> 
 def _answers(
     method: Releasing, shape: PartyShape, lattice: LatticeShape, *, clip: float, noise_sd: float
 ) -> tuple[tuple[GaussianEvent, ...], ...]:
-    """Events of every visit on their lattices; a single entry if all are equal."""
+    """Return the events of every visit on their lattices; a single entry if all are equal."""
     answers = []
     for visit in range(shape.visits):
         events = method.events(
@@ -244,7 +244,9 @@ def _answers(
 def _with_one_step(
     every: dict[str, tuple[tuple[GaussianEvent, ...], ...]],
 ) -> dict[str, tuple[tuple[GaussianEvent, ...], ...]]:
-    """The same events on the finest lattice of all parties: only equal steps can be added."""
+    """Return the events on the finest lattice of all parties, because only equal steps can be
+    added.
+    """
     events = [event for answers in every.values() for answer in answers for event in answer]
     finest = max((event.lattice.bits for event in events if event.lattice), default=LEAST_BITS)
 
@@ -294,7 +296,7 @@ def _check_ring(
 def _together(
     answers: Sequence[tuple[GaussianEvent, ...]], visits: int
 ) -> tuple[GaussianEvent, ...]:
-    """All events of a run, with equal events counted together."""
+    """Return all events of a run, with equal events counted together."""
     each = visits if len(answers) == 1 else 1
     counts: dict[GaussianEvent, int] = {}
     for event in (event for answer in answers for event in answer):
@@ -304,7 +306,7 @@ def _together(
 
 
 def clip_of(privacy: Privacy, method: Releasing, party: str) -> float:
-    """Clip of a party: its declared clip, otherwise the clip of the method."""
+    """Return the clip of a party: its declared clip, otherwise the clip of the method."""
     own = privacy.parties.get(party)
     if own is not None and own.clip is not None:
         return check_clip(own.clip, "clip")
@@ -319,7 +321,7 @@ def _multiplier(
     lattice: LatticeShape,
     known: dict[tuple, float],
 ) -> float:
-    """z for one party; calibrated once for parties with equal settings.
+    """Return the noise multiplier z of one party; calibrated once for parties with equal settings.
 
     It does not depend on the party's number of units, so the agreed plan determines the step of its
     releases.

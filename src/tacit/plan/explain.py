@@ -31,7 +31,9 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """Guarantees by attacker, and group privacy of t units against public releases."""
+    """The guarantee against each attacker, and the group privacy of t units against public
+    releases.
+    """
 
     party: str
     unit: str
@@ -39,7 +41,7 @@ class Explanation:
     adjacency: str
     rows: tuple[Row, ...]
     groups: tuple[tuple[int, float | None, tuple[float, float]], ...]
-    """(t, ε at δ from the releases, (ε, δ) by MEng eq. 3.8)."""
+    """For several t: (t, ε of the releases at δ, (ε, δ) by MEng eq. 3.8)."""
 
 
 def explain(plan: Plan, *, colluding: int | None = None, central: bool = False) -> Explanation:
@@ -112,7 +114,7 @@ def _on_the_way(settled: Settled) -> list[tuple[str, str, float, str]]:
 def _around_exact(
     insiders: list[tuple[str, str, float, str]],
 ) -> list[tuple[str, str, float, str]]:
-    """Attackers if messages are exact and the server adds noise that only the server knows."""
+    """Return the attackers for exact messages, where the server adds noise that only it knows."""
     sees = "every message of every party"
     return [
         ("eavesdrops", f"{sees}, if the channel is not encrypted", 0.0,
@@ -124,7 +126,7 @@ def _around_exact(
 
 
 def _around_sums(secure: Thresholds, colluding: int) -> list[tuple[str, str, float, str]]:
-    """Attackers on secure sums, and the remaining noise.
+    """Return the attackers on secure sums, each with the share of noise that it does not know.
 
     The server with up to c parties sees sums that contain the unknown noise of at least q − c
     parties; with k > c parties, the noise of at least q − k. If 2t ≤ n + k, they can unmask two
@@ -183,7 +185,7 @@ def _server(settled: Settled, *, central: bool) -> tuple[str, str, float, str]:
 
 
 def _with_noise(settled: Settled, share: float) -> list[GaussianEvent]:
-    """The events with that share of the noise; the step of their lattice does not change."""
+    """Return the events with this share of the noise; the step of their lattice does not change."""
     found = []
     for event in settled.all_events:
         lattice = event.lattice
@@ -196,14 +198,14 @@ def _with_noise(settled: Settled, share: float) -> list[GaussianEvent]:
 
 
 def _whole_party(plan: Plan, settled: Settled, events: list[GaussianEvent]) -> float | None:
-    """ε for replacing all units of the party at once."""
+    """Return ε for replacing all units of the party at once."""
     assert plan.privacy is not None
     size = min(settled.units, getattr(plan.method, "shards", None) or settled.units)
     return _bounded(group_epsilon(events, settled.guarantee.delta, plan.privacy.adjacency, size))
 
 
 def _bounded(value: float | None) -> float | None:
-    """None for an ε too large to protect anything."""
+    """Return ε, or None if it is too large to protect anything."""
     return None if value is None or not value < MAX_SHOWN_EPSILON else value
 
 

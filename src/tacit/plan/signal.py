@@ -9,11 +9,11 @@ from tacit.plan.calibrate import Settled
 from tacit.plan.plan import Plan
 
 POOR = 1.0
-"""A ratio below this is reported as poor."""
+"""A ratio of signal to noise below this is reported as poor."""
 
 
 def signal(plan: Plan, settled: Settled) -> float:
-    """‖signal‖ / ‖noise‖ over a run if all units contributed the full clip in one direction.
+    """Return ‖signal‖ / ‖noise‖ over a run if all units contributed the full clip in one direction.
 
     A sum of n sampled contributions has norm at most rate·n·C; its noise has norm s√d. Over T
     releases of a nearly constant quantity the ratio grows like √T; with shared noise, it grows with

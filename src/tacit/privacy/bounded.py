@@ -25,13 +25,15 @@ Array = Any
 Tree = Any
 Norm = Literal["l2", "l1"]
 LARGEST_NORM = 1e15
-"""A unit with a larger norm contributes nothing: close to overflow, norms are not reliable."""
+"""A unit with a larger norm contributes nothing, because norms close to overflow are not
+reliable.
+"""
 MIN_SQUARED_NORM = 1e-200
 """A squared norm below this has lost too many digits to define a direction."""
 BLOCK_ROWS = LEAST_UNITS // 2
 """Number of rows whose products are summed at a time: see `_squares_summed`."""
 MOST_ROWS = BLOCK_ROWS * (LEAST_UNITS // 2 - 1)
-"""Largest number of rows of all units of a party together."""
+"""Largest total number of rows of a party's units."""
 
 
 class Bounded:
@@ -56,7 +58,7 @@ class Bounded:
         raise AttributeError(f"a Bounded does not change; clip again instead of setting {name}")
 
     def sensitivity(self, adjacency: Adjacency) -> Array:
-        """Largest distance by which one unit can move the value."""
+        """Return the largest distance by which one unit can move the value."""
         if adjacency == "add-or-remove-one":
             return self.clip
         smaller = self.nonnegative and self.norm == "l2"
@@ -76,7 +78,9 @@ class Tally(NamedTuple):
 
 
 def clip_weights(norms: Array, clip: Array, mask: Array) -> Array:
-    """min(1, C(1 − 1e-6)/‖cᵢ‖); 0 for a masked unit or a norm above `LARGEST_NORM` (or NaN)."""
+    """Return min(1, C(1 − 1e-6)/‖cᵢ‖); 0 for a masked unit, or if ‖cᵢ‖ exceeds `LARGEST_NORM` or is
+    NaN.
+    """
     sound = (jnp.abs(norms) <= LARGEST_NORM) & (mask != 0)  # False for NaN
     limit = jnp.asarray(clip, norms.dtype) * (1.0 - CLIP_MARGIN)
     scale = jnp.minimum(1.0, limit / jnp.where(sound & (norms > 0), norms, 1.0))
@@ -94,7 +98,7 @@ def clip_units(
     tally: Tally | None = None,
     norm: Norm = "l2",
 ) -> Bounded:
-    """Sum over the leading axis, with each unit's contribution scaled to norm ≤ C.
+    """Return the sum over the leading axis, with each unit's contribution scaled to norm ≤ C.
 
     A unit with a number that is not finite contributes nothing. `nonnegative` sets negative
     coordinates to zero first, which halves the squared sensitivity under replace-one. A unit is
@@ -126,7 +130,7 @@ def clip_units(
 
 
 def within(bounded: Bounded) -> Bounded:
-    """The same sum, bounded for the units *inside* each contributor.
+    """Return the same sum with the bound that holds for the units *inside* each contributor.
 
     Adding a unit to a shard does not add a contribution of norm ≤ C: it changes the shard's
     contribution, which moves the sum by up to 2C. So the bound per inner unit is 2C.
@@ -145,7 +149,7 @@ def clip_sum(
     tally: Tally | None = None,
     norm: Norm = "l2",
 ) -> Bounded:
-    """Clipped sum Σ wᵢ cᵢ from norms in closed form, without forming any cᵢ.
+    """Return the clipped sum Σ wᵢ cᵢ from norms in closed form, without forming any cᵢ.
 
     `norms` must bound ‖cᵢ‖ from above: the norm itself, or the largest over all labels, which makes
     the weight independent of the label. They are float64: in float32 the square of a number below
@@ -171,7 +175,7 @@ def clip_sum(
 
 
 def _tallied(bounded: Bounded, norms: Array, mask: Array, tally: Tally) -> Bounded:
-    """The sum and the number of units within the clip, as one vector for one release.
+    """Return the sum and the number of units within the clip, as one vector for one release.
 
     `value` becomes (value, ω Σ ±½): + for a unit whose norm is at most C, − for one that was scaled
     down or left out. A contribution (cᵢ, ±ω/2) has norm ≤ √(C² + ω²/4), and so has (cᵢ, 0 or ω/2)
@@ -198,7 +202,8 @@ def clip_moments(
     filled: bool = False,
     tally: Tally | None = None,
 ) -> Bounded:
-    """Σ_u w_u Σⱼ x_uj x_ujᵀ, each unit scaled to Frobenius norm ≤ C, packed by `pack_symmetric`.
+    """Return Σ_u w_u Σⱼ x_uj x_ujᵀ, each unit scaled to Frobenius norm ≤ C, as `pack_symmetric`
+    packs it.
 
     `rows` is (units, d), or (units, places, d) if units have several rows; rows of weight 0 are
     ignored. A unit's norm is bounded by Σⱼ ‖x_uj‖², which for one row is the norm itself. `filled`
@@ -226,7 +231,7 @@ def clip_moments(
 
 
 def _squares_summed(rows: Array) -> Array:
-    """Σ rᵢrᵢᵀ by blocks, so that no number is rounded more than `LEAST_UNITS` times.
+    """Return Σ rᵢrᵢᵀ, summed in blocks so that no number is rounded more than `LEAST_UNITS` times.
 
     The bound E on the rounding error of a sum depends on the units' norms, which the clip bounds,
     and on the number of additions that a term takes part in. Units may have any number of rows, so
@@ -252,7 +257,8 @@ def _squares_summed(rows: Array) -> Array:
 
 
 def pack_symmetric(matrix: Array) -> Array:
-    """The upper triangle, off-diagonals times √2, so that it has the norm of the whole matrix.
+    """Return the upper triangle with off-diagonals times √2, which has the norm of the whole
+    matrix.
 
     >>> pack_symmetric(jnp.ones((2, 2))).round(3).tolist()
     [1.0, 1.414, 1.0]
@@ -262,17 +268,18 @@ def pack_symmetric(matrix: Array) -> Array:
 
 
 def add_disjoint(first: Bounded, second: Bounded) -> Bounded:
-    """The sum of two sums over different units of one data set; the larger clip bounds both."""
+    """Add two sums over different units of one data set; the larger clip bounds both."""
     value = jax.tree.map(jnp.add, first.value, second.value)
     clip = jnp.maximum(first.clip, second.clip)
     if first.norm != second.norm:
-        raise TypeError(f"sums that are clipped in the norms {first.norm} and {second.norm}")
+        raise TypeError(f"sums clipped in different norms, {first.norm} and {second.norm}")
     alike = first.nonnegative and second.nonnegative
     return _make(value, clip, nonnegative=alike, norm=first.norm)
 
 
 def row_norms(flat: list[Array], norm: Norm = "l2") -> Array:
-    """Norm of each row over several matrices, in float64; infinite beyond `LARGEST_NORM`.
+    """Return the norm of each row over several matrices, in float64; infinite beyond
+    `LARGEST_NORM`.
 
     In float32, squaring overflows, and dividing by the largest entry fails too: its reciprocal is
     denormal above 8.5e37, a compiler may flush it to 0, and the row would get norm 0. In float64

@@ -52,11 +52,13 @@ Sampling = Poisson | WithoutReplacement
 CLIP_MARGIN = 1e-6
 """Contributions are clipped to C·(1 − CLIP_MARGIN), which leaves room for rounding."""
 HIDDEN_UNITS = 1 << 20
-"""Bound on the contributions of one party if their number is secret."""
+"""Bound on the number of contributions of one party if that number is secret."""
 LEAST_UNITS = 1 << 16
-"""Bound on the contributions if fewer are declared: the clip's margin covers their rounding."""
+"""Smallest bound on the number of contributions, used if fewer are declared: the clip's margin
+covers the rounding of so many.
+"""
 KERNEL = 2.0
-"""s₀ of the domination lemma (docs/methods/lattice.md)."""
+"""Parameter s₀ of the domination lemma (docs/methods/lattice.md)."""
 
 
 class Lattice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,7 +97,7 @@ class Lattice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def slack(self) -> float:
-        """κ: the log-ratio between the noise and a processed continuous Gaussian.
+        """κ: the log-ratio between the noise and a continuous Gaussian after post-processing.
 
         d·ln((1 + τ)/(1 − τ)) with τ = 2e^(−2π²s₀²)/(1 − e^(−2π²s₀²)) for the kernel, and for M
         parties 10d Σ_{j<M} e^(−2π²σ²j/(j + 1)) (Kairouz, Liu and Steinke 2021, Theorem 2).
@@ -110,11 +112,11 @@ class Lattice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return slack
 
     def rounding(self, clip: float) -> float:
-        """2E, the rounding of two float64 sums."""
+        """Return 2E, a bound on the rounding errors of two float64 sums."""
         return 2.0 * self.units * (self.units + 3.0) * 2.0**-53 * clip
 
     def distance(self, moved: float, clip: float, noise_sd: float) -> float:
-        """Integer sensitivity over the sd of the dominating continuous Gaussian.
+        """Return the integer sensitivity over the sd of the dominating continuous Gaussian.
 
         `moved` is the sensitivity of the exact sum for contributions of norm `clip`. Half of the
         clip's margin covers the rounding of the sum; the other half covers the rounding of norms.
@@ -126,12 +128,12 @@ class Lattice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return integers / math.sqrt(parameter**2 - KERNEL**2)
 
     def step(self, noise_sd: float) -> float:
-        """γ, if the noise of the sum over the parties has that standard deviation."""
+        """Return γ for this standard deviation of the noise in the sum over the parties."""
         return noise_sd / math.sqrt(self.parties) / 2.0**self.bits
 
 
 def lattice_bits(numbers: int, noise_multiplier: float) -> int:
-    """k such that rounding adds less than a millionth to the sensitivity; from 20 to 40.
+    """Return k in 20 … 40 such that rounding adds less than a millionth to the sensitivity.
 
     √d·γ/C = √d·z/2^k, where z is the noise multiplier of one party.
 
@@ -175,11 +177,11 @@ class GaussianEvent(
 
     @property
     def noise_multiplier(self) -> float:
-        """z = s / C, for either adjacency."""
+        """Noise multiplier z = s/C: noise sd over clip, for either adjacency."""
         return self.noise_sd / self.clip
 
     def sensitivity(self, adjacency: Adjacency) -> float:
-        """Largest move of the sum: C for add-or-remove-one, 2C (√2·C if nonnegative) for
+        """Return the largest move of the sum: C for add-or-remove-one, 2C (√2·C if nonnegative) for
         replace-one.
 
         >>> GaussianEvent(clip=3.0, noise_sd=1.0).sensitivity("replace-one")
@@ -190,7 +192,7 @@ class GaussianEvent(
         return self.clip * (math.sqrt(2.0) if self.nonnegative else 2.0)
 
     def distance(self, moved: float) -> float:
-        """A difference of the exact sum in units of the noise, including the effect of rounding.
+        """Return a difference of the exact sum over the noise sd, including the effect of rounding.
 
         >>> GaussianEvent(clip=1.0, noise_sd=4.0).distance(1.0)
         0.25
@@ -207,7 +209,7 @@ class GaussianEvent(
         return self.lattice.step(self.noise_sd)
 
     def on_lattice(self, numbers: int, *, parties: int = 1, units: int) -> GaussianEvent:
-        """The event of the same release as integers.
+        """Return the event of the same release as integers on a lattice.
 
         Parameters
         ----------
@@ -255,7 +257,7 @@ class LaplaceEvent(GaussianEvent, frozen=True, kw_only=True, tag="laplace"):
         return self.noise_sd / math.sqrt(2.0)
 
     def sensitivity(self, adjacency: Adjacency) -> float:
-        """Largest L1 move of the sum.
+        """Return the largest move of the sum in the L1 norm.
 
         >>> LaplaceEvent(clip=3.0, noise_sd=1.0).sensitivity("replace-one")
         6.0
@@ -263,8 +265,8 @@ class LaplaceEvent(GaussianEvent, frozen=True, kw_only=True, tag="laplace"):
         return self.clip * (1.0 if adjacency == "add-or-remove-one" else 2.0)
 
     def distance(self, moved: float) -> float:
-        """An L1 difference of the exact sum over the scale of the noise, including the effect of
-        rounding.
+        """Return an L1 difference of the exact sum over the scale of the noise, including the
+        effect of rounding.
 
         >>> round(LaplaceEvent(clip=1.0, noise_sd=2.0**0.5).distance(1.0), 12)
         1.0
@@ -276,7 +278,7 @@ class LaplaceEvent(GaussianEvent, frozen=True, kw_only=True, tag="laplace"):
         return moved / self.scale + lattice.numbers / 2.0**lattice.bits
 
     def loss(self, adjacency: Adjacency) -> float:
-        """ε of one release."""
+        """Return ε of one release."""
         return self.distance(self.sensitivity(adjacency))
 
     @property
@@ -287,7 +289,9 @@ class LaplaceEvent(GaussianEvent, frozen=True, kw_only=True, tag="laplace"):
         return self.scale / 2.0**self.lattice.bits
 
     def on_lattice(self, numbers: int, *, parties: int = 1, units: int) -> LaplaceEvent:
-        """The event of the same release as integers; parameters as in `GaussianEvent`."""
+        """Return the event of the same release as integers on a lattice; parameters as in
+        `GaussianEvent`.
+        """
         bits = lattice_bits(max(1, numbers) ** 2, self.scale / self.clip)  # d and not √d
         lattice = Lattice(numbers=numbers, bits=bits, parties=parties, units=units)
         return msgspec.structs.replace(self, lattice=lattice)

@@ -31,11 +31,13 @@ from tacit.errors import TacitError
 
 KEY_BYTES = 32
 LEAST_BITS, MOST_BITS = 20, 40
-"""k: bits of the noise parameter s = 2^k."""
+"""Smallest and largest k of the noise parameter s = 2^k."""
 CHUNK = 1 << 15
 """Candidates per chunk: small enough for the processor's cache."""
 ENCLOSURE = 2.0**-40
-"""Differences between U and p up to this are decided by integer arithmetic."""
+"""If a uniform number U and a probability p differ by at most this, integer arithmetic decides
+whether U < p.
+"""
 RING_BITS = 62
 """The sum over all parties stays below 2^62, so that 64-bit sums do not wrap."""
 _WORDS = 3  # per candidate: u and sign; v; acceptance
@@ -44,9 +46,9 @@ _STREAM, _DIGITS = b"noise\0\0\0", b"digits\0\0"
 
 
 class Keystream:
-    """64-bit words of the ChaCha20 stream of a key, in order.
+    """The 64-bit words of the ChaCha20 stream of a key, in order.
 
-    Refused in a forked process: parent and child would draw the same noise.
+    It cannot be used in a forked process, because parent and child would draw the same noise.
     """
 
     def __init__(self, key: bytes, nonce: bytes) -> None:
@@ -69,7 +71,7 @@ class Keystream:
         self._process = os.getpid()
 
     def words(self, count: int) -> np.ndarray:
-        """The next words as uint64."""
+        """Return the next words as uint64."""
         if os.getpid() != self._process:
             raise TacitError(
                 "this noise stream was made in another process: after a fork both would draw the "
@@ -79,11 +81,11 @@ class Keystream:
 
 
 Law = Literal["gaussian", "laplace"]
-"""P(X = x) ∝ exp(−x²/2s²) or ∝ exp(−|x|/s)."""
+"""Distribution of the noise: P(X = x) ∝ exp(−x²/2s²) or ∝ exp(−|x|/s)."""
 
 
 class DiscreteNoise:
-    """The sequence of discrete noise of one key, with parameter s = 2^`bits`.
+    """The sequence of discrete noise that one key determines, with parameter s = 2^`bits`.
 
     Numbers that were drawn but not yet used are kept, so that many short draws cost as much as a
     long one.
@@ -108,7 +110,7 @@ class DiscreteNoise:
         self._count = 0
 
     def draw(self, count: int) -> np.ndarray:
-        """The next numbers of the sequence, int64."""
+        """Return the next `count` numbers of the sequence, as int64."""
         while self._count < count:
             # More than 0.6 of the candidates are accepted. A chunk's length changes no number.
             wanted = min(CHUNK, int(1.5 * (count - self._count)) + 32)
@@ -143,7 +145,9 @@ NOISE: dict[Law, type[DiscreteNoise]] = {"gaussian": DiscreteGaussian, "laplace"
 def draw_each(
     keys: Sequence[bytes], count: int, bits: int = LEAST_BITS, law: Law = "gaussian"
 ) -> np.ndarray:
-    """The first `count` numbers of each key's sequence, (keys, count); the same as key by key."""
+    """Return the first `count` numbers of each key's sequence, (keys, count), as `DiscreteNoise`
+    would.
+    """
     check_bits(bits)
     distinct = {key: place for place, key in enumerate(dict.fromkeys(keys))}
     if len(distinct) < len(keys):  # simulated noise of one party in many alternative data sets
@@ -187,7 +191,9 @@ def check_bits(bits: int) -> int:
 
 
 def accepted(words: np.ndarray, bits: int, digits: Keystream, law: Law = "gaussian") -> np.ndarray:
-    """Noise from the accepted candidates, in order; `digits` has further digits for close calls."""
+    """Return the accepted candidates in order; `digits` has further binary digits for close
+    decisions.
+    """
     values, taken, unclear = candidates(words, bits, law)
     if unclear.any():
         for place in np.flatnonzero(unclear):
@@ -199,8 +205,8 @@ def accepted(words: np.ndarray, bits: int, digits: Keystream, law: Law = "gaussi
 def candidates(
     words: np.ndarray, bits: int, law: Law = "gaussian"
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Value of each candidate, whether it is accepted, and whether floats are too imprecise to
-    decide.
+    """Return the value of each candidate, whether it is accepted, and whether floats are too
+    imprecise to decide.
     """
     first, second, third = words[:, 0], words[:, 1], words[:, 2]
     table = _table(law)
@@ -225,7 +231,7 @@ def candidates(
 def refined(
     words: Sequence[int], bits: int, digits: Keystream, law: Law = "gaussian"
 ) -> int | None:
-    """One candidate by integer arithmetic alone; None if it is rejected."""
+    """Return one candidate, computed by integer arithmetic alone; None if it is rejected."""
     first, second, third = words
     s = 1 << bits
     tens = _level(_Uniform(second, digits), law)
@@ -241,7 +247,7 @@ def refined(
 
 
 class Bounds(NamedTuple):
-    """Integers with low ≤ x·2^m ≤ high."""
+    """Integers that enclose a scaled number x: low ≤ x·2^m ≤ high."""
 
     low: int
     high: int
@@ -259,7 +265,7 @@ class _Uniform:
         self.bits += 64
 
     def is_below_exp(self, a: int, b: int) -> bool:
-        """Whether U < exp(−a/b)."""
+        """True if U < exp(−a/b)."""
         if a == 0:
             return True
         while True:
@@ -272,7 +278,7 @@ class _Uniform:
 
 
 def exp_bounds(a: int, b: int, bits: int) -> Bounds:
-    """Integers around exp(−a/b)·2^bits, from the series of exp(a/b) with directed rounding."""
+    """Enclose exp(−a/b)·2^bits by integers, from the series of exp(a/b) with directed rounding."""
     guard = bits + 32 + 2 * (a // b + 1)
     low_term = high_term = low = high = 1 << guard
     number = 0
@@ -289,7 +295,7 @@ def exp_bounds(a: int, b: int, bits: int) -> Bounds:
 
 
 def _level(uniform: _Uniform, law: Law) -> int:
-    """v with P(v) ∝ exp(−v²/2) or exp(−v): the number of cumulative probabilities that are ≤ U."""
+    """Draw v with P(v) ∝ exp(−v²/2) or exp(−v): the number of cumulative probabilities ≤ U."""
     while True:
         for value, bounds in enumerate(_cumulative(uniform.bits, law)):
             if uniform.value + 1 <= bounds.low:
@@ -301,7 +307,9 @@ def _level(uniform: _Uniform, law: Law) -> int:
 
 @functools.lru_cache(maxsize=8)
 def _cumulative(bits: int, law: Law) -> tuple[Bounds, ...]:
-    """Integers around Σ_{j ≤ v} P(j)·2^bits for v = 0, 1, … up to the last digit."""
+    """Enclose Σ_{j ≤ v} P(j)·2^bits by integers for v = 0, 1, …, as far as P(v) affects the
+    digits.
+    """
     guard = bits + 32
     if law == "laplace":
         terms = [exp_bounds(v, 1, guard) for v in range(guard + 3)]
@@ -319,7 +327,7 @@ def _cumulative(bits: int, law: Law) -> tuple[Bounds, ...]:
 
 @functools.cache
 def _table(law: Law = "gaussian") -> np.ndarray:
-    """⌊F(v)·2^64⌋ of the cumulative probabilities F that are below 1 − 2⁻⁶⁴."""
+    """Return ⌊F(v)·2^64⌋ for the cumulative probabilities F that are below 1 − 2⁻⁶⁴."""
     thresholds = []
     for bounds in _cumulative(4 * _TABLE_BITS, law):
         low, high = (one >> (3 * _TABLE_BITS) for one in bounds)
@@ -336,7 +344,7 @@ LatticeVector = np.ndarray
 
 
 def lattice_sum(vectors: Sequence[LatticeVector]) -> LatticeVector:
-    """Σ of the parties' vectors mod 2^64, as a secure sum computes it.
+    """Return the sum of the parties' vectors mod 2^64, as a secure sum computes it.
 
     >>> lattice_sum([np.array([1, 2]), np.array([3, -4])]).tolist()
     [4, -2]

@@ -40,7 +40,7 @@ class Drawn(NamedTuple):
     total: Array | None = None
 
     def sampling(self) -> Sampling | None:
-        """The sampling scheme as plain data."""
+        """Return the sampling scheme as plain data."""
         if self.rate is not None:
             return Poisson(rate=float(self.rate))
         if self.batch is not None and self.total is not None:
@@ -84,7 +84,7 @@ class Cost(NamedTuple):
     pure: Array | bool = False
 
     def event(self, count: int = 1) -> GaussianEvent:
-        """The cost as a validated event; invalid scales are refused."""
+        """Return the cost as a validated event; refuse invalid scales."""
         kind = LaplaceEvent if self.pure else GaussianEvent
         return kind(
             clip=float(self.clip),
@@ -119,7 +119,7 @@ class Release(NamedTuple):
 
     @property
     def event(self) -> GaussianEvent:
-        """The cost as an event."""
+        """Return the cost as an event."""
         return self.cost.event()
 
 
@@ -202,7 +202,9 @@ def _released_on(
     *,
     pure: bool = False,
 ) -> Release:
-    """Round a sum to the lattice and add the noise; `terms` are noise sd, 2^k·γ and parties."""
+    """Round a sum to the lattice and add the noise. `terms` is (standard deviation of the noise,
+    2^k·γ, number of parties that share the noise).
+    """
     leaves, treedef = jax.tree.flatten(bounded.value)
     numbers = sum(leaf.size for leaf in leaves)
     if noise.dtype != jnp.int64 or noise.shape != (numbers,):
@@ -238,12 +240,13 @@ def _released_on(
 
 
 def _power_of_two(exponent: Array) -> Array:
-    """2^exponent without rounding: a compiler may compute powers by logarithms."""
+    """Return 2^exponent without rounding errors; a compiler may compute `**` by logarithms."""
     return jnp.ldexp(jnp.ones((), jnp.float64), exponent)
 
 
 def released(costs: Cost | None) -> Counter[GaussianEvent]:
-    """Number of occurrences of each event, from costs with a leading axis (None: no release).
+    """Return the number of occurrences of each event, from costs with a leading axis (None: no
+    release).
 
     Post-processing of earlier releases has no cost.
     """
@@ -258,7 +261,7 @@ def released(costs: Cost | None) -> Counter[GaussianEvent]:
 
 
 def per_event(events: Iterable[GaussianEvent]) -> Counter[GaussianEvent]:
-    """Events with counts as a multiset of single events, to compare with `released`."""
+    """Return events with counts as a multiset of single events, to compare with `released`."""
     import msgspec
 
     found: Counter[GaussianEvent] = Counter()

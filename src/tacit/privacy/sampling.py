@@ -17,11 +17,12 @@ from tacit.support.compiler import jax, jnp
 
 WORD_BITS = 32
 Clipped = Callable[[Array, Array], Bounded]
-"""(rows, mask) -> the bounded sum over the rows whose mask is 1."""
+"""Function from (rows, mask) to the bounded sum over the rows whose mask is 1."""
 
 
 def poisson_mask(key: Array, present: Array, rate: Array) -> Array:
-    """Mask of the batch: each present unit independently, with probability ≤ `rate`.
+    """Return the mask of a batch that contains each present unit independently, with probability ≤
+    `rate`.
 
     32 random bits are compared with ⌊rate·2³²⌋, so that the probability is never above `rate` and
     at most 2⁻³² below it.
@@ -35,7 +36,7 @@ def poisson_mask(key: Array, present: Array, rate: Array) -> Array:
 
 
 def chunk_length(rate: float, units: int) -> int:
-    """Chunk length that nearly always contains a complete Poisson batch: mean plus 4 sd.
+    """Return a chunk length that nearly always holds a complete Poisson batch: mean plus 4 sd.
 
     It is a multiple of the block size, or all units: the numbers of a record must not depend on its
     position in a chunk.
@@ -48,7 +49,7 @@ def chunk_length(rate: float, units: int) -> int:
 def poisson_sum(
     key: Array, present: Array, rate: Array, length: int, clipped: Clipped
 ) -> tuple[Bounded, Drawn]:
-    """Σ over a Poisson batch of the units' clipped contributions.
+    """Return the sum of the units' clipped contributions over a Poisson batch.
 
     `length` only sets array shapes: a longer batch takes a second chunk. The chunks contain
     different units, so their sum has the same bound as one of them.
@@ -74,14 +75,18 @@ def poisson_sum(
 
 
 def _packed(mask: Array) -> Array:
-    """The mask as words of 32 bits, the first unit in the lowest bit of the first word."""
+    """Pack the mask into words of 32 bits, with the first unit in the lowest bit of the first
+    word.
+    """
     mask = jnp.pad(mask, (0, -mask.shape[0] % WORD_BITS)).reshape(-1, WORD_BITS)
     bits = mask.astype(jnp.uint32) << jnp.arange(WORD_BITS, dtype=jnp.uint32)
     return jnp.sum(bits, axis=1, dtype=jnp.uint32)
 
 
 def _place(words: Array, number: Array) -> Array:
-    """Position of the `number`-th set bit of a word, counted from 1; 31 if there are fewer."""
+    """Return the position of the `number`-th set bit of a word (`number` ≥ 1); 31 if there are
+    fewer.
+    """
     place = jnp.zeros_like(number)
     for width in (16, 8, 4, 2, 1):
         low = jax.lax.population_count(words & jnp.uint32(2**width - 1)).astype(number.dtype)
@@ -93,7 +98,7 @@ def _place(words: Array, number: Array) -> Array:
 
 
 def subset_rows(key: Array, present: Array, length: int) -> Array:
-    """First `length` rows of a random order in which present units precede absent ones.
+    """Return the first `length` rows of a random order in which present units precede absent ones.
 
     Rows are ordered by 52 random bits each: a tie, which would favour the earlier row, has a
     probability below n²·2⁻⁵³.
@@ -106,7 +111,7 @@ def subset_rows(key: Array, present: Array, length: int) -> Array:
 def subset_sum(
     key: Array, present: Array, batch: Array, length: int, clipped: Clipped
 ) -> tuple[Bounded, Drawn]:
-    """Σ over a uniformly random subset of `batch` of the present units.
+    """Return the sum over a uniformly random subset of `batch` of the present units.
 
     `length` is an upper bound on `batch` that sets array shapes. The caller ensures that there are
     enough units.

@@ -137,7 +137,8 @@ class Privacy(Table, frozen=True, kw_only=True):
             )
 
     def thresholds(self, parties: int) -> Thresholds | None:
-        """Thresholds of secure sums among that many parties; None for another aggregation.
+        """Return the thresholds of secure sums among this many parties; None for other
+        aggregations.
 
         Parameters
         ----------
@@ -147,7 +148,7 @@ class Privacy(Table, frozen=True, kw_only=True):
         return self.secure.among(parties) if self.aggregation == "secure" else None
 
     def of(self, party: str) -> tuple[float | None, float | None, float]:
-        """(ε, noise multiplier, δ) of a party; exactly one of the first two is set.
+        """Return (ε, noise multiplier, δ) of a party; exactly one of the first two is set.
 
         Parameters
         ----------

@@ -21,13 +21,13 @@ COLOURS = {
     FAINT: "var(--figure-faint)",
     "#FFFFFF": "var(--paper)",
 }
-"""Colours of `tacit.results.figures` as variables of style.css."""
+"""Maps each colour of `tacit.results.figures` to a variable of style.css."""
 WIDTH = 4.7
 """Width in inches; on the screen of a phone, labels then have about their normal size."""
 
 
 def as_svg(figure: Figure, name: str, caption: str) -> Markup:
-    """The figure as an SVG element for the page.
+    """Return the figure as an SVG element for the page.
 
     Parameters
     ----------

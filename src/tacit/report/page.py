@@ -62,16 +62,16 @@ METRICS = {
     ),
     "bound_perplexity": ("a bound perplexity of", "upper bound per word; lower is better"),
 }
-"""Text of a metric in a sentence, and its meaning."""
+"""For each metric: its text in a sentence, and its meaning."""
 PATHS = {"data.path", "data.vocabulary", "model.function", "privacy.ledger"}
-"""Keys that name a file."""
+"""Configuration keys whose value is a file."""
 PERCENT = {"accuracy", "coverage_90"}
 MOST_REFUSALS = 50
 FOOTER = "Made only from the shareable part of this run."
 
 
 def page_of(run: Run) -> Page:
-    """The report of a run or of a live federation's server."""
+    """Return the report of a run or of a live federation's server."""
     result = run.result
     sections = [
         ("privacy", "Privacy", privacy_parts(result)),
@@ -97,7 +97,7 @@ def page_of(run: Run) -> Page:
 
 
 def party_page(run: PartyRun) -> Page:
-    """The report at one party of a live federation."""
+    """Return the report for one party of a live federation."""
     result = run.result
     private = result.privacy.startswith("Differential privacy")
     rows = [
@@ -148,7 +148,7 @@ def _kicker(version: str | None, date: str | None) -> str:
 
 
 def summary(result: Result) -> str:
-    """One paragraph of plain text about model, data and performance."""
+    """Return one paragraph of plain text about model, data and performance."""
     size = result.model.dimension
     text = f"A {result.model.kind} model with {count(size, 'parameter')} was fitted"
     if result.parties:
@@ -175,14 +175,14 @@ def summary(result: Result) -> str:
 
 
 def convergence_badge(result: Result | PartyResult) -> Badge:
-    """The verdict as a single word."""
+    """Return the convergence verdict as a badge with a single word."""
     if result.converged is None:
         return Badge("Convergence not stated", "neutral")
     return Badge("Converged", "good") if result.converged else Badge("Not converged", "bad")
 
 
 def verdict_statements(result: Result | PartyResult) -> list[Statement]:
-    """Warnings, then the convergence verdict.
+    """Return all warnings, then the convergence verdict.
 
     If the fit did not converge, that is the first warning.
     """
@@ -201,7 +201,7 @@ def verdict_statements(result: Result | PartyResult) -> list[Statement]:
 
 
 def performance_parts(result: Result) -> list[Any]:
-    """Metrics beside those of the best constant prediction, and calibration."""
+    """Return the calibration, and the metrics beside those of the best constant prediction."""
     parts = [part for part, found in result.metrics.items() if found]
     names = dict.fromkeys(name for part in parts for name in result.metrics[part] or {})
     bins = result.calibration.get("held_out")
@@ -237,7 +237,7 @@ def performance_parts(result: Result) -> list[Any]:
 
 
 def _constant(bins: Sequence[CalibrationBin]) -> dict[str, float]:
-    """Metrics of the base rate, from the bins of the calibration."""
+    """Return the metrics of predicting the base rate, from the calibration bins."""
     total = sum(one.count for one in bins)
     if not total:
         return {}
@@ -252,7 +252,9 @@ def _constant(bins: Sequence[CalibrationBin]) -> dict[str, float]:
 
 
 def topic_parts(result: Result) -> list[Any]:
-    """Every topic's top words, the largest topic first; a long table starts collapsed."""
+    """Return a table of every topic's top words, the largest topic first; a long table starts
+    collapsed.
+    """
     rows = [
         TableRow(str(topic.number), (percent(topic.share), " ".join(topic.words)))
         for topic in result.topics
@@ -264,7 +266,7 @@ def topic_parts(result: Result) -> list[Any]:
 
 
 def model_table_parts(result: Result) -> list[Any]:
-    """Clusters of a mixture or components of a factor model."""
+    """Return tables of the clusters of a mixture or the components of a factor model."""
     warning = result.intervals.warning
     parts: list[Any] = [Paragraph(warning)] if result.tables and warning else []
     for one in result.tables:
@@ -274,7 +276,7 @@ def model_table_parts(result: Result) -> list[Any]:
 
 
 def party_parts(result: Result) -> list[Any]:
-    """The parties; columns without values are left out."""
+    """Return a table of the parties, without columns that have no values."""
     columns: list[tuple[str, list[str | None]]] = [
         ("Records", [None if p.records is None else f"{p.records:,}" for p in result.parties]),
         (
@@ -318,7 +320,7 @@ def party_parts(result: Result) -> list[Any]:
 
 
 def convergence_parts(run: Run) -> list[Any]:
-    """Reason for the verdict, change of q in each round, and refused updates."""
+    """Return the reason for the verdict, the change of q in each round, and refused updates."""
     result, parts = run.result, []
     if result.why:
         parts.append(Paragraph(f"{result.why[0].upper()}{result.why[1:]}."))
@@ -348,7 +350,7 @@ def convergence_parts(run: Run) -> list[Any]:
 
 
 def data_parts(result: Result) -> list[Any]:
-    """Source, preparation and public schema of the records."""
+    """Return source, preparation and public schema of the records."""
     found = (
         ("Source", result.data.source),
         ("Outcome", result.data.outcome),
@@ -376,7 +378,7 @@ def _range(column: dict[str, Any]) -> str:
 
 
 def facts_table(result: Result) -> Table:
-    """Facts about the run."""
+    """Return a table of facts about the run."""
     found: list[tuple[str, Any]] = [
         ("Model", f"{result.model.kind}, {result.model.output} output"),
         ("Prior", result.model.prior),
@@ -401,7 +403,7 @@ def facts_table(result: Result) -> Table:
 
 
 def reproduction_parts(run: Run) -> list[Any]:
-    """The command that repeats the run, and the study file, collapsed."""
+    """Return the command that repeats the run, and the study file (collapsed)."""
     if not run.config:
         return []
     file = Code(run.config, label="config.toml")
@@ -448,7 +450,7 @@ def _again(run: Run) -> str:
 
 
 def _settings(config: str) -> dict[str, str]:
-    """Text settings of a configuration, as `table.key`."""
+    """Return the text settings of a configuration by `table.key`."""
     tables = tomllib.loads(config).items()
     return {
         f"{name}.{key}": value
@@ -466,7 +468,7 @@ def _phrase(name: str, value: float) -> str:
 
 
 def _label(name: str) -> str:
-    """Metric text without article and preposition."""
+    """Return the text of a metric without article and preposition."""
     if name not in METRICS:
         return name.replace("_", " ")
     words = METRICS[name][0].removesuffix(" of").split(" ", 1)[1]

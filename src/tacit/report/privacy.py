@@ -31,7 +31,7 @@ EXCEPT = "This run was private, except for what this page lists as not covered"
 
 
 def privacy_badge(result: Result) -> Badge:
-    """Short text of the guarantee."""
+    """Return a badge with a short text of the guarantee."""
     privacy = result.privacy
     guarantee = privacy.guarantee
     if not privacy.private or guarantee is None:
@@ -50,7 +50,7 @@ def _measured(result: Result) -> bool:
 
 
 def privacy_statement(result: Result) -> Statement:
-    """The most important statement about the privacy of a run."""
+    """Return the most important statement about the privacy of a run."""
     privacy = result.privacy
     lead = "This run was private" if privacy.private else "This run was not private"
     rest = privacy.statement.strip().removeprefix(lead).removeprefix("Not private")
@@ -61,12 +61,12 @@ def privacy_statement(result: Result) -> Statement:
 
 
 def privacy_parts(result: Result) -> list[Any]:
-    """ε, δ, unit, adjacency, trust, attackers, costs and what is not covered."""
+    """Return the section on privacy: guarantee, trust, attackers, costs and what is not covered."""
     return guarantee_parts(result.privacy)
 
 
 def guarantee_parts(privacy: PrivacyFacts | None) -> list[Any]:
-    """As `privacy_parts`; empty without a guarantee."""
+    """Return the same as `privacy_parts`; empty without a guarantee."""
     if privacy is None or privacy.guarantee is None:
         return []
     if not privacy.private:
@@ -104,7 +104,7 @@ def _facts(privacy: PrivacyFacts) -> Table:
 
 
 def _meaning(privacy: PrivacyFacts) -> list[Any]:
-    """What ε means for one unit, as odds."""
+    """Explain what ε means for one unit, as odds."""
     guarantee = privacy.guarantee
     assert guarantee is not None
     if not guarantee.epsilon < 10:
@@ -145,7 +145,7 @@ def _attackers(privacy: PrivacyFacts) -> list[Any]:
 
 
 def _drawing(privacy: PrivacyFacts) -> Drawing:
-    """Diagram of what each attacker sees, and on which side of the noise."""
+    """Return a diagram of what each attacker sees, and on which side of the noise."""
     guarantee = privacy.guarantee
     assert guarantee is not None
     rows = tuple(

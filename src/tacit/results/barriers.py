@@ -35,7 +35,7 @@ _STYLE = """
 
 
 def barrier_of(explanation: Explanation, *, aggregation: str | None) -> Barrier:
-    """Where the noise is added: nowhere, at each party, or to the sum over the parties."""
+    """Return where the noise is added: nowhere, at each party, or to the sum over the parties."""
     if aggregation is None or all(row.unit_epsilon is None for row in explanation.rows):
         return "none"
     return "party" if aggregation == "plain" else "sum"
@@ -44,7 +44,7 @@ def barrier_of(explanation: Explanation, *, aggregation: str | None) -> Barrier:
 def draw_barriers(
     explanation: Explanation, *, aggregation: str | None, parties: int, whole_party: bool = True
 ) -> str:
-    """An SVG of records, server and attackers, with ε for each attacker.
+    """Draw records, server and attackers as SVG, with ε for each attacker.
 
     Parameters
     ----------

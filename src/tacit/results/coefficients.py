@@ -38,24 +38,24 @@ from tacit.support.validation import choose_from
 
 INTERCEPT = "intercept"
 NOISE = "noise sd"
-"""Row of the standard deviation of the outcome around its mean, if it is inferred."""
+"""Name of the row for the standard deviation of the outcome around its mean, if it is inferred."""
 Per = Mapping[str, float | str]
-"""Difference in a column that its effect refers to, by column: 10, or "10 years"."""
+"""For each column, the difference to which its effect refers: 10, or "10 years"."""
 
 
 class Term(NamedTuple):
-    """A row of the table: its text, its column, and its unit."""
+    """A row of the table of coefficients."""
 
     text: str
     name: str
-    """The coordinate of θ that it belongs to."""
+    """Name of the row's coordinate of θ."""
     column: str | None
-    """The numeric column whose unit it has; None for levels and the intercept."""
+    """The numeric column whose unit the row has; None for levels and the intercept."""
     unit: str | None = None
 
 
 class UnitMap(NamedTuple):
-    """Coefficients in the columns' own units: matrix @ θ + offset."""
+    """Affine map from θ to coefficients in the columns' own units: matrix @ θ + offset."""
 
     terms: tuple[Term, ...]
     matrix: np.ndarray
@@ -73,7 +73,7 @@ def unit_map(
     *,
     per: Per | None = None,
 ) -> UnitMap | None:
-    """The map from θ to coefficients in the units of the columns.
+    """Return the map from θ to coefficients in the units of the columns.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def unit_map(
 
 
 def _columns_of(model: Coefficients) -> list[str]:
-    """Names of the columns of x of a model with several predictors."""
+    """Return the names of the columns of x, for a model with several predictors."""
     prefix = f"{model.levels[0]}: "
     return [name.removeprefix(prefix) for name in model.names[: len(model.layout)]]
 
@@ -124,7 +124,7 @@ def _columns_of(model: Coefficients) -> list[str]:
 def _block(
     features: Iterable[ColumnConfig], per: Per | None, columns: Mapping[str, ColumnConfig]
 ) -> tuple[np.ndarray, list[Term]]:
-    """The map of one predictor: rows and columns in the order of x."""
+    """Return the map of one predictor, with rows and columns in the order of x, and its terms."""
     terms = [Term(INTERCEPT, INTERCEPT, None)]
     scales, shifts = [1.0], [0.0]
     numeric = []
@@ -152,7 +152,7 @@ def _block(
 
 
 def _terms(config: ColumnConfig) -> list[Term]:
-    """The rows of one column, in the order of its columns of x."""
+    """Return the terms of one column of the records, in the order of its columns of x."""
     against = "" if config.reference is None else f" vs {config.reference}"
     missing = Term(f"{config.name}: missing{against}", f"{config.name} missing", None)
     if config.kind == "numeric":
@@ -169,7 +169,7 @@ def _terms(config: ColumnConfig) -> list[Term]:
 def _for_levels(
     model: Coefficients, terms: Sequence[Term], block: np.ndarray, offset: np.ndarray
 ) -> UnitMap:
-    """The map of all predictors; those of levels relative to the first level."""
+    """Return the map of all predictors; coefficients of a level are relative to the first level."""
     if not model.levels:
         further = np.zeros((len(terms), len(model.names) - len(terms)))  # of no column
         return UnitMap(tuple(terms), np.hstack([block, further]), offset)
@@ -191,8 +191,8 @@ def _for_levels(
 def _column_unit(
     config: ColumnConfig, per: Per, columns: Mapping[str, ColumnConfig]
 ) -> tuple[float, str | None]:
-    """Size and text of the difference that a column's effect refers to; for an interaction,
-    combined from its numeric columns.
+    """Return size and text of the difference to which a column's effect refers. For an interaction,
+    both are combined from its numeric columns.
     """
     if config.name in per or not config.product:
         return _unit_of(config.unit, per.get(config.name))
@@ -208,7 +208,7 @@ def _column_unit(
 
 
 def _unit_of(declared: str | None, wanted: float | str | None) -> tuple[float, str | None]:
-    """Size of the difference that an effect refers to, and its text.
+    """Return the size of the difference to which an effect refers, and its text.
 
     >>> _unit_of("year", None), _unit_of("year", 10), _unit_of(None, "10 years")
     ((1.0, 'year'), (10.0, '10 year'), (10.0, '10 years'))
@@ -248,7 +248,7 @@ def coefficients(
     level: float = INTERVAL,
     per: Per | None = None,
 ) -> list[Coefficient]:
-    """Every coefficient of a regression in the units of its column, with a central interval.
+    """Return every coefficient of a regression in the unit of its column, with a central interval.
 
     Parameters
     ----------
@@ -304,7 +304,7 @@ def _outcome_scale(columns: Sequence[ColumnConfig] | None, outcome: str | None) 
 def _noise(
     posterior: Posterior, unit: float, width: float, learned: float | None
 ) -> list[Coefficient]:
-    """The noise of a linear regression in the outcome's unit: log-normal."""
+    """Return the row of the noise of a linear regression, log-normal and in the outcome's unit."""
     middle, sd = float(posterior.mean[-1]) + math.log(unit), float(posterior.sd[-1])
     mean = _exp(middle + 0.5 * sd**2)
     return [
@@ -323,8 +323,8 @@ def _noise(
 def _learned(
     coordinate_sd: np.ndarray, sd: np.ndarray, matrix: np.ndarray, learned: Sequence[float]
 ) -> np.ndarray:
-    """1 − (sd / prior sd)² of mapped coefficients; prior variances are computed from
-    those of the coordinates.
+    """Return 1 − (sd / prior sd)² of mapped coefficients, with prior variances computed from those
+    of the coordinates of θ.
     """
     left = np.maximum(1.0 - np.asarray(learned), np.finfo(float).tiny)
     prior = np.square(matrix) @ (np.square(coordinate_sd) / left)
@@ -332,12 +332,14 @@ def _learned(
 
 
 def ratio_name(model: Model) -> str | None:
-    """Name of exp(coefficient): "odds ratio", "rate ratio", or None if it has no name."""
+    """Return the name of exp(coefficient): "odds ratio", "rate ratio", or None if it has no
+    name.
+    """
     return model.ratio if isinstance(model, Coefficients) else None
 
 
 def as_ratios(rows: Iterable[Coefficient]) -> list[Coefficient]:
-    """exp of every coefficient except the intercept; `mean` is then the posterior median.
+    """Return exp of every coefficient except the intercept; `mean` is then the posterior median.
 
     For a normal coefficient exp(mean) is the median of the ratio, and the ends of the interval are
     its quantiles. `sd` is the sd of the ratio.
@@ -364,7 +366,7 @@ def as_ratios(rows: Iterable[Coefficient]) -> list[Coefficient]:
 
 
 def _log_expm1(value: float) -> float:
-    """log(eᵛ − 1) without overflow."""
+    """Return log(eᵛ − 1) without overflow."""
     return value + math.log1p(-math.exp(-value)) if value > 0 else -math.inf
 
 

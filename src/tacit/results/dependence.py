@@ -17,9 +17,13 @@ from tacit.pvi import divide
 from tacit.results.verdict import Caution
 
 MOST_SHIFT = 3.0
-"""Largest shift, in standard deviations of the posterior without the party."""
+"""Largest unremarkable shift of a mean, in standard deviations of the posterior without the
+party.
+"""
 MORE_THAN_USUAL = 1.3
-"""Multiple of the largest shift expected by chance, for many coefficients."""
+"""With many coefficients, the shift must also exceed the largest one expected by chance by this
+factor.
+"""
 MOST_PARTIES = 20
 """With this many parties or more the check is skipped."""
 
@@ -27,7 +31,7 @@ MOST_PARTIES = 20
 def dependence_cautions(
     family: Family, q: Natural, factors: Mapping[str, Natural], names: Sequence[str]
 ) -> list[Caution]:
-    """One caution per party on which a mean depends; `names` are the coordinates of θ."""
+    """Return one caution per party on which a mean depends; `names` are the coordinates of θ."""
     if not isinstance(family, Gaussian) or not 2 <= len(factors) < MOST_PARTIES:
         return []
     # Expected maximum of that many standard normals.

@@ -21,9 +21,9 @@ from tacit.models import Model, Records
 from tacit.models.capabilities import ComparesCounts, DispersionSums, ImpliedVariance
 
 SIGNIFICANT = 1e-3
-"""Threshold of the two-sided p-value."""
+"""Two-sided p-values below this are significant."""
 MATERIAL = 1.1
-"""Threshold of the ratio of variances, or its inverse: intervals are then 5 % too narrow or too
+"""Variances that differ by at least this factor matter: intervals are then 5 % too narrow or too
 wide.
 """
 
@@ -41,13 +41,13 @@ class Dispersion(NamedTuple):
 
     @property
     def clear(self) -> bool:
-        """True if the model's variance is wrong by an amount that matters."""
+        """True if the model's variance is significantly wrong, by an amount that matters."""
         material = not 1.0 / MATERIAL < self.ratio < MATERIAL
         return material and self.p_value < SIGNIFICANT
 
 
 def dispersion_of(sums: np.ndarray | DispersionSums) -> Dispersion | None:
-    """The comparison, from sums over all records; None if there is nothing to compare.
+    """Compare variances, from sums over all records; None if there is nothing to compare.
 
     >>> dispersion_of(np.array([0.0, 200.0, 800.0, 100.0])).ratio
     1.0
@@ -64,7 +64,7 @@ def dispersion_of(sums: np.ndarray | DispersionSums) -> Dispersion | None:
 
 
 def comparable(model: Model) -> ImpliedVariance | ComparesCounts | None:
-    """The model if its variance can be compared, otherwise None."""
+    """Return the model if its variance can be compared with the records, otherwise None."""
     if isinstance(model, ImpliedVariance):
         return model
     return model if isinstance(model, ComparesCounts) and model.observes_counts else None
@@ -73,7 +73,9 @@ def comparable(model: Model) -> ImpliedVariance | ComparesCounts | None:
 def measured_dispersion(
     model: Model, family: Gaussian, q: Natural, parties: Mapping[str, Records]
 ) -> Dispersion | None:
-    """The comparison if the records are available; None for other models."""
+    """Compare the variance of these records with the model's; None for models without the
+    comparison.
+    """
     compared = comparable(model)
     if compared is None:
         return None

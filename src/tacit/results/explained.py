@@ -16,7 +16,7 @@ MOST_NAMED = 3
 
 
 class Explained(NamedTuple):
-    """One diagnostic."""
+    """A diagnostic: its name, its value and what it means."""
 
     name: str
     value: str
@@ -26,7 +26,7 @@ class Explained(NamedTuple):
 def explained(
     diagnostics: Mapping[str, Any], clipped: ClippedShare | None = None
 ) -> list[Explained]:
-    """Rows for a report, a notebook or a terminal.
+    """Return the diagnostics as rows for a report, a notebook or a terminal.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def explained(
 
 
 def explained_lines(rows: Sequence[Explained]) -> list[str]:
-    """One line of text for each row.
+    """Return one line of text for each row.
 
     >>> explained_lines([Explained("last step", "1e-05 nats", "small when settled")])
     ['last step: 1e-05 nats; small when settled']
@@ -120,7 +120,7 @@ def _weights(share: float, shape: float) -> list[Explained]:
 
 
 def shape_words(share: float, shape: float) -> str:
-    """Meaning of the shape k̂ of the largest weights for that share of effective draws."""
+    """Explain the Pareto shape k̂ of the largest weights, given the share of effective draws."""
     if shape <= MAX_PARETO_K:
         return f"shape of the largest importance weights, at most {MAX_PARETO_K}: they are usable"
     unusable = f"above {MAX_PARETO_K} averages with the largest importance weights are not usable"

@@ -1,11 +1,11 @@
 """Other modes of a posterior that are mirror images of the one that was found.
 
-A slope that enters by its square, or the loadings of a factor, have the same likelihood with the
-other sign, and components of a mixture in another order. The normal q describes one of these
-modes, and its draws, and so its importance weights, do not reach the others. Images of the mean
-are therefore evaluated exactly: if the posterior density there is at least exp(−`NEARLY`) of that
-at the mean, although the image is more than `FAR` standard deviations away, there is a second mode
-or a ridge that q does not describe, whatever the model.
+A slope that enters by its square and the loadings of a factor have the same likelihood with the
+other sign; components of a mixture have the same likelihood in another order. The normal q
+describes one of these modes, and its draws, and so its importance weights, do not reach the others.
+Images of the mean are therefore evaluated exactly: if the posterior density there is at least
+exp(−`NEARLY`) of that at the mean, although the image is more than `FAR` standard deviations away,
+there is a second mode or a ridge that q does not describe, whatever the model.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from tacit.models import Model, Records
 from tacit.models.capabilities import HasImages
 
 NEARLY = 7.0
-"""Nats below the density at the mean, as for the ends of a split."""
+"""An image counts as a mode if its log-density is at most this many nats below that at the mean."""
 FAR = 6.0
 MOST_IMAGES = 256
 MOST_TERMS = 20_000_000
-"""Largest number of images times records."""
+"""Largest product of the number of images and the number of records."""
 MOST_COMPONENTS = 8
 """Largest length of vectors whose elements are exchanged in pairs."""
 
 
 def images_of(model: HasImages, theta: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Names and images of θ: signs of sites, of pairs of sites and of coordinates, and orders."""
+    """Yield images of θ with their names: other signs of sites, of pairs of sites or of
+    coordinates, and exchanged elements.
+    """
     places = model.site_places
     for count in (1, 2):
         for some in combinations(places, count):
@@ -59,7 +61,7 @@ def images_of(model: HasImages, theta: np.ndarray) -> Iterator[tuple[str, np.nda
 def other_mode(
     model: Model, family: Gaussian, q: Natural, parties: Mapping[str, Records]
 ) -> str | None:
-    """Description of an image that q should describe and does not; None if there is none."""
+    """Describe an image of the mean that q should cover but does not; None if there is none."""
     if not isinstance(model, HasImages):
         return None
     mean = np.asarray(family.location_scale(q)[0], np.float64)

@@ -22,18 +22,18 @@ from tacit.results.summary import DataFacts, declared_columns
 
 Kind = Literal["mean", "interval", "draws", "outcomes"]
 INTERVAL_DRAWS = 2000
-"""Draws for intervals that have no closed form."""
+"""Number of draws for intervals that have no closed form."""
 
 
 class NewRecords(NamedTuple):
-    """New records, and the name of their outcome."""
+    """Prepared new records, the posterior, and what is predicted."""
 
     prepared: Prepared
     posterior: Posterior
     what: str
     """Description of the predicted number, e.g. "probability of died = yes"."""
     levels: tuple[str, ...]
-    """Levels of an outcome that is one of several."""
+    """Levels of a categorical outcome."""
     center: float
     scale: float
 
@@ -83,7 +83,7 @@ def _is_prepared(records: dict[str, Any]) -> bool:
 
 
 def _by_name(model: Model, records: Any) -> Prepared:
-    """Columns that a model uses by name; its outcome may be missing."""
+    """Return the columns that a model uses by name; the outcome may be missing."""
     frame = raw_frame(records, "new records")
     names = [name for name in model.record_columns or () if name in frame.names]
     table = frame.select(names)
@@ -109,7 +109,7 @@ def _with_outcome(model: Model, prepared: Prepared) -> Prepared:
 
 
 def outcome_unit(model: Model, data: DataFacts) -> tuple[float, float]:
-    """(center, scale) of a numeric outcome that was rescaled."""
+    """Return (center, scale) of a numeric outcome that was rescaled."""
     columns = declared_columns(data) or ()
     config = next((one for one in columns if one.name == data.outcome), None)
     if config is None or config.levels or model.output != "gaussian":
@@ -138,7 +138,7 @@ def predicted(
     draws: int = 1000,
     seed: int = 0,
 ) -> np.ndarray | pl.DataFrame:
-    """Predictions for prepared new records.
+    """Return predictions for prepared new records.
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ def _theta(new: NewRecords, draws: int, seed: int) -> np.ndarray:
 
 
 def _responses(new: NewRecords, draws: int, seed: int) -> np.ndarray:
-    """E[y | x, θ] for each draw of θ, shape (draws, n) or (draws, n, levels)."""
+    """Return E[y | x, θ] for each draw of θ, with shape (draws, n) or (draws, n, levels)."""
     model, records = new.posterior.model, new.prepared.records
     theta = _theta(new, draws, seed)
     if isinstance(model, NumPyResponses):
@@ -236,7 +236,7 @@ def _interval(new: NewRecords, level: float, draws: int, seed: int) -> pl.DataFr
 
 
 def _ends(new: NewRecords, level: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of the interval of a probability, or of a new outcome."""
+    """Return the ends of the interval of a probability, or of a new outcome."""
     model, q, records = new.posterior.model, new.posterior, new.prepared.records
     reach = NormalDist().inv_cdf(0.5 + level / 2)
     if isinstance(model, GeneralisedLinear) and model.output == "bernoulli":

@@ -19,7 +19,7 @@ def predict(
     draws: int = 100,
     seed: int = 0,
 ) -> Prediction:
-    """Posterior predictive mean and log density of each record.
+    """Return the posterior predictive mean and log density of each record.
 
     `draws` and `seed` are used only by models without a closed form or quadrature.
     Records of a regression may have no y; their log densities are then NaN.

@@ -31,13 +31,13 @@ class Prepared(NamedTuple):
 
     records: Records
     complete: np.ndarray
-    """False for a row with a missing value that the schema drops: it has no prediction."""
+    """False for a row that the schema drops because of a missing value; it has no prediction."""
     clipped: dict[str, int]
     """Number of values outside the bounds, by column."""
 
 
 def schema_of(data: DataFacts) -> SourceSchema | None:
-    """The schema of a stored result; None for plain arrays and documents."""
+    """Return the schema of a stored result; None for plain arrays and documents."""
     columns = declared_columns(data)
     if columns is None or data.outcome is None:
         return None
@@ -110,7 +110,7 @@ def _refuse_absent(frame: RawFrame, wanted: list[str]) -> None:
     if absent:
         more = "" if len(absent) == 1 else f" (nor {', '.join(absent[1:6])})"
         raise DataError(
-            f'{frame.where} has no column "{absent[0]}"{more}, which the fit was made with; add it'
+            f'{frame.where} has no column "{absent[0]}"{more}, which the fit used; add it'
         )
 
 

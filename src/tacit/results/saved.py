@@ -53,31 +53,31 @@ class StoredModel(Model):
         self.kind, self.names, self.listed = kind, names, listed  # pyright: ignore[reportAttributeAccessIssue]
 
     def refusal(self) -> ConfigError:
-        """Error that says how to load the fit with its model."""
+        """Return the error that says how to load the fit with its model."""
         return ConfigError(
             f"this fit was loaded without its model ({self.kind!r} cannot be stored); give it: "
             "tacit.load(path, model=model)"
         )
 
     def log_likelihood(self, theta: Array, records: Records) -> Array:
-        """Not stored."""
+        """Raise the error of `refusal`."""
         raise self.refusal()
 
     def response(self, theta: Array, records: Records) -> Array:
-        """Not stored."""
+        """Raise the error of `refusal`."""
         raise self.refusal()
 
     def constrain(self, theta: Array) -> dict[str, Array]:
-        """Not stored."""
+        """Raise the error of `refusal`."""
         raise self.refusal()
 
     def prior(self, family: Family) -> Natural:
-        """Not stored."""
+        """Raise the error of `refusal`."""
         raise self.refusal()
 
 
 def model_settings(model: Model) -> dict[str, Any] | None:
-    """The constructor's arguments as JSON; None if an argument has no JSON form.
+    """Return the constructor's arguments as JSON; None if an argument has no JSON form.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def _as_json(value: Any) -> Any:
 
 
 def read_model(facts: ModelFacts, names: tuple[str, ...]) -> Model:
-    """The model described by a result, or a placeholder with its names if it could not be stored.
+    """Return the model described by a result, or a placeholder with its names if it was not stored.
 
     Parameters
     ----------
@@ -173,7 +173,9 @@ class Predictor(NamedTuple):
 
 
 def read_predictor(path: Path) -> Predictor:
-    """Posterior and schema of a run, a server's or a party's state directory, or a saved fit."""
+    """Read posterior and schema of a run, of a server's or party's state directory, or of a saved
+    fit.
+    """
     folder = public_of(path)
     found = decode(read_text(folder / RESULT), dict[str, Any], folder / RESULT).get("schema")
     result = read_part(folder / RESULT, PartyResult) if found == PARTY_SCHEMA else None
@@ -196,7 +198,9 @@ def read_predictor(path: Path) -> Predictor:
 def read_saved(
     path: Path, model: Model | None = None
 ) -> tuple[Result, Posterior, list[dict[str, Any]]]:
-    """Result, posterior and rounds of a saved fit, a run's public part or a state directory."""
+    """Read result, posterior and rounds of a saved fit, a run's public part or a state
+    directory.
+    """
     folder = public_of(path)
     found = decode(read_text(folder / RESULT), dict[str, Any], folder / RESULT).get("schema")
     at_party = found == PARTY_SCHEMA
@@ -244,7 +248,9 @@ def _read_natural(path: Path) -> Natural:
 
 
 def _of_party(folder: Path) -> Result:
-    """The result that a party of a live federation received, in the form of a run's result."""
+    """Return the result that a party of a live federation received, in the form of a run's
+    result.
+    """
     part = read_part(folder / RESULT, PartyResult)
     if part.model is None or part.data is None:
         raise DataError(

@@ -33,8 +33,8 @@ NOT_BIASED = (
 
 
 def not_declared(columns: Sequence[str], *, user_program: bool) -> str:
-    """Statement about columns without public facts: what the guarantee does not cover, and what
-    to do.
+    """Return a statement about columns without public facts: what the guarantee does not cover, and
+    what to do.
     """
     named = ", ".join(columns[:5]) + (f" and {len(columns) - 5} more" if len(columns) > 5 else "")
     advice = "fit a formula with schema=tacit.Schema(bounds={…}, levels={…})"
@@ -54,7 +54,7 @@ EARLIER_RECORDS = (
 
 
 def statement(plan: Plan) -> str:
-    """Privacy statement of a plan."""
+    """Return the privacy statement of a plan."""
     guarantee = plan.guarantee
     if guarantee is None:
         return NOT_PRIVATE
@@ -77,7 +77,7 @@ def _about_intervals(plan: Plan, method: PrivateMethod) -> str:
 
 
 def prior_statement(plan: Plan) -> str | None:
-    """Description of the prior of a regression; None for models that describe it themselves."""
+    """Describe the prior of a regression; None for models that describe it themselves."""
     model, method = plan.model, plan.method
     if plan.earlier is not None:
         return "the posterior of an earlier run on other records"
@@ -116,7 +116,9 @@ def prior_statement(plan: Plan) -> str | None:
 
 
 def clipping_statement(clipped: Clipped) -> str:
-    """Statement about clipping in a simulation, or about a released count."""
+    """Return a statement about the share of clipped contributions, from a simulation or a released
+    count.
+    """
     effect = "" if clipped.biases else ", which loses information but does not bias this method"
     if clipped.noise_sd is not None:
         return (
@@ -148,7 +150,7 @@ AUGMENTED = (
 
 
 def interval_note(plan: Plan) -> str | None:
-    """What the intervals of a run do not include, or None."""
+    """Return what the intervals of a run do not include, or None."""
     own = plan.model.uncalibrated
     private = plan.guarantee is not None
     if plan.model.augmented and isinstance(plan.method, ExpectedStatistics | PrivateStatistics):

@@ -30,7 +30,7 @@ Metrics = dict[str, float | None]
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a result."""
+    """Base class of the parts of a result."""
 
 
 class ModelFacts(Part, frozen=True, kw_only=True):
@@ -61,32 +61,32 @@ class PosteriorTable(Part, frozen=True, kw_only=True):
 
 
 class Intervals(Part, frozen=True, kw_only=True):
-    """The level of the intervals, and known errors in them."""
+    """The level of the intervals, and known errors of the intervals."""
 
     level: float = 0.95
     warning: str | None = None
 
 
 class Site(Part, frozen=True, kw_only=True):
-    """One of the model's own quantities, in its original space."""
+    """A latent site of the model, on its original (constrained) scale."""
 
     mean: float
     sd: float
     low: float
     high: float
     real: bool = True
-    """True if it can have either sign."""
+    """True if the site can have either sign."""
 
 
 class Coefficient(Part, frozen=True, kw_only=True, omit_defaults=True):
     """A coefficient of a regression in the unit of its column (`tacit.results.coefficients`)."""
 
     term: str
-    """Description in the user's terms: "age", "smoking: current vs never"."""
+    """Description for users: "age", "smoking: current vs never"."""
     name: str
     """The coordinate of θ."""
     unit: str | None = None
-    """The difference of the column that the effect refers to, if it has a name."""
+    """The difference of the column to which the effect refers, if it has a name."""
     mean: float
     sd: float
     low: float
@@ -129,7 +129,7 @@ class ClippedShare(Part, frozen=True, kw_only=True):
     setting: str
     statement: str
     noise_sd: float | None = None
-    """Sd of the noise in a share that was released as a charged count."""
+    """Standard deviation of the noise if the share comes from a private (charged) count."""
 
 
 class CalibrationBin(Part, frozen=True, kw_only=True):
@@ -143,7 +143,7 @@ class CalibrationBin(Part, frozen=True, kw_only=True):
 
 
 class PartyRow(Part, frozen=True, kw_only=True):
-    """A party; numbers that the guarantee does not cover are None in the public part."""
+    """One party; numbers that the guarantee does not cover are None in the public part."""
 
     name: str
     records: int | None = None
@@ -163,7 +163,7 @@ class DataFacts(Part, frozen=True, kw_only=True):
     positive: str | None = None
     """The level of the outcome that is y = 1."""
     levels: list[str] = []
-    """The levels of an outcome that is one of several."""
+    """The levels of a categorical outcome."""
     keep: list[str] = []
     """Columns that the model uses besides x."""
     notes: list[str] = []
@@ -194,7 +194,7 @@ class PartyTerms(Part, frozen=True, kw_only=True):
 
 
 class Attacker(Part, frozen=True, kw_only=True, omit_defaults=True):
-    """The guarantee against one kind of attacker, for the party with the weakest one."""
+    """The guarantee against one kind of attacker, for the party with the weakest guarantee."""
 
     attacker: str
     sees: str
@@ -222,7 +222,7 @@ class PrivacyFacts(Part, frozen=True, kw_only=True, omit_defaults=True):
     """The guarantee of a run, and a list of what it does not cover."""
 
     private: bool
-    """True if a guarantee holds: False without privacy, and if the seed of the noise is known."""
+    """True if a guarantee holds; False without privacy, or if the seed of the noise is known."""
     statement: str
     guarantee: GuaranteeFacts | None = None
     accountant: str | None = None
@@ -248,16 +248,16 @@ class VerdictFacts(Part, frozen=True, kw_only=True, omit_defaults=True):
 class Result(
     VerdictFacts, frozen=True, kw_only=True, omit_defaults=True, tag_field="schema", tag=SCHEMA
 ):
-    """result.json of a run, a server or a saved fit."""
+    """Content of result.json of a run, a server or a saved fit."""
 
     name: str
     seed: int
     engine: str
     version: str | None = None
-    """The version of tacit that made it, and the day (UTC)."""
+    """The version of tacit that made the result; `date` is the day (UTC)."""
     date: str | None = None
     run: str | None = None
-    """Run of a live federation, with the digest of the agreed configuration."""
+    """Id of the run of a live federation; `configuration` is the digest of the agreed file."""
     configuration: str | None = None
     diagnostics: dict[str, Any] = {}
     """Numbers behind the verdict, without privacy (`tacit.results.diagnostics`)."""
@@ -280,10 +280,10 @@ class Result(
     sites: dict[str, Site] = {}
     topics: list[Topic] = []
     tables: list[ModelTable] = []
-    """Clusters of a mixture, components of a factor model, in the units of the columns."""
+    """Clusters of a mixture or components of a factor model, in the units of the columns."""
     true_values: dict[str, float] = {}
     metrics: dict[str, Metrics | None]
-    """By "training" and "held_out"."""
+    """Metrics by "training" and "held_out"."""
     party_metrics: dict[str, Metrics] = {}
     """Metrics on each party's held-out records. If there are none, metrics on all its records;
     with privacy these are left out.
@@ -300,7 +300,7 @@ class Result(
     timing: dict[str, float] = {}
     compilations: int | None = None
     cluster: dict[str, Any] = {}
-    """Measurements of the engine."""
+    """Measurements that the engine made of the run."""
 
 
 class PartyResult(
@@ -311,7 +311,9 @@ class PartyResult(
     tag_field="schema",
     tag=PARTY_SCHEMA,
 ):
-    """result.json of a party of a live federation; it has no information about the rounds."""
+    """Content of result.json of a party of a live federation, which knows nothing about the
+    rounds.
+    """
 
     name: str
     party: str
@@ -328,7 +330,9 @@ class PartyResult(
 
 
 class PartyEvaluation(Part, frozen=True, kw_only=True, omit_defaults=True):
-    """evaluation.json of a party: measurements on its records, which stay at the party."""
+    """Content of evaluation.json of a party: measurements on its records, which stay at the
+    party.
+    """
 
     answers: int
     stopped: dict[str, Any] | None
@@ -359,14 +363,14 @@ class Refusal(Part, frozen=True, kw_only=True):
 
 
 def declared_columns(data: DataFacts) -> list[ColumnConfig] | None:
-    """The public schema of the columns; None for plain arrays and documents."""
+    """Return the public schema of the columns; None for plain arrays and documents."""
     if data.columns is None:
         return None
     return msgspec.convert(data.columns, prepare(list[ColumnConfig]))
 
 
 def builtins_of(result: Part) -> dict[str, Any]:
-    """A result as JSON types, for `--json` and files."""
+    """Convert a result to JSON types, for `--json` and files."""
     return msgspec.to_builtins(result)
 
 
@@ -376,7 +380,7 @@ def write_result(path: Path, result: Part) -> None:
 
 
 def public_of(path: Path) -> Path:
-    """The folder with the public files; for a run directory its public part."""
+    """Return the folder with the public files: for a run directory, its public part."""
     return path / "public" if (path / "public").is_dir() else path
 
 
@@ -394,7 +398,9 @@ def read_result(folder: Path) -> Result:
 
 
 def read_events(folder: Path) -> tuple[list[Round], list[Refusal]]:
-    """Rounds in order and refusals. A resumed run may repeat a round: the last line counts."""
+    """Return rounds in order, and refusals. A resumed run may repeat a round: the last line
+    counts.
+    """
     path = folder / EVENTS
     rounds: dict[int, Round] = {}
     refused: list[Refusal] = []
@@ -412,7 +418,7 @@ def read_events(folder: Path) -> tuple[list[Round], list[Refusal]]:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file of a run, or a `DataError` that says what to do."""
+    """Return the text of a file of a run, or raise a `DataError` that says what to do."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -422,12 +428,12 @@ def read_text(path: Path) -> str:
 
 
 def read_part(path: Path, kind: type[T]) -> T:
-    """A file with one of these structs, or a `DataError`."""
+    """Read a file that contains one of these structs, or raise a `DataError`."""
     return decode(read_text(path), kind, path)
 
 
 def decode(text: str, kind: type[T], where: Path | str) -> T:
-    """Decode JSON as that type, or raise a `DataError` that names the position of the error."""
+    """Decode JSON as this type, or raise a `DataError` that names the position of the error."""
     try:
         return msgspec.json.decode(text, type=prepare(kind))
     except msgspec.DecodeError as error:

@@ -40,22 +40,24 @@ if TYPE_CHECKING:
     from tacit.methods import Clipped
 
 SETTLED_KL = 1e-3
-"""Nats; equals 0.045 posterior standard deviations in one direction."""
+"""Largest KL divergence (nats) of a converged run's step: 0.045 posterior sd in one direction."""
 SAMPLED_KL = 0.05
-"""The same if the step is estimated from draws: 0.3 posterior standard deviations."""
+"""Like `SETTLED_KL`, if the step is estimated from draws: 0.3 posterior sd."""
 NOISY_KL = 0.5
 LARGE_STEP = 1.0
 LEARNED_LITTLE = 0.05
-"""Share of the prior variance: the interval is then less than 2.6 % shorter than the prior's."""
+"""Little was learned if the variance fell by less than this share of the prior's: the interval is
+then less than 2.6 % shorter than the prior's.
+"""
 UNRESOLVED = 0.2
 """Relative residual above which standard deviations are too small by an unknown amount."""
 MOSTLY_CLIPPED = 0.5
-"""Share of clipped units above which the median contribution is longer than the clip."""
+"""If more than this share of units is clipped, the median contribution is longer than the clip."""
 ROUNDED_EIGENVALUE = 4 * float(np.finfo(np.float64).eps)
 
 
 class NotConvergedWarning(UserWarning):
-    """The posterior of a fit is not the one implied by its model and records."""
+    """The posterior of a fit is not the posterior of its model given its records."""
 
 
 class LittleLearnedWarning(UserWarning):
@@ -98,7 +100,7 @@ class Verdict(NamedTuple):
     effective_share: float | None = None
     """Effective share of the draws that compare a mean-field q with the exact posterior."""
     misfit: str | None = None
-    """How the records differ from the model, if that is known."""
+    """How the records differ from the model, if this is known."""
     dispersion: Dispersion | None = None
     """Comparison of the outcomes' variance with the variance implied by the model."""
     other_mode: str | None = None
@@ -136,7 +138,7 @@ def judge(
     gradient_step: float | None = None,
     exact_loss: bool = True,
 ) -> Verdict:
-    """The verdict on a finished run.
+    """Return the verdict on a finished run.
 
     `step_share` is `LocalMethod.step_share`, None for a method whose answers are not natural
     gradients; `gradient_step` is then the result of `tacit.results.gradient_step`, if it was
@@ -189,7 +191,7 @@ def judge(
 def _incomplete(
     state: ServerState, rounds: Sequence[dict[str, Any]], number: str, *, private: bool
 ) -> Verdict | None:
-    """The verdict on a run that ended early or lacks updates; None for any other."""
+    """Return the verdict on a run that ended early or lacks updates; None for other runs."""
     if state.finished not in ("converged", "rounds") or not rounds:
         return Verdict(False, f"the run ended early: {state.finished or 'no round was completed'}")
     if state.refused_in_a_row and private:
@@ -211,7 +213,8 @@ def judge_solved(
     full: bool = True,
     names: Sequence[str] = (),
 ) -> Verdict:
-    """The verdict on a run whose steps the server controlled (`tacit.methods.natural.solver`).
+    """Return the verdict on a run whose steps the server controlled
+    (`tacit.methods.natural.solver`).
 
     q is trusted if it is at the optimum and if the importance weights of its draws against the
     exact posterior are even enough. A mean-field q (`full` = False) has converged at its optimum;
@@ -264,7 +267,7 @@ def judge_solved(
 
 
 def judge_wide(state: ServerState, log: Sequence[dict[str, Any]]) -> Verdict:
-    """The verdict on a run of `tacit.methods.natural.wide`.
+    """Return the verdict on a run of `tacit.methods.natural.wide`.
 
     Importance weights are not informative for so many parameters. q is trusted as the best q with
     independent parameters; `unresolved_caution` states if its standard deviations ignore
@@ -297,14 +300,18 @@ def judge_wide(state: ServerState, log: Sequence[dict[str, Any]]) -> Verdict:
 
 
 def _expected(state: ServerState) -> list[str]:
-    """Parties whose records belong to the result: all that have not left or been excluded."""
+    """Return the parties whose records belong to the result: all that have not left or been
+    excluded.
+    """
     return [name for name in state.factors if name not in state.not_asked]
 
 
 def _stale(state: ServerState, moved: float, most: float) -> list[str]:
-    """Parties after whose last contribution q has moved by more than `most` nats in total.
+    """Return the parties since whose last contribution q has moved by more than `most` nats in
+    total.
 
-    Lengths of short steps, √KL, add up. The move of the last round is judged separately.
+    The lengths √KL of the steps are added up, and the sum is squared. The move of the last round is
+    judged separately.
     """
     limit = max(most, moved)
     return [
@@ -332,12 +339,12 @@ def _judge_private(family: Family, moved: float, number: str) -> Verdict:
 
 
 def _dimension(family: Family) -> int:
-    """The number of coordinates of θ."""
+    """Return the number of coordinates of θ."""
     return int(np.prod(next(iter(family.shapes.values()))))
 
 
 def _risen(rounds: Sequence[dict[str, Any]]) -> float | None:
-    """Increase of the free energy in the last round, if larger than rounding error."""
+    """Return the increase of the free energy in the last round, if it exceeds rounding errors."""
     losses = [line["negative_elbo"] for line in rounds if line.get("negative_elbo") is not None]
     if len(losses) < 3:  # the first may be at another point than q
         return None
@@ -346,7 +353,7 @@ def _risen(rounds: Sequence[dict[str, Any]]) -> float | None:
 
 
 def rounding_trouble(family: Family, q: Natural) -> str | None:
-    """Reason why the variances of q are dominated by rounding errors, or None.
+    """Return why the variances of q are dominated by rounding errors, or None.
 
     If the smallest eigenvalue of the precision matrix, scaled to a unit diagonal, is not above
     rounding error, the variance in its direction is unknown.
@@ -365,20 +372,20 @@ def rounding_trouble(family: Family, q: Natural) -> str | None:
 
 
 def learned(family: Family, q: Natural, prior: Natural) -> np.ndarray:
-    """1 − (posterior sd / prior sd)² of each coordinate; public in a private run."""
+    """Return 1 − (posterior sd / prior sd)² of each coordinate; public in a private run."""
     after, before = family.location_scale(q)[1], family.location_scale(prior)[1]
     return 1.0 - np.square(np.asarray(after) / np.asarray(before))
 
 
 def convergence_caution(verdict: Verdict) -> list[Caution]:
-    """A caution unless the fit converged."""
+    """Return a caution unless the fit converged."""
     if verdict.converged:
         return []
     return [Caution("not-converged", f"This fit did not converge: {verdict.why}.")]
 
 
 def narrow_caution(share: float | None) -> list[Caution]:
-    """A caution if a mean-field q is far from the exact posterior."""
+    """Return a caution if a mean-field q is far from the exact posterior."""
     if share is None or share >= BELIEVED_SHARE:
         return []
     return [
@@ -392,7 +399,9 @@ def narrow_caution(share: float | None) -> list[Caution]:
 
 
 def unresolved_caution(residual: float) -> list[Caution]:
-    """A caution if linear response did not determine the standard deviations of many parameters."""
+    """Return a caution if linear response did not determine the standard deviations of many
+    parameters.
+    """
     if residual <= UNRESOLVED:
         return []
     return [
@@ -407,7 +416,7 @@ def unresolved_caution(residual: float) -> list[Caution]:
 
 
 def misfit_caution(verdict: Verdict) -> list[Caution]:
-    """A caution if the records show that the model does not fit."""
+    """Return a caution if the records show that the model does not fit."""
     if verdict.misfit is None:
         return []
     return [
@@ -420,7 +429,7 @@ def misfit_caution(verdict: Verdict) -> list[Caution]:
 
 
 def learning_caution(learned: np.ndarray | None, names: Sequence[str] = ()) -> list[Caution]:
-    """A caution about coordinates that are almost as wide as under the prior."""
+    """Return a caution about coordinates that are almost as uncertain as under the prior."""
     if learned is None or not np.size(learned):
         return []
     if np.max(learned) >= LEARNED_LITTLE:
@@ -436,7 +445,7 @@ def learning_caution(learned: np.ndarray | None, names: Sequence[str] = ()) -> l
 
 
 def clipping_caution(clipped: Clipped | None) -> list[Caution]:
-    """A caution if more than half of the contributions are known to be clipped."""
+    """Return a caution if more than half of the contributions are known to be clipped."""
     if clipped is None or not clipped.biases or clipped.share <= MOSTLY_CLIPPED:
         return []
     return [
@@ -451,8 +460,8 @@ def clipping_caution(clipped: Clipped | None) -> list[Caution]:
 
 
 def unknown_clipping_caution(clip: float) -> list[Caution]:
-    """A caution for a run with secret noise, where the share of clipped contributions is not
-    shown.
+    """Return a caution for a run with secret noise, where the share of clipped contributions is
+    unknown.
     """
     return [
         Caution(
@@ -466,7 +475,7 @@ def unknown_clipping_caution(clip: float) -> list[Caution]:
 
 
 def _unlearned(learned: np.ndarray, names: Sequence[str]) -> list[Caution]:
-    """A caution that names coordinates about which little was learned."""
+    """Return a caution that names coordinates about which little was learned."""
     few = [name for name, share in zip(names, learned, strict=False) if share < LEARNED_LITTLE]
     if not few:
         return []
@@ -476,10 +485,11 @@ def _unlearned(learned: np.ndarray, names: Sequence[str]) -> list[Caution]:
 
 
 def missing_caution(columns: Sequence[str]) -> list[Caution]:
-    """A caution if missing values are a constant and an indicator (`missing = "indicator"`).
+    """Return a caution if missing values became a constant and an indicator (`missing =
+    "indicator"`).
 
-    Even if values are missing at random given the other columns, the constant biases their
-    coefficients, for any number of records.
+    Even if values are missing at random given the other columns, the constant biases the
+    coefficients of these columns, for any number of records.
     """
     if not columns:
         return []

@@ -18,7 +18,7 @@ from tacit.support.tables import given
 
 
 def make_model(config: Config, federation: Federation) -> Model:
-    """The configured model, for the columns of the data."""
+    """Return the configured model, for the columns of the data."""
     settings = config.model
     if isinstance(settings, AutoModel):
         kind = "normal-mean" if config.data.source == "normal-mean" else None
@@ -29,17 +29,17 @@ def make_model(config: Config, federation: Federation) -> Model:
 
 
 def make_method(config: Config) -> LocalMethod | None:
-    """The configured local method; None for "auto"."""
+    """Return the configured local method; None for "auto"."""
     return config.method.make()
 
 
 def make_schedule(config: Config) -> Schedule:
-    """The configured schedule."""
+    """Return the configured schedule."""
     return config.schedule.make()
 
 
 def make_engine(config: Config) -> Callable[..., Driver]:
-    """The configured engine; refused if a package is missing."""
+    """Return the configured engine; raise an error if a package is missing."""
     return config.engine.make()
 
 

@@ -35,13 +35,13 @@ from tacit.support.storage import sealed, unsealed, write_durably, writing
 
 RECORDS = "records"
 CONTINUED = ("exact", "expected-statistics", "dp-statistics")
-"""Methods whose runs can be continued."""
+"""Kinds of methods whose runs can be continued with new records."""
 _CHECK_BYTES = 16
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """The earlier run: its posterior, and the inputs of its model."""
+    """An earlier run that is continued: its posterior, and the inputs of its model."""
 
     folder: Path
     natural: Natural
@@ -52,7 +52,7 @@ class Earlier:
     guarantee: GuaranteeFacts | None
 
     def digest(self, key: bytes) -> str:
-        """Keyed digest of the posterior, which must be the same when a run is resumed."""
+        """Return a keyed digest of the posterior, which must be the same when a run is resumed."""
         state = hashlib.blake2b(digest_size=16, key=key)
         for name in sorted(self.natural):
             state.update(name.encode() + np.ascontiguousarray(self.natural[name]).tobytes())
@@ -60,7 +60,7 @@ class Earlier:
 
 
 def read_earlier(continues: Continues) -> Earlier:
-    """Read the earlier run; refused if it did not converge."""
+    """Read the earlier run; refuse it if it did not converge."""
     folder = Path(continues.run).expanduser()
     result, posterior, _ = read_saved(public_of(folder))
     if result.converged is False:
@@ -168,7 +168,9 @@ class SeenRecords:
 
     @classmethod
     def of(cls, plan: Plan, federation: Federation, key: bytes, *, own_key: bool) -> SeenRecords:
-        """The records of a run: all rows of its source, for the parties whose records are local."""
+        """Hash the records of a run: all rows of its source, for the parties whose records are
+        local.
+        """
         here = [name for name, records in plan.parties.items() if records]
         source = source_records(federation, here)
         hashed = hash_records([], source, key).values()
@@ -176,12 +178,12 @@ class SeenRecords:
         return cls(key, rows, own_key=own_key)
 
     def joined(self, other: SeenRecords) -> SeenRecords:
-        """The union, under one key."""
+        """Return the union of both, under the key of this object."""
         hashes = np.union1d(self.hashes, other.hashes)
         return SeenRecords(self.key, hashes, own_key=self.own_key)
 
     def in_common(self, other: SeenRecords) -> int:
-        """Number of records in both."""
+        """Return the number of records in both."""
         return len(np.intersect1d(self.hashes, other.hashes, assume_unique=True))
 
     def write(self, out: Path) -> None:
@@ -198,12 +200,12 @@ class SeenRecords:
 
 
 def new_key() -> bytes:
-    """A key for a run without a ledger."""
+    """Return a new random key, for a run without a ledger."""
     return secrets.token_bytes(KEY_BYTES)
 
 
 def read_seen(folder: Path, ledger_key: bytes | None) -> SeenRecords:
-    """The hashes in the private part of a run directory.
+    """Read the hashes in the private part of a run directory.
 
     Parameters
     ----------
@@ -241,7 +243,7 @@ def _key_check(key: bytes) -> bytes:
 def records_used(
     plan: Plan, federation: Federation, continues: Continues | None, ledger: Path | None
 ) -> SeenRecords | None:
-    """Hashes of the records of a run and of the runs that it continues.
+    """Return the hashes of the records of a run and of the runs that it continues.
 
     None if the run cannot be continued. Records that the earlier runs have used are refused,
     because they would count twice.

@@ -27,15 +27,15 @@ from tacit.errors import ConfigError, DataError
 from tacit.support.validation import near_word
 
 MOST_LEVELS = 20
-"""Text columns with more distinct values are left out of a draft."""
+"""Text columns with more distinct values than this are left out of a draft."""
 MOST_PARTIES = 1000
 """If there are more parties than this, their names are not listed."""
 MARK = "CONFIRM"
 GAPS = "some values are missing, and their records are dropped"
 POSITIVE = ("yes", "y", "true", "1", "ja", "oui", "si", "sí", "positive", "case", "dead", "died")
-"""Levels that are put last, as y = 1."""
+"""Levels of a binary outcome that are put last, so that they are y = 1."""
 MOST_TEXTS = 5
-"""Different texts among numbers that may be codes for missing."""
+"""Largest number of distinct texts among numbers that may be codes for missing."""
 Ask = Callable[[str, float, float], tuple[float, float]]
 
 
@@ -52,7 +52,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class _Row:
-    """A line of [columns]."""
+    """One line of the [columns] table."""
 
     name: str
     facts: dict[str, Any]
@@ -75,7 +75,7 @@ def draft_study(
     ask: Ask | None = None,
     separator: str = ",",
 ) -> Draft:
-    """A study file for a table of records, with a draft of its public schema.
+    """Return a study file for a table of records, with a draft of its public schema.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ def draft_study(
 
 
 def _stacked(frames: dict[str, RawFrame], name: str) -> pl.Series:
-    """One column of all tables, as text if their types differ; "" where it cannot be read."""
+    """Return one column of all tables, as text if the types differ."""
     parts = []
     for frame in frames.values():
         parts.append(frame.select([name])[name])
@@ -135,7 +135,7 @@ def _stacked(frames: dict[str, RawFrame], name: str) -> pl.Series:
 
 
 def _column(name: str, series: pl.Series, ask: Ask | None) -> _Row | str:
-    """A line of [columns], or the reason why a column is left out."""
+    """Return the line of the [columns] table for a column, or the reason why it is left out."""
     if series.dtype.is_temporal():
         return "dates or times: convert them to a number, e.g. years since a public date"
     text = as_text(series)
@@ -176,7 +176,9 @@ def _are_dates(values: pl.Series) -> bool:
 
 
 def _codes(values: pl.Series) -> list[str]:
-    """Values that look like codes for missing: words, texts among numbers, numbers such as 999."""
+    """Return values that look like codes for missing: words, texts among numbers, numbers such as
+    999.
+    """
     words = [one for one in values.unique().to_list() if one.lower() in UNKNOWN]
     rest = values.filter(~values.is_in(words))
     numbers = rest.cast(pl.Float64, strict=False)
@@ -198,7 +200,7 @@ def _shortest(text: str) -> str:
 
 
 def _with_codes(row: _Row, codes: list[str]) -> _Row:
-    """A line whose column has codes for missing values."""
+    """Return the line with these codes declared as missing values."""
     if "low" in row.facts:  # numbers are compared as such: 999 is 999.0
         codes = list(dict.fromkeys(map(_shortest, codes)))
     facts = {name: one for name, one in row.facts.items() if name != "missing"}
@@ -240,7 +242,8 @@ def _with_gaps(remark: str, gaps: int) -> str:
 
 
 def rounded_outwards(least: float, most: float) -> tuple[float, float]:
-    """Bounds around [least, most] with one or two digits, at least a tenth of the range away.
+    """Return bounds around [least, most] with one or two digits, at least a tenth of the range
+    away.
 
     A bound stays at 0, a natural limit, if all values have one sign.
 
@@ -264,7 +267,7 @@ def rounded_outwards(least: float, most: float) -> tuple[float, float]:
 
 
 def _outcome(name: str, series: pl.Series, ask: Ask | None) -> tuple[_Row, list[str]]:
-    """The outcome's line, and the lines of [model]."""
+    """Return the outcome's line, and the lines of the [model] table."""
     if series.dtype.is_temporal():
         raise DataError(f'outcome "{name}" holds dates or times; convert it to a number')
     text = as_text(series)
@@ -310,7 +313,7 @@ def _outcome(name: str, series: pl.Series, ask: Ask | None) -> tuple[_Row, list[
 
 
 def _parties(name: str, series: pl.Series) -> list[_Row]:
-    """The party column's line: names of the parties, which all of them know."""
+    """Return the party column's line: the names of the parties, which all of them know."""
     found = sorted(as_text(series).drop_nulls().unique().to_list())
     if len(found) > MOST_PARTIES:
         return []

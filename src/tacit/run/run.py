@@ -116,7 +116,9 @@ def plan_for(
     *,
     any_noise: bool = False,
 ) -> Plan:
-    """Plan of a configuration for these parties' records; for `any_noise` see `make_plan`."""
+    """Make the plan of a configuration for these parties' records; for `any_noise` see
+    `make_plan`.
+    """
     parties, method, schedule, trust = as_baseline(
         config.baseline,
         records,
@@ -174,7 +176,9 @@ def _check_balance(config: Config) -> None:
 
 
 def _check_counts(config: Config) -> None:
-    """Refuse settings that would use exact records, in a run with a guarantee."""
+    """Refuse settings of a run with a guarantee that would use exact labels or an exact
+    posterior.
+    """
     if config.private is None or config.private.insecure_noise_seed is not None:
         return
     if config.evaluate.reference == "nuts":
@@ -257,7 +261,7 @@ def run(
 
 
 def _make_room(prepared: Prepared, out: Path, book: Path, *, resume: bool, inside: bool) -> None:
-    """Compare the run with its budgets, and close a run that it overwrites."""
+    """Check that the run fits its budgets, and close the run that it overwrites, if any."""
     before = known_run(out)
     found = {"run": before} if resume else {"ended": before}
     check_room(prepared.plan, prepared.federation, book, inside=inside, **found)
@@ -266,7 +270,7 @@ def _make_room(prepared: Prepared, out: Path, book: Path, *, resume: bool, insid
 
 
 def _digest(prepared: Prepared, key: bytes) -> str:
-    """Keyed digest of the configuration, its records and an earlier posterior."""
+    """Return a keyed digest of the configuration, its records and an earlier posterior."""
     known = fingerprint(prepared.federation, key)
     if prepared.earlier is not None:
         known += prepared.earlier.digest(key)
@@ -274,7 +278,7 @@ def _digest(prepared: Prepared, key: bytes) -> str:
 
 
 def _writing(events: Events, observe: Observer | None) -> Observer:
-    """An observer that writes new events to the run's log, then calls `observe`."""
+    """Return an observer that writes new events to the run's log, then calls `observe`."""
 
     def write(state: Any, log: Any) -> None:
         events.write(log)
@@ -296,7 +300,7 @@ def _timed(result: Result, started: float, cpu: float) -> Result:
 
 
 def simulate(config: Config, method: LocalMethod | None = None) -> Result:
-    """As `run`, without writing anything: for studies of many simulated runs."""
+    """Do the same as `run` without writing anything, for studies of many simulated runs."""
     if config.private is not None and config.private.insecure_noise_seed is None:
         raise ConfigError(
             "a simulation of a private run without privacy.insecure_noise_seed; its noise "
@@ -369,7 +373,7 @@ def _result(prepared: Prepared, outcome: Outcome) -> Result:
 
 
 def _tables(prepared: Prepared, posterior: Posterior) -> dict[str, Any]:
-    """A posterior in the user's terms: topics, or a NumPyro model's sites."""
+    """Describe a posterior for users: its topics, or the sites of a NumPyro model."""
     names = prepared.federation.names
     tables = prepared.plan.model.result_tables(posterior.natural, names)
     topics = msgspec.convert(tables.get("topics", []), prepare_type(list[Topic]))
@@ -377,8 +381,8 @@ def _tables(prepared: Prepared, posterior: Posterior) -> dict[str, Any]:
 
 
 def _references(config: Config, plan: Plan, posterior: Posterior, train: Records) -> dict[str, Any]:
-    """KL divergence from q to the exact posterior, or to NUTS on the pooled records, if
-    requested.
+    """Compare q, if requested, with the exact posterior or with NUTS on the pooled records (KL
+    divergence).
     """
     found: dict[str, Any] = {}
     how = config.evaluate.reference
@@ -414,7 +418,7 @@ def _start_line(prepared: Prepared) -> dict[str, Any]:
 
 
 def own_key(out: Path) -> bytes:
-    """Random key of a run without a ledger: see `fingerprint`."""
+    """Return the random key of a run without a ledger: see `fingerprint`."""
     path = checkpoint_path(out).with_name("key")
     if not path.exists():
         write_text(path, secrets.token_hex(32) + "\n")
@@ -422,7 +426,8 @@ def own_key(out: Path) -> bytes:
 
 
 def fingerprint(federation: Federation, key: bytes) -> str:
-    """Keyed digest of the prepared records, to check that a resumed run has the same records.
+    """Return a keyed digest of the prepared records, to check that a resumed run has the same
+    records.
 
     Without a key, a guess about a record could be tested. If the run has a ledger, the key is
     derived from the ledger's key, which is not in the run directory.

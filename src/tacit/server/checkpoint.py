@@ -44,7 +44,7 @@ _BULKY = (
 )  # fmt: skip
 _SCALARS = tuple(f.name for f in fields(ServerState) if f.name not in _BULKY)
 _NAMED = {-1: "q", -2: "previous", -3: "total", -4: "memory", -6: "public"}
-"""Row numbers of the posteriors and arrays that are attributes of a state."""
+"""Row numbers of the posteriors and arrays that are attributes of a `ServerState`."""
 Kept = tuple[Natural, int | None, Natural | None]
 """A party's memory, the visit that produced it, and the memory before that visit."""
 _MALFORMED = (KeyError, ValueError, TypeError, AttributeError)
@@ -54,7 +54,9 @@ class Checkpoint:
     """The durable copy of a `ServerState` and of the log of a run."""
 
     def __init__(self, path: Path, *, digest: str) -> None:
-        """Open or create; `digest` identifies the configuration that the state belongs to."""
+        """Open or create the file; `digest` identifies the configuration to which the state
+        belongs.
+        """
         self.path = path
         try:
             if not path.exists():
@@ -110,7 +112,7 @@ class Checkpoint:
         self._saved = state
 
     def _put(self, state: ServerState, log: Log) -> None:
-        """Write what differs from the last save."""
+        """Write everything that differs from the last save."""
         old, db = self._saved, self._db
         self._put_posteriors(state, old)
         self._put_factors(state, old)
@@ -130,14 +132,16 @@ class Checkpoint:
         db.executemany("INSERT INTO log (body) VALUES (?)", [(_pack(line),) for line in log])
 
     def load(self) -> tuple[ServerState, Log] | None:
-        """The last committed state and the whole log, or None if nothing was saved yet."""
+        """Return the last committed state and the whole log, or None if nothing was saved yet."""
         try:
             return self._load()
         except (sqlite3.DatabaseError, msgspec.MsgspecError, *_MALFORMED) as error:
             raise self._unreadable(error) from error
 
     def keep(self, memories: dict[str, Kept]) -> None:
-        """Write the method memories of this process's parties, before their replies are used."""
+        """Write what the method stores at the parties of this process, before their replies are
+        used.
+        """
         rows = [
             (name, _keyed(name, [pack_natural(memory), visit, earlier and pack_natural(earlier)]))
             for name, (memory, visit, earlier) in memories.items()
@@ -146,7 +150,7 @@ class Checkpoint:
             self._db.executemany("REPLACE INTO memories VALUES (?, ?)", rows)
 
     def kept(self) -> dict[str, Kept]:
-        """The last method memories by party."""
+        """Return, by party, what the method stored last."""
         try:
             rows = self._db.execute("SELECT party, body FROM memories")
             return {party: _kept(_unkeyed(party, body)) for party, body in rows}
@@ -154,7 +158,7 @@ class Checkpoint:
             raise self._unreadable(error) from error
 
     def secret(self) -> tuple[int, ...]:
-        """256 random bits of this run, the same after resuming from any copy."""
+        """Return 256 random bits of this run, the same after resuming from any copy."""
         try:
             (body,) = self._db.execute("SELECT body FROM secret").fetchone()
         except (sqlite3.DatabaseError, *_MALFORMED) as error:
@@ -261,7 +265,7 @@ class Checkpoint:
 
 
 def configuration_of(path: Path) -> str | None:
-    """Digest of the configuration that a checkpoint belongs to; None: there is no checkpoint."""
+    """Return the digest of the configuration of a checkpoint; None if there is no checkpoint."""
     if not path.exists():
         return None
     try:
@@ -286,7 +290,7 @@ def _kept(body: Any) -> Kept:
 
 
 def _posteriors(state: ServerState) -> dict[int, Natural | Published]:
-    """All posteriors and arrays of a state, by row number."""
+    """Return all posteriors and arrays of a state, by row number."""
     named: dict[int, Any] = {number: getattr(state, name) for number, name in _NAMED.items()}
     return {number: q for number, q in named.items() if q is not None} | state.issued
 
@@ -307,7 +311,7 @@ def _create(path: Path, digest: str) -> None:
 
 
 class _transaction:  # noqa: N801 - reads as a statement
-    """BEGIN IMMEDIATE … COMMIT, or ROLLBACK on an exception."""
+    """Run the context between BEGIN IMMEDIATE and COMMIT, or ROLLBACK on an exception."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self.db = db
@@ -323,7 +327,9 @@ class _transaction:  # noqa: N801 - reads as a statement
 
 
 def _pack(value: Any) -> bytes:
-    """CRC-32 followed by MessagePack: SQLite does not detect changed bytes in a value."""
+    """Encode a value as CRC-32 and MessagePack, because SQLite does not detect changed bytes in
+    it.
+    """
     body = msgspec.msgpack.encode(value)
     return zlib.crc32(body).to_bytes(4, "big") + body
 
@@ -335,7 +341,7 @@ def _unpack(raw: bytes) -> Any:
 
 
 def _keyed(key: Any, value: Any) -> bytes:
-    """A value packed with the key of its row, so that the checksum covers both."""
+    """Pack a value with the key of its row, so that the checksum covers both."""
     return _pack([key, value])
 
 

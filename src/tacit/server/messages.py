@@ -16,11 +16,11 @@ import numpy as np
 from tacit.arrays import Arrays, Natural
 
 UPDATE = "update"
-"""The stage of methods that have only one."""
+"""Name of the stage of methods that have only one."""
 
 
 class Stage(NamedTuple):
-    """One kind of exchange of a method. One program is compiled for each."""
+    """One kind of exchange between server and party in a method, and what its requests contain."""
 
     name: str = UPDATE
     needs_q: bool = True
@@ -49,7 +49,7 @@ class Request(NamedTuple):
 
     @property
     def content(self) -> str:
-        """Digest of everything that the request contains, to the last bit."""
+        """Return a digest of everything that the request contains, to the last bit."""
         parts = [self.party, self.visit, self.version, float(self.damping), bool(self.initial)]
         arrays = [
             None if one is None else sorted(pack_natural(one).items())
@@ -76,7 +76,9 @@ class Reply(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """The request of a release, with everything needed to convert its integers."""
+    """The request that led to a release, with everything needed to convert the release's
+    integers.
+    """
 
     party: str
     visit: int
@@ -86,14 +88,16 @@ class Asked(NamedTuple):
     damping: float
     public: Arrays = {}  # noqa: RUF012 - never written to
     terms: Any = None
-    """The party's privacy terms at that visit."""
+    """The party's privacy terms at this visit."""
 
 
 INTEGER = "<i8"
 
 
 def pack_natural(natural: Natural) -> dict[str, Any]:
-    """Shape and bytes of each part, float64 or int64; arrays of zeros as their shape only."""
+    """Encode each array as shape and bytes (float64 or int64); an array of zeros as its shape
+    only.
+    """
     packed = {}
     for name, value in natural.items():
         whole = np.asarray(value).dtype == np.int64
@@ -105,7 +109,7 @@ def pack_natural(natural: Natural) -> dict[str, Any]:
 
 
 def unpack_natural(body: dict[str, Any]) -> Natural:
-    """The inverse of `pack_natural`."""
+    """Decode the output of `pack_natural`."""
     found = {}
     for name, (shape, raw, *kind) in body.items():
         dtype = INTEGER if kind == [INTEGER] else "<f8"
@@ -122,6 +126,6 @@ def encode_reply(reply: Reply) -> bytes:
 
 
 def decode_reply(body: bytes) -> Reply:
-    """The inverse of `encode_reply`."""
+    """Decode the output of `encode_reply`."""
     key, party, version, released, loss = msgspec.msgpack.decode(body)
     return Reply(key, party, version, unpack_natural(released), loss)

@@ -52,8 +52,8 @@ def ask(rules: Rules, state: ServerState, parties: Sequence[str], now: float) ->
 
 
 def check_reply(request: Open, reply: Reply) -> Reply:
-    """The reply, if it answers this request and factor version; otherwise an error with the
-    reason.
+    """Return the reply if it answers this request and factor version; otherwise raise an error with
+    the reason.
     """
     if request.party != reply.party or request.version != reply.version:
         raise PeerError(
@@ -70,7 +70,9 @@ def check_reply(request: Open, reply: Reply) -> Reply:
 
 
 def read_released(rules: Rules, state: ServerState, request: Open, reply: Reply) -> Arrays:
-    """Released values of a reply as floats: integers times the public step of the agreed plan."""
+    """Return the released values of a reply as floats: integers times the public step of the agreed
+    plan.
+    """
     lattice = rules.lattice
     if lattice is None or not is_integer(reply.released):
         return reply.released
@@ -89,7 +91,7 @@ def is_integer(released: Arrays) -> bool:
 
 
 def check_released(rules: Rules, request: Open, reply: Reply) -> Arrays:
-    """Arrays with the names, shapes and type of the request's stage, or an error."""
+    """Check that arrays have the names, shapes and type of the request's stage, and return them."""
     what = f"update of party {reply.party!r}"
     prior = rules.site_prior and reply.party == rules.parties[0]
     if rules.released is None or prior:
@@ -101,7 +103,7 @@ def check_released(rules: Rules, request: Open, reply: Reply) -> Arrays:
 
 
 def integer_shapes(rules: Rules, stage: str) -> dict[str, tuple[int, ...]] | None:
-    """Names and shapes of the integers of a reply to that stage; None if floats are sent."""
+    """Return names and shapes of the integers in a reply to this stage; None if floats are sent."""
     return None if rules.lattice is None else rules.lattice.shapes(stage)
 
 

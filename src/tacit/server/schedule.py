@@ -44,7 +44,7 @@ class Damping:
             raise ConfigError(f"schedule.damping.rounds = {self.rounds}; it must be at least 1")
 
     def at(self, round_number: int) -> float:
-        """ρ in round `round_number`, counted from 1."""
+        """Return ρ in round `round_number`, counted from 1."""
         share = min(1.0, (round_number - 1) / max(1, self.rounds - 1))
         return self.start + share * (self.end - self.start)
 
@@ -80,7 +80,7 @@ class PowerDamping:
             )
 
     def at(self, round_number: int) -> float:
-        """ρ in round `round_number`, counted from 1."""
+        """Return ρ in round `round_number`, counted from 1."""
         return (self.offset + round_number - 1) ** -self.decay
 
 
@@ -110,7 +110,7 @@ class StalenessDamping:
         _check_damping(self.least, "schedule.damping.least")
 
     def at(self, round_number: int) -> float:
-        """Returns 1: parties send full updates, which the server damps."""
+        """Return 1: parties send full updates, which the server damps."""
         del round_number
         return 1.0
 
@@ -156,14 +156,14 @@ class Schedule:
             raise ConfigError(f"schedule.tolerance = {self.tolerance}; it must be 0 or more")
 
     def damping_at(self, round_number: int) -> float:
-        """ρ in that round; `damping` must have been resolved."""
+        """Return ρ in this round; `damping` must have been resolved."""
         if isinstance(self.damping, Damping | PowerDamping | StalenessDamping):
             return self.damping.at(round_number)
         assert self.damping is not None
         return float(self.damping)
 
     def chosen(self, parties: tuple[str, ...], seed: int, round_number: int) -> tuple[str, ...]:
-        """The parties of a round: all of them, or a seeded subset, in the run's order."""
+        """Return the parties of a round: all of them, or a seeded subset, in the run's order."""
         count = self.parties_per_round
         if count is None or count >= len(parties):
             return parties
@@ -253,7 +253,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
 def resolved_damping(
     schedule: Schedule, *, parties: int, dimension: int, full: bool, second_order: bool
 ) -> float | Damping | PowerDamping | StalenessDamping:
-    """Default damping.
+    """Return the default damping.
 
     ρ = 1 for sequential updates, which start from the latest posterior, and for simultaneous
     updates with full covariance and exact curvature, which form a Newton step. In other

@@ -14,7 +14,7 @@ from tacit.server.messages import Reply
 from tacit.server.state import Log, Rules, ServerState
 
 FEW_PARTIES = 20
-"""Up to this number of parties factors are kept, to check whether the result depends on one
+"""With at most this many parties, factors are kept to check whether the result depends on one
 party.
 """
 
@@ -22,7 +22,9 @@ party.
 def solve_round(
     rules: Rules, state: ServerState, replies: Sequence[Reply]
 ) -> tuple[ServerState, Log]:
-    """The state after a complete round: next stage and public arrays, or the end of the run."""
+    """Return the state after a complete round: next stage and public arrays, or the end of the
+    run.
+    """
     assert rules.solver is not None
     number = state.round + 1
     stage = state.stage or rules.stage_at(0).name
@@ -73,7 +75,7 @@ def solve_round(
 
 
 def concluded(rules: Rules, state: ServerState) -> ServerState:
-    """A state that ended between two rounds, with the public arrays of a result."""
+    """Return a state that ended between two rounds, with the public arrays of a result."""
     if rules.solver is None or not state.finished:
         return state
     shared = rules.solver.concluded(Shared(state.q, state.public, state.memory, stage=state.stage))

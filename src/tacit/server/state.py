@@ -29,7 +29,7 @@ class Factor(NamedTuple):
 
 
 class Open(NamedTuple):
-    """A request that may be answered once. `posterior` is the number of the q that it contains."""
+    """An open request, to be answered once. `posterior` is the number of the q that it contains."""
 
     id: str
     party: str
@@ -41,7 +41,7 @@ class Open(NamedTuple):
     issued_at: float
     stage: Stage = Stage()
     factor: Natural | None = None
-    """The factor that it contains, if the party's factor has changed since."""
+    """The factor in the request, if the party's factor has changed since."""
 
 
 class Published(NamedTuple):
@@ -61,7 +61,9 @@ class LatticeRules:
     """How released integers are summed and converted."""
 
     shapes: Callable[[str], dict[str, tuple[int, ...]] | None]
-    """Names and shapes of the integers of a reply to that stage; None if floats are sent."""
+    """Function from a stage to names and shapes of the integers in a reply; None if floats are
+    sent.
+    """
     read: Callable[[Asked, Arrays], Arrays]
     """Converts integers, of one party or of a sum, to the arrays that the server's half needs."""
     scale: Callable[[str, int], tuple[float, float]]
@@ -112,7 +114,7 @@ class Rules:
     stage_at: Callable[[int], Stage] = _only_stage
     """The stage of a party's visit."""
     released: Callable[[str], dict[str, tuple[int, ...]]] | None = None
-    """Names and shapes of the released values of a reply to that stage; None for natural
+    """Function from a stage to names and shapes of the released values; None for natural
     parameters.
     """
     lattice: LatticeRules | None = None
@@ -130,7 +132,7 @@ class Rules:
 
     @property
     def order(self) -> str:
-        """Order of the requests in a round, as the name of a schedule.
+        """Order in which the requests of a round are sent, as the name of a schedule.
 
         A solver needs the replies of all parties before it can choose the next stage. A sequential
         schedule then sends the same stage to one party after another; an asynchronous schedule
@@ -170,7 +172,7 @@ class ServerState:
     previous: Natural | None = None
     """q at the end of the last round."""
     total: Natural | None = None
-    """Σ λ_q over the rounds that are averaged, and their number."""
+    """Sum of λ_q over the rounds that are averaged; `totalled` is their number."""
     totalled: int = 0
     memory: Arrays | None = None
     """Memory of `Rules.combine` or `Rules.solver` between rounds."""
@@ -183,7 +185,7 @@ class ServerState:
     refused: int = 0
     refused_in_a_row: int = 0
     caution: float = 1.0
-    """Multiplies the damping: halved when an update is refused, doubled (up to 1) when one is
+    """Factor of the damping: halved when an update is refused, doubled (up to 1) when one is
     applied.
     """
     finished: str | None = None
@@ -195,7 +197,7 @@ class ServerState:
 
     @property
     def result(self) -> Natural:
-        """Result of the run: q, or its average over the last rounds.
+        """The result of the run: q, or its average over the last rounds.
 
         A mean of natural parameters is in the family and has less noise than a single q.
         """
@@ -205,7 +207,7 @@ class ServerState:
 
 
 def initial_state(rules: Rules, factors: dict[str, Natural] | None = None) -> ServerState:
-    """Initial state: q is the prior times the given factors, without requests."""
+    """Return the initial state: q is the prior times the given factors, and no request is open."""
     zero = rules.family.zero()
     start = {name: Factor((factors or {}).get(name, zero)) for name in rules.parties}
     q = product(rules.prior, (factor.natural for factor in start.values()))
@@ -213,7 +215,7 @@ def initial_state(rules: Rules, factors: dict[str, Natural] | None = None) -> Se
 
 
 def open_requests(state: ServerState, only: str | None = None) -> list[Request]:
-    """Open requests (or the one with that id), as they were first sent."""
+    """Return the open requests, or only the one with id `only`, as they were first sent."""
     wanted = state.open.values() if only is None else [state.open[only]]
     requests = []
     for o in wanted:

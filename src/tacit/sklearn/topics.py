@@ -105,10 +105,10 @@ class LDA:
     """
 
     components_: Array
-    """λ: the concentration of each topic, topics × words."""
+    """Concentrations λ of the topics, topics × words."""
     n_features_in_: int
     n_batch_iter_: int
-    """t: number of batches used."""
+    """Number t of batches used."""
     guarantee_: Guarantee | None
     """Guarantee of all steps so far, without other runs; None without privacy."""
     settled_: Settled | None
@@ -162,7 +162,7 @@ class LDA:
         self.random_state = random_state
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The settings by name.
+        """Return the settings by name.
 
         Parameters
         ----------
@@ -195,12 +195,12 @@ class LDA:
         )  # fmt: skip
 
     def __repr__(self) -> str:
-        """Settings only, never fitted values."""
+        """Show settings only, never fitted values."""
         shown = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
         return f"LDA({shown})"
 
     def fit(self, X: Any, y: Any = None) -> LDA:
-        """Fit the topics, discarding earlier ones.
+        """Fit the topics; topics of an earlier fit are discarded.
 
         Parameters
         ----------
@@ -232,7 +232,7 @@ class LDA:
         return self._carry_out(plan, documents)
 
     def partial_fit(self, X: Any, y: Any = None) -> LDA:
-        """One more step, with these documents as its batch.
+        """Make one more step, with these documents as its batch.
 
         `total_samples` must be the total number of documents. With privacy every call is one
         release over these documents, and `guarantee_` assumes that a document may be in every call.
@@ -276,7 +276,7 @@ class LDA:
         self, documents: Documents, party: str, units: int, rate: float, weight: float,
         *, steps: int, before: int = 0,
     ) -> Plan:  # fmt: skip
-        """Plan of steps over batches with a share `rate` of `units` (public) documents."""
+        """Make a plan of steps over batches, each a share `rate` of `units` (public) documents."""
         private = self.privacy if isinstance(self.privacy, Privacy) else None
         shrinks = private is not None and self.denoise == "shrink"
         method: LocalMethod = ExpectedStatistics(sampling_rate=rate, batches="shuffled")
@@ -330,7 +330,9 @@ class LDA:
 
     @contextmanager
     def _charged(self, plan: Plan, datasets: Datasets) -> Iterator[Charging | None]:
-        """The named ledger, which needs a budget, or the user's own, as for `tacit.fit`."""
+        """Open the ledger that is charged: the named one, which needs a budget, or the user's
+        default ledger, as in `tacit.fit`.
+        """
         named = None if plan.privacy is None else plan.privacy.ledger
         if named not in (None, NO_LEDGER):
             with ledger_charging(plan.privacy, plan.settled, datasets, run="topics") as charging:
@@ -340,7 +342,7 @@ class LDA:
             yield None if charged is None else charged.charging
 
     def _promise(self, plan: Plan, earlier: tuple[GaussianEvent, ...]) -> None:
-        """Guarantee of all earlier steps and this plan, computed before its first release."""
+        """Set the guarantee of all earlier steps and this plan, before its first release."""
         self.guarantee_, self.settled_, self._released = plan.guarantee, None, earlier
         if self.guarantee_ is None or plan.privacy is None:
             return
@@ -352,7 +354,8 @@ class LDA:
             self.guarantee_ = msgspec.structs.replace(self.guarantee_, epsilon=spent)
 
     def transform(self, X: Any) -> Array:
-        """E[θ], documents × topics. The result is as private as these documents.
+        """Return E[θ], the topic shares, documents × topics. The result is as private as these
+        documents.
 
         Parameters
         ----------
@@ -364,7 +367,7 @@ class LDA:
         return gamma / gamma.sum(axis=1, keepdims=True)
 
     def fit_transform(self, X: Any, y: Any = None) -> Array:
-        """`fit`, then `transform`.
+        """Call `fit`, then return the result of `transform`.
 
         Parameters
         ----------
@@ -378,7 +381,7 @@ class LDA:
     def perplexity(
         self, X: Any, *, form: Literal["completion", "bound"] = "completion", seed: int = 0
     ) -> float:
-        """Per-word perplexity of held-out documents; see `tacit.models.lda.perplexity`.
+        """Return the per-word perplexity of held-out documents; see `tacit.models.lda.perplexity`.
 
         It is not meaningful on training documents, and after a private fit it would be an uncharged
         release.
@@ -401,7 +404,8 @@ class LDA:
         raise ConfigError(f"form = {form!r}; choose 'completion' or 'bound'")
 
     def score(self, X: Any, y: Any = None) -> float:
-        """−log of the completion perplexity: larger is better, for a search over settings.
+        """Return −log of the completion perplexity; larger is better, as a search over settings
+        needs.
 
         Parameters
         ----------
@@ -414,7 +418,8 @@ class LDA:
         return -math.log(self.perplexity(X))
 
     def epsilons(self) -> dict[str, float | None]:
-        """ε of all releases by each accountant, at the guarantee's δ; None if one has no bound.
+        """Return ε of all releases by each accountant, at the guarantee's δ; None for one without a
+        bound.
 
         `privacy.accountant` gives the guarantee. Choosing the smallest ε afterwards is valid,
         because each is a bound.
@@ -431,7 +436,7 @@ class LDA:
         }
 
     def topics(self, vocabulary: Any, *, top: int = 10) -> TopicTable:
-        """The most probable words of each topic.
+        """Return the most probable words of each topic.
 
         Parameters
         ----------
@@ -453,7 +458,7 @@ class LDA:
 
     @property
     def _kind_of_noise(self) -> str:
-        """Kind of noise; steps of different kinds have no common guarantee."""
+        """Kind of the noise. Steps with different kinds of noise have no common guarantee."""
         if not isinstance(self.privacy, Privacy):
             return "none"
         return "secret" if self.privacy.insecure_noise_seed is None else "with a known seed"
@@ -503,7 +508,7 @@ class LDA:
 
 @dataclass(frozen=True, kw_only=True)
 class _Steps(PowerDamping):
-    """Step sizes ρ after `before` earlier steps; the first step may replace the starting point."""
+    """Step sizes ρ that continue after `before` earlier steps; the first may replace the start."""
 
     before: int
     replaces: bool

@@ -35,11 +35,11 @@ _NAMES: tuple[tuple[str, str], ...] = (
     (r"\bprivacy\.epsilon\b", "epsilon"),
     (r'keep persons together with partition\.kind = "balanced", ', ""),
 )
-"""Patterns of keys, with the text for the argument."""
+"""Patterns of keys of a study file, each with the text for the Python argument."""
 
 
 def column_key(name: object) -> str:
-    """The key of a column's table in a study file, quoted as TOML needs it.
+    """Return the key of a column's table in a study file, quoted as TOML needs it.
 
     >>> column_key("age"), column_key("SBP mmHg")
     ('columns.age', 'columns."SBP mmHg"')
@@ -49,7 +49,7 @@ def column_key(name: object) -> str:
 
 
 def in_python(text: str) -> str:
-    """A message with the keys of a study file replaced by Python arguments.
+    """Return a message in which keys of a study file are replaced by Python arguments.
 
     >>> in_python('columns.age.low = 9; it must be less than high = 5')
     'low of bounds["age"] = 9; it must be less than high = 5'
@@ -61,7 +61,7 @@ def in_python(text: str) -> str:
 
 @contextmanager
 def python_names() -> Iterator[None]:
-    """Context in which errors name arguments, not keys of a study file."""
+    """Make errors name Python arguments, not keys of a study file, inside the context."""
     try:
         yield
     except TacitError as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
-    """Context with an exclusive lock on a file, which is created and stays.
+    """Hold an exclusive lock on a file, which is created if needed and never removed.
 
     If another process holds the lock, waits if `wait`, otherwise raises BlockingIOError.
     """

@@ -6,7 +6,9 @@ import sys
 
 
 def peak_memory_bytes() -> int:
-    """Peak resident size, or 0 if the system does not provide it (Windows)."""
+    """Return the peak resident memory in bytes, or 0 if the system does not provide it
+    (Windows).
+    """
     try:
         import resource
     except ImportError:

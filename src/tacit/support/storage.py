@@ -25,7 +25,7 @@ _FULL = ("full", "disk i/o", "readonly", "unable to open")
 
 
 def cannot_write(path: Path | str, reason: str) -> DataError:
-    """Error for a file that could not be written."""
+    """Return the error for a file that could not be written."""
     return DataError(
         f"{path} cannot be written ({reason}); free disk space or fix its permissions, then repeat "
         "the command: earlier files are intact"
@@ -51,12 +51,12 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def sealed(body: bytes) -> bytes:
-    """SHA-256 followed by the body."""
+    """Return the SHA-256 of the body followed by the body."""
     return MAGIC + hashlib.sha256(body).digest() + body
 
 
 def unsealed(raw: bytes) -> bytes:
-    """Inverse of `sealed`; raises ValueError if the body was changed."""
+    """Return the body that `sealed` protects; raise ValueError if it was changed."""
     start = len(MAGIC) + hashlib.sha256().digest_size
     if not raw.startswith(MAGIC):
         raise ValueError("no checksum: damaged, or written by an older version")

@@ -27,7 +27,7 @@ T = TypeVar("T", bound="Table")
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base class of configuration tables; construction checks several keys together."""
+    """Base class of configuration tables; making one checks rules that involve several keys."""
 
     place: ClassVar[str] = ""
     """The table's name in a file."""
@@ -48,14 +48,14 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     unwritten: ClassVar[tuple[str, ...]] = ()
     """Fields that are not keys of the table in a file."""
     shown_as: ClassVar[Mapping[str, str]] = {}
-    """Keys that a file has in another place than this table."""
+    """Keys that are in another place of the file than this table, with that place."""
 
     def faults(self) -> Iterator[str | TacitError]:
-        """Errors that involve several values, one line each."""
+        """Yield the errors that involve several values, one line each."""
         yield from ()
 
     def table_key(self) -> str:
-        """Name of the table in a file."""
+        """Return the name of the table in a file."""
         return self.place
 
     def __post_init__(self) -> None:
@@ -88,7 +88,7 @@ class Kinds(Generic[T]):
         _FAMILIES[base] = self
 
     def register(self, settings: type[T]) -> type[T]:
-        """Register a kind, the tag of its struct; usable as a decorator."""
+        """Register a table under its kind (the tag of the struct); usable as a decorator."""
         self._places[str(settings.__struct_config__.tag)] = settings
         return settings
 
@@ -99,7 +99,7 @@ class Kinds(Generic[T]):
         return kind in self._places or kind in self._installed()
 
     def _installed(self) -> dict[str, str]:
-        """Kinds of other packages, read only if no built-in kind matches."""
+        """Return the kinds of other packages; read only if no built-in kind matches."""
         found = entry_points(group=self.group) if self.group else ()
         return {one.name: one.value for one in found if one.name not in self._places}
 
@@ -119,7 +119,7 @@ class Kinds(Generic[T]):
         return table
 
     def keys(self, kind: str) -> tuple[str, ...]:
-        """Keys of that kind's table; empty if it cannot be loaded."""
+        """Return the keys of this kind's table; empty if it cannot be loaded."""
         try:
             return tuple(fields_of(self[kind]))
         except ConfigError:
@@ -130,7 +130,7 @@ _FAMILIES: dict[type[Table], Kinds[Any]] = {}
 
 
 def family_of(table: type[Table]) -> Kinds[Any] | None:
-    """Registry of a table whose keys depend on its kind, or None."""
+    """Return the registry of a table whose keys depend on its kind, or None."""
     return _FAMILIES.get(table)
 
 
@@ -143,7 +143,7 @@ def raise_all(faults: Iterable[str | TacitError]) -> None:
 
 
 def given(table: Table) -> dict[str, Any]:
-    """The keys of a table that were not left out."""
+    """Return the keys of a table that were not left out, with their values."""
     values = {name: getattr(table, name) for name in table.__struct_fields__}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -169,7 +169,7 @@ def plain(value: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value in TOML syntax."""
+    """Return a value in TOML syntax."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
@@ -182,19 +182,19 @@ def shown(value: Any) -> str:
 
 
 def short(value: Any) -> str:
-    """A value in TOML syntax, truncated if long."""
+    """Return a value in TOML syntax, truncated if it is long."""
     text = shown(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
 @functools.cache
 def fields_of(table: type[Table]) -> dict[str, msgspec.structs.FieldInfo]:
-    """The keys of a table."""
+    """Return the keys of a table, with their types and defaults."""
     return {field.name: field for field in msgspec.structs.fields(table)}
 
 
 def _foreign(table: Table) -> Iterator[str]:
-    """Errors for keys that the kind of an object does not have."""
+    """Yield an error for each key that tables of this kind do not have."""
     if not table.keys_of:
         return
     kind, place = getattr(table, table.kind_key), table.place
@@ -212,6 +212,6 @@ def _foreign(table: Table) -> Iterator[str]:
 
 
 def default_of(field: msgspec.structs.FieldInfo) -> Any:
-    """Default value of a key."""
+    """Return the default value of a key."""
     factory = field.default_factory
     return field.default if factory is msgspec.NODEFAULT else factory()

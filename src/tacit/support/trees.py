@@ -8,7 +8,8 @@ from typing import Any
 
 
 def tree_map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """`jax.tree.map` if JAX is loaded; otherwise the same for tuples and dictionaries only.
+    """Apply `jax.tree.map` if JAX is loaded; otherwise do the same for tuples and dictionaries
+    only.
 
     >>> tree_map(lambda a, b: a + b, {"x": (1, None)}, {"x": (2, None)})
     {'x': (3, None)}
@@ -31,7 +32,7 @@ def tree_map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
 
 
 def unstacked(tree: Any, count: int) -> list[Any]:
-    """The trees whose arrays were stacked along the first axis.
+    """Return the trees whose arrays were stacked along the first axis.
 
     >>> import numpy as np
     >>> [float(one["x"]) for one in unstacked({"x": np.array([1.0, 2.0])}, 2)]

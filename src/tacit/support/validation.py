@@ -20,7 +20,7 @@ from msgspec import Meta
 from tacit.errors import ConfigError
 
 SMALLEST_SD = 1e-100
-"""Smallest standard deviation: its square and the inverse of its square are finite and > 0."""
+"""Smallest allowed standard deviation: its square and inverse square are finite and > 0."""
 INFINITE = {"infinite": True}
 """`Meta(extra=INFINITE)` allows a number that is not finite."""
 
@@ -47,7 +47,7 @@ def check_fields(settings: Any, key: str) -> None:
 
 
 def field_faults(settings: Any, key: str) -> Iterator[str]:
-    """One line per field that does not match its annotation."""
+    """Yield one line for each field that does not match its annotation."""
     for name, hint in _hints(type(settings)).items():
         value = getattr(settings, name)
         if not fits(value, hint):
@@ -65,7 +65,7 @@ def check_sd(value: float, key: str) -> float:
 
 
 def choose_from(value: Any, allowed: Iterable[str]) -> str:
-    """Advice about a value that is not allowed."""
+    """Return advice about a value that is not allowed."""
     words = list(allowed)
     near = near_word(value, words)
     advice = f"choose from {', '.join(map(repr, words))}"
@@ -73,7 +73,7 @@ def choose_from(value: Any, allowed: Iterable[str]) -> str:
 
 
 def near_word(value: Any, words: Iterable[str]) -> str:
-    """The closest allowed word to a misspelt one, or "".
+    """Return the allowed word that is closest to a misspelt one, or "".
 
     >>> near_word("Adlut", ["adult", "heart"]), near_word("x", ["adult"]), near_word(3, ["adult"])
     ('adult', '', '')
@@ -86,7 +86,7 @@ def near_word(value: Any, words: Iterable[str]) -> str:
 
 
 def options(hint: Any) -> tuple[Any, ...]:
-    """The members of a union, or the type itself."""
+    """Return the members of a union, or the type itself."""
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     return typing.get_args(hint) if union else (hint,)
 
@@ -101,7 +101,7 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def words_of(hint: Any, value: Any = None) -> str:
-    """Description of the values that an annotation allows, with a suggestion for a misspelt value.
+    """Describe the values that an annotation allows, with a suggestion for a misspelt value.
 
     >>> words_of(UpToOne | None), words_of(Count), words_of(tuple[str, ...])
     ('it must be a number in (0, 1]', 'it must be a whole number of at least 1', 'it must be a list of texts')

@@ -22,7 +22,7 @@ GRID = 1e-3
 
 
 class Case(NamedTuple):
-    """Releases with a known lower bound of their ε."""
+    """Releases whose ε has a known lower bound."""
 
     name: str
     adjacency: Adjacency
@@ -103,7 +103,7 @@ Kinds = list[tuple[Adjacency, Sampling | None]]
 
 
 def _supported(epsilon: EpsilonOf) -> Kinds:
-    """The adjacencies and samplings that the accountant has a bound for."""
+    """Return the adjacencies and samplings for which the accountant has a bound."""
     kinds: Kinds = []
     for adjacency, sampling in _KINDS:
         try:
@@ -140,7 +140,7 @@ def _cases(kinds: Kinds) -> list[Case]:
 
 
 def _check_bound(epsilon: EpsilonOf, delta: DeltaOf | None, case: Case, level: float) -> float:
-    """Check that ε and δ are not below the oracle's; returns the ratio of ε to the oracle's."""
+    """Check that ε and δ are not below the oracle's; return the ratio of ε to the oracle's."""
     where = f"{case.name}, {case.adjacency}, δ = {level:g}"
     reported = float(epsilon(case.events, level, case.adjacency))
     assert reported >= 0, f"epsilon: {where}: reported {reported}, expected a number ≥ 0"
@@ -251,7 +251,7 @@ def _refused(what: str, call: Callable[[], float]) -> None:
 
 
 def _check_power(epsilon: EpsilonOf, wrong: Wrong, cases: Sequence[Case], ratio: float) -> None:
-    """Check that some case detects an accountant with this error."""
+    """Check that at least one case detects an accountant with this error."""
     if wrong.name == HALF_RATE and not any(e.sampling for case in cases for e in case.events):
         return  # it has no bound for sampled releases: there is no rate to get wrong
     for case in cases:

@@ -22,7 +22,7 @@ Decode = Callable[[bytes], Any]
 CUTS, FLIPS, RANDOM = 40, 60, 200
 LONGEST_ERROR = 500
 MEMORY = 4 * 2**20
-"""Memory in bytes that decoding may use in addition to 64 per byte of the payload."""
+"""Memory in bytes that decoding may use in addition to 64 bytes per byte of the payload."""
 
 
 def check_codec(
@@ -87,7 +87,7 @@ class _Codec:
     error: type[Exception]
 
     def read(self, payload: bytes, check: str, what: str) -> tuple[bool, Any]:
-        """(True if the payload was decoded, the message)."""
+        """Try to decode a payload; return (True if this succeeded, the message)."""
         try:
             return True, self.decode(payload)
         except self.error as refused:
@@ -173,9 +173,7 @@ def _check_limits(codec: _Codec, kind: type[msgspec.Struct]) -> None:
 
 
 def _check_size(codec: _Codec, messages: Sequence[Any], payload: bytes, largest: int) -> None:
-    """Check that more than `largest` bytes are refused: zeros, a message with spaces, a long
-    message.
-    """
+    """Check that more than `largest` bytes are refused: zeros, a padded message, a long field."""
     padded = payload + b" " * max(0, largest + 1 - len(payload))
     grown = [
         codec.encode(changed)
@@ -242,7 +240,9 @@ def _check_code(codec: _Codec, messages: Sequence[Any]) -> None:
 def _replaced(
     message: Any, data: bytes, text: str, numbers: list[float] | None = None
 ) -> Iterator[Any]:
-    """The message with one of its bytes, texts or lists of numbers replaced, one at a time."""
+    """Yield copies of the message, each with one of its bytes, texts or lists of numbers
+    replaced.
+    """
     if not isinstance(message, msgspec.Struct):
         return
     for name in message.__struct_fields__:
@@ -256,7 +256,7 @@ def _replaced(
 
 
 def _greedy() -> Iterator[tuple[str, bytes]]:
-    """Short payloads that announce or expand to something large."""
+    """Yield short payloads that announce a large value or expand to one."""
     yield "MessagePack that announces 4 GB of bytes", b"\x81\xa1a\xc6\xff\xff\xff\xff"
     yield "MessagePack that announces 4e9 items", b"\x81\xa1a\xdd\xff\xff\xff\xff"
     yield "MessagePack that announces 4e9 keys", b"\xdf\xff\xff\xff\xff\xa1a\x01"

@@ -24,7 +24,7 @@ from tacit.server.state import initial_state
 
 
 class DataSets:
-    """A party of a plan with several alternative data sets, computed in one call.
+    """A party of a plan with several alternative data sets, whose replies are computed in one call.
 
     Parameters
     ----------
@@ -93,14 +93,14 @@ def _request(plan: Plan, party: str, visit: int, question: Shared) -> Request:
 
 
 def first_question(plan: Plan, visit: int) -> Shared:
-    """Initial q of a run, and public arrays of zeros."""
+    """Return the initial q of a run, and public arrays of zeros."""
     shapes = plan.method.public_shapes(plan.model, plan.family, plan.method.stage_at(visit).name)
     public = {name: np.zeros(shape) for name, shape in shapes.items()}
     return Shared(initial_state(plan.rules, first_factors(plan)).q, public)
 
 
 def furthest_pair(sums: np.ndarray, adjacency: Adjacency) -> tuple[int, int]:
-    """Indices of the two sums with the largest distance, or with distance NaN.
+    """Return the indices of the two sums with the largest distance, or with distance NaN.
 
     One of them is the first, except under replace-one, where all data sets are neighbours.
     """

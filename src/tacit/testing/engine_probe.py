@@ -56,13 +56,13 @@ class Line(NamedTuple):
 
     @property
     def place(self) -> tuple[str, int]:
-        """(party, visit) of the event."""
+        """The pair (party, visit) of the event."""
         return self.party, self.visit
 
 
 @dataclass(frozen=True)
 class Journal:
-    """A file of lines, appended to by any process."""
+    """A file of lines to which any process can append."""
 
     path: str
 
@@ -76,14 +76,14 @@ class Journal:
             os.close(descriptor)
 
     def read(self) -> list[Line]:
-        """All lines, in the order in which they were written."""
+        """Return all lines, in the order in which they were written."""
         path = Path(self.path)
         lines = path.read_bytes().splitlines() if path.exists() else []
         return [Line(*msgspec.json.decode(line)) for line in lines]
 
 
 class ProbeModel(NormalMean):
-    """The mean of a normal, in NumPy."""
+    """Model of the mean of a normal, in NumPy."""
 
     kind: ClassVar[str] = "engine-probe"
     traceable: ClassVar[bool] = False
@@ -146,7 +146,7 @@ class ProbeMethod(PrivateMethod):
 
 @functools.cache
 def _compiled_release() -> Callable[..., Release]:
-    """Compiled release, which takes less time than an uncompiled one."""
+    """Return a compiled release, which takes less time than an uncompiled one."""
     import jax
 
     def release(
@@ -183,7 +183,7 @@ class WatchedCharging(Charging):
 
 
 def probe_plan(journal: Path, schedule: Schedule, *, insecure_noise_seed: int | None) -> Plan:
-    """Plan with three parties; a noise seed makes it a simulation."""
+    """Make a plan with three parties; a noise seed makes it a simulation."""
     rng = np.random.default_rng(5)
     return make_plan(
         ProbeModel(),
@@ -198,7 +198,7 @@ def probe_plan(journal: Path, schedule: Schedule, *, insecure_noise_seed: int | 
 
 
 def watched_charging(plan: Plan, ledger: Ledger, journal: Path) -> WatchedCharging:
-    """Charging to a ledger whose budgets allow more rounds than any run has."""
+    """Return a charging to a ledger whose budgets allow more rounds than any run has."""
     datasets = {name: ledger.identify({}, records) for name, records in plan.parties.items()}
     assert plan.privacy is not None
     unit, adjacency, delta = plan.privacy.unit, plan.privacy.adjacency, plan.privacy.delta

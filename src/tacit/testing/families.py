@@ -194,7 +194,7 @@ def _draw(family: Family, natural: Natural, draws: int, seed: int) -> np.ndarray
 
 
 def _log_kernel(family: Family, natural: Natural, theta: np.ndarray) -> np.ndarray:
-    """⟨λ, T(θ)⟩ for each row of θ."""
+    """Return ⟨λ, T(θ)⟩ for each row of θ."""
     parts = [
         (np.asarray(natural[name]) * value).reshape(len(theta), -1)
         for name, value in family.statistics(theta).items()
@@ -203,7 +203,7 @@ def _log_kernel(family: Family, natural: Natural, theta: np.ndarray) -> np.ndarr
 
 
 def _log_density(family: Family, natural: Natural, theta: np.ndarray) -> np.ndarray:
-    """log q(θ) − log h(θ)."""
+    """Return log q(θ) − log h(θ) for each row of θ, where h is the base measure."""
     return _log_kernel(family, natural, theta) - float(family.log_partition(natural))
 
 

@@ -16,7 +16,7 @@ TAILS = (3.0, 4.0)
 
 
 def gaussian_faults(noise: np.ndarray, sd: float) -> list[str]:
-    """Reasons why rows of `noise`, (draws, coordinates), are not independent N(0, sd² I).
+    """Return reasons why rows of `noise`, (draws, coordinates), are not independent N(0, sd² I).
 
     The list is empty for correct noise, except with probability 10⁻⁶ per check. With 8,000 draws of
     32 coordinates, a standard deviation that is wrong by 10 % is missed with probability 10⁻¹¹.
@@ -37,7 +37,7 @@ def gaussian_faults(noise: np.ndarray, sd: float) -> list[str]:
 
 
 def moment_faults(noise: np.ndarray, sd: float) -> list[str]:
-    """Reason why a column does not have mean 0 and variance sd², or None; fast.
+    """Return reasons why columns do not have mean 0 and variance sd²; a fast test.
 
     With 2 000 draws, a standard deviation that is wrong by a factor of 0.8 or 1.25 in one of a
     million coordinates is missed with probability below 10⁻¹¹.
@@ -115,7 +115,7 @@ def _independence(noise: np.ndarray) -> list[str]:
 
 
 def _most_repeated(draws: int, width: int) -> int:
-    """Number of repeated draws that chance exceeds with probability below 10⁻⁶.
+    """Return a number of repeated draws that chance exceeds with probability below 10⁻⁶.
 
     This holds for discrete noise of parameter ≥ 2²⁰. Two draws of one number coincide with
     probability Σ p(x)² ≈ 1/(2√π·2²⁰).
@@ -125,6 +125,8 @@ def _most_repeated(draws: int, width: int) -> int:
 
 
 def _fault(p_values: np.ndarray, said: str) -> list[str]:
-    """A list with `said` if the smallest p-value is too small (Bonferroni), else empty."""
+    """Return [`said`] if the smallest p-value is too small (Bonferroni), otherwise an empty
+    list.
+    """
     smallest = float(np.min(p_values)) * p_values.size
     return [f"{said} (p = {smallest:.1g})"] if smallest < FALSE_ALARM else []

@@ -28,7 +28,7 @@ _clip_units = jax.jit(clip_units, static_argnames="nonnegative")
 
 @dataclass(frozen=True)
 class Scaled(Mechanism):
-    """A deliberately wrong mechanism: scaled noise with an unchanged declared cost.
+    """A deliberately wrong mechanism, which scales the noise but declares the same cost.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def _expect_law(what: str, noise: Array, sd: float) -> None:
 
 
 def _contributions(dtype: str, seed: int) -> dict[str, np.ndarray]:
-    """Bounded value of a few units, with leaves of various shapes and norms of about 6."""
+    """Return the bounded sum of a few units, with leaves of various shapes and norms of about 6."""
     rng = np.random.default_rng(seed)
     return {k: rng.normal(size=(UNITS, *shape)).astype(dtype) for k, shape in SHAPES.items()}
 
@@ -127,7 +127,7 @@ def _bounded(
 
 
 def _drawn(seed: int, shape: tuple[int, ...], bits: int) -> np.ndarray:
-    """Integer noise for releases of `SHAPES`, from a known seed."""
+    """Draw integer noise for releases of `SHAPES`, from a known seed."""
     key = np.random.default_rng(seed).bytes(KEY_BYTES)
     numbers = sum(math.prod(one) for one in SHAPES.values())
     size = math.prod(shape) * numbers
@@ -153,7 +153,7 @@ def _check_integers(mechanism: Mechanism, bounded: Bounded, noise: np.ndarray) -
 
 
 def _noise(mechanism: Mechanism, bounded: Bounded, keys: Array) -> Array:
-    """Noise of one release per row of integer noise, (rows, coordinates)."""
+    """Return the noise of one release per row of integer noise, (rows, coordinates)."""
 
     def one(key: Array) -> Array:
         found = mechanism.release(key, bounded).value
@@ -169,7 +169,7 @@ def _noise(mechanism: Mechanism, bounded: Bounded, keys: Array) -> Array:
 
 
 def _check_release(mechanism: Mechanism, scale: float, seed: int) -> GaussianEvent:
-    """Check shapes, types, cost and dependence on the noise of a release; returns its event."""
+    """Check a release's shapes, types, cost and dependence on the noise; return its event."""
     key, other = _drawn(seed, (2,), LEAST_BITS)
     bounded = _bounded("float64", scale, seed)
     plain = mechanism.release(key, bounded)

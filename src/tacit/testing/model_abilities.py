@@ -42,7 +42,7 @@ from tacit.testing.models import (
 DRAWS = 300
 VARIANCE_DRAWS = 2_000
 FAR = 4.0
-"""Factor by which points are further away when bounds are checked."""
+"""Points θ are multiplied by this factor when bounds are checked."""
 
 
 def check_expectations(subject: Subject) -> None:
@@ -106,9 +106,7 @@ def check_sites(subject: Subject) -> None:
 
 
 def check_whitened(subject: Subject) -> None:
-    """Check value and derivatives in z at a point, and averages of the log-likelihood over a
-    normal.
-    """
+    """Check the log-likelihood and its derivatives in z at a point, and averaged over a normal."""
     import jax
     import jax.numpy as jnp
 
@@ -259,7 +257,7 @@ def check_gradient_norms(subject: Subject) -> None:
 
 
 def _norms_and_sums(model: GradientNorms, family: Any, free: Any, maps: Any) -> Callable[..., Any]:
-    """Function that returns the records' norms and contributions, one row each."""
+    """Return a function that computes the records' norms and contributions, one row each."""
     import functools
 
     import jax
@@ -367,7 +365,7 @@ def _check_data_start(
 
 
 def _records_with_all_outcomes(subject: Subject) -> Any:
-    """The records, and a few of them with every label or the ends of y's range."""
+    """Return the records, and a few of them with every label or the ends of y's range."""
     from tacit.testing.model_scores import extreme_outcomes
 
     records, few = subject.records, slice(0, 8)

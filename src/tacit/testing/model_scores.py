@@ -19,7 +19,7 @@ from tacit.testing.models import Subject
 POINTS = np.linspace(-2.0, 2.0, 9)
 STEP = 1e-4
 MASS = 1e-9
-"""Probability of outcomes outside y's range, below which expectations are compared."""
+"""Expectations are compared only if outcomes outside y's range are less probable than this."""
 LEAST_POINTS = 3
 
 
@@ -31,7 +31,7 @@ class Outcomes(NamedTuple):
 
 
 def extreme_outcomes(model: Model) -> list[float]:
-    """Every label, or the ends of y's range; empty if y has no public bounds."""
+    """Return every label, or the ends of y's range; empty if y has no public bounds."""
     if model.output == "bernoulli":
         return [0.0, 1.0]
     if not isinstance(model, Scores):
@@ -61,7 +61,7 @@ def check_scores(subject: Subject) -> None:
 
 
 def _points(likelihood: ScoreLikelihood, rng: np.random.Generator) -> np.ndarray:
-    """Predictors (m,), or (m, K) for K levels, within a bounded y's range."""
+    """Return predictors (m,), or (m, K) for K levels, that fit the range of a bounded y."""
     if likelihood.levels:
         return rng.standard_normal((len(POINTS), likelihood.levels))
     if likelihood.largest is None:
@@ -73,7 +73,7 @@ def _points(likelihood: ScoreLikelihood, rng: np.random.Generator) -> np.ndarray
 
 
 def _outcomes(model: Model, likelihood: ScoreLikelihood, points: np.ndarray) -> Outcomes:
-    """Outcomes and their probabilities by the log-likelihood, on all y or a fine grid."""
+    """Return outcomes (all y, or a fine grid) with their probabilities by the log-likelihood."""
     width = model.x_columns or 1
     if likelihood.levels:
         y, step = np.arange(likelihood.levels, dtype=float), 1.0
@@ -92,7 +92,7 @@ def _outcomes(model: Model, likelihood: ScoreLikelihood, points: np.ndarray) -> 
 def _span(
     model: Model, width: int, points: np.ndarray, likelihood: ScoreLikelihood
 ) -> tuple[float, float]:
-    """Grid of an unbounded y: twelve standard deviations around the predictors."""
+    """Return a grid for an unbounded y: twelve standard deviations around the predictors."""
     if likelihood.largest is not None:
         return likelihood.smallest, likelihood.largest
     at, h = float(points[0]), 1e-3
@@ -102,7 +102,7 @@ def _span(
 
 
 def _log_density(model: Model, width: int, eta: Any, y: np.ndarray) -> np.ndarray:
-    """log p(y | η), by a record whose first column is 1 and whose weight is η."""
+    """Return log p(y | η), computed for a record whose first column is 1, with weight η."""
     eta = np.atleast_1d(eta)
     theta = np.zeros((len(eta), width))
     theta[:, 0] = eta
@@ -118,7 +118,7 @@ def _at(outcomes: Outcomes, rows: np.ndarray) -> Outcomes:
 def _residuals(
     likelihood: ScoreLikelihood, points: np.ndarray, y: np.ndarray, reach: float
 ) -> np.ndarray:
-    """ψ of every outcome at every predictor, (m, outcomes, K); K is 1 for a number."""
+    """Return ψ of every outcome at every predictor, (m, outcomes, K); K is 1 if y is a number."""
     at = np.float64(reach)
     rows = [np.broadcast_to(eta, (len(y), *np.shape(eta))) for eta in points]
     each = [likelihood.residual(y, eta, at) for eta in rows]
@@ -129,7 +129,7 @@ def _residuals(
 def _check_bound(
     likelihood: ScoreLikelihood, points: np.ndarray, outcomes: Outcomes, reach: float
 ) -> None:
-    """Check |ψ| ≤ bound for every y."""
+    """Check that |ψ| ≤ bound for every y."""
     y = outcomes.y
     if not likelihood.levels and likelihood.largest is None:
         y = np.concatenate([y[:: len(y) // 16], [-1e9, 1e9]])
@@ -167,7 +167,7 @@ def _check_moments(
 def _slopes_by_difference(
     likelihood: ScoreLikelihood, points: np.ndarray, reach: np.float64
 ) -> np.ndarray:
-    """∂ expected / ∂ truth at truth = η, (m, K, K)."""
+    """Return the derivative of `expected` in `truth` at η by finite differences, (m, K, K)."""
     outputs = likelihood.outputs
     columns = []
     for output in range(outputs):

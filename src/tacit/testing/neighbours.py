@@ -18,7 +18,7 @@ SIZES = (0.0, 1e-30, 1e-2, 1.0, 50.0, 1e9, 1e18, 1e30)
 def neighbours_of(
     records: Records, unit: Unit, adjacency: Adjacency, rng: np.random.Generator
 ) -> list[list[Records]]:
-    """Groups of data sets that differ from their first in one unit.
+    """Return groups of data sets; each data set differs from the first of its group in one unit.
 
     The other records are as given, except in one group, where all of them are extreme in the same
     direction.
@@ -35,7 +35,7 @@ def neighbours_of(
 
 
 def _rows(records: Records, rng: np.random.Generator) -> Iterator[Records]:
-    """Single records of every size, sign and label; documents of few and of many words."""
+    """Yield single records of every size, sign and label, or documents of few and of many words."""
     if "counts" in records:
         yield from _documents(records)
         return
@@ -54,7 +54,9 @@ def _rows(records: Records, rng: np.random.Generator) -> Iterator[Records]:
 
 
 def _documents(records: Records) -> Iterator[Records]:
-    """Documents of one word, and of as many different words as there is room for."""
+    """Yield documents with one distinct word, and with as many distinct words as there is room
+    for.
+    """
     width = np.shape(records["words"])[1]
     for count, word in itertools.product((1, 50, 10_000), range(min(4, width))):
         row = {name: np.zeros_like(records[name][:1]) for name in records}
@@ -66,7 +68,7 @@ def _documents(records: Records) -> Iterator[Records]:
 
 
 def _pulled(records: Records, sign: float) -> Records:
-    """All records equal and extreme, so that one different record has the largest effect."""
+    """Make all records equal and extreme, so that one different record has the largest effect."""
     found = {name: np.asarray(value).copy() for name, value in records.items()}
     if "x" in found and "y" in found:
         found["x"] = np.full_like(found["x"], 1e-2)
@@ -78,13 +80,13 @@ def _pulled(records: Records, sign: float) -> Records:
 
 
 def with_persons(records: Records) -> Records:
-    """Records with person codes: one record each, two for the last person."""
+    """Add person codes: one record per person, but two for the last person."""
     count = len(next(iter(records.values())))
     return {**records, PERSON: np.minimum(np.arange(count), count - 2)}
 
 
 def _of_unit(records: Records, unit: Unit) -> np.ndarray:
-    """Mask of the last unit's records."""
+    """Return a mask of the last unit's records."""
     count = len(next(iter(records.values())))
     if unit == "party":
         return np.ones(count, bool)

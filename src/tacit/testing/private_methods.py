@@ -51,7 +51,9 @@ FILLS = (0.1, 1.0, 1e3, 1e9, 1e18)
 PRECISIONS = (1.0, 1e-6, 1e6)
 DRAWS = 2_000
 FULLY_TESTED = 64
-"""Coordinates whose noise is tested for shape and independence; the variance of all is tested."""
+"""Number of coordinates whose noise is tested for shape and independence; the variance is tested
+for all.
+"""
 PARTY, OTHER = "party", "other"
 
 
@@ -127,7 +129,7 @@ def _plan(
     rounds: int,
     seed: int,
 ) -> Plan:
-    """Plan as in a run, with noise multiplier 1 so that nothing is calibrated."""
+    """Make a plan as in a run, with noise multiplier 1 so that nothing is calibrated."""
     return make_plan(
         model,
         {PARTY: records, OTHER: records},
@@ -145,15 +147,15 @@ def _plan(
 
 
 def reply_of(update: Update) -> dict[str, np.ndarray]:
-    """All arrays of an answer that leave the party, by name."""
+    """Return all arrays of an answer that leave the party, by name."""
     released = update.released.items()
     reply = {f"released[{name!r}]": np.asarray(value) for name, value in released}
     return reply if update.loss is None else reply | {"loss": np.asarray(update.loss)}
 
 
 def _check_group(plan: Plan, sets: Sequence[Records], adjacency: Adjacency, seed: int) -> float:
-    """Check all visits for one group of neighbours; returns the largest movement relative to the
-    charge.
+    """Check all visits for one group of neighbours; return the largest movement relative to the
+    charged sensitivity.
 
     Each data set is compared with the first, computed at the same position of a batch. There the
     program performs the same arithmetic, whatever the other data sets are.
@@ -190,7 +192,7 @@ def _check_group(plan: Plan, sets: Sequence[Records], adjacency: Adjacency, seed
 def _check_movement(
     plan: Plan, updates: Sequence[Update], visit: int, adjacency: Adjacency, where: str
 ) -> float:
-    """Movement of the released sums by one unit, relative to the charged sensitivity."""
+    """Return how far one unit moves the released sums, relative to the charged sensitivity."""
     reached = 0.0
     for place, event in enumerate(_charged(plan, updates, visit, where)):
         sums = np.stack([update.cost.exact[place] for update in updates])
@@ -210,7 +212,9 @@ def _check_movement(
 def _charged(
     plan: Plan, updates: Sequence[Update], visit: int, where: str
 ) -> tuple[GaussianEvent, ...]:
-    """Events of an answer in the order of its costs, after checking that they are charged."""
+    """Return the events of an answer in the order of its costs, after checking that they are
+    charged.
+    """
     charged = plan.settled[PARTY].events_at(visit)
     if not charged:
         assert all(update.cost is None for update in updates), (
@@ -307,7 +311,7 @@ def _check_law(added: np.ndarray, sd: float, where: str, rng: np.random.Generato
 
 
 def _questions(plan: Plan, visit: int, seed: int) -> Iterator[Shared]:
-    """Initial and extreme values of q and public arrays."""
+    """Yield initial and extreme values of q and public arrays."""
     start, rng = first_question(plan, visit), np.random.default_rng(seed)
     yield start
     for fill, precision in itertools.product(FILLS, PRECISIONS):

@@ -32,7 +32,7 @@ FLOATS = np.array([0.1, -0.0, 5e-324, 1.0 + 2.0**-52])
 
 @dataclass
 class Script:
-    """Named steps, and how to read a store."""
+    """Named steps that write to a store, and a function that reads it."""
 
     read: Callable[[Any], Any]
     steps: list[tuple[str, Step]]
@@ -43,7 +43,9 @@ class Script:
 
 
 def party_script() -> Script:
-    """Joining, two answers, a memory, stopping and the result."""
+    """Return a script for a party's store: joining, two answers, a memory, stopping and the
+    result.
+    """
     empty = {
         "run": None, "visits": 0, "factor": None, "result": None, "public": {}, "stopped": None,
         "replies": [None, None], "memories": [None, None, None],
@@ -55,7 +57,7 @@ def party_script() -> Script:
     stopped = Stopped(round=2, visit=1, reason="no room for “more”")
 
     def asked(reply: Reply) -> Request:
-        """The request that it answers."""
+        """Return the request that `reply` answers."""
         return Request(reply.id, reply.party, reply.version, reply.version, None, factor, 1.0, True)
 
     def wrote(**changes: Any) -> dict[str, Any]:
@@ -110,7 +112,9 @@ def _party_state(store: Any, requests: Sequence[Request]) -> dict[str, Any]:
 
 
 def checkpoint_script() -> Script:
-    """States of a sequential run, as saved by its server, and the memories of its parties."""
+    """Return a script for a checkpoint: states of a sequential run, and the memories of its
+    parties.
+    """
     states: list[Any] = []
     with tempfile.TemporaryDirectory(prefix="tacit-check-") as folder:
         plan = probe_plan(Path(folder) / "journal", Sequential(rounds=2), insecure_noise_seed=7)
@@ -146,7 +150,9 @@ def checkpoint_script() -> Script:
 
 
 def ledger_script() -> Script:
-    """A budget, two charges at once, and their replies one after the other."""
+    """Return a script for a ledger: a budget, two charges at once, and their replies one after the
+    other.
+    """
     records = {"a": np.arange(3.0), "b": np.arange(4.0)}
     event = GaussianEvent(clip=1.0, noise_sd=2.0)
     bodies = {"a": bytes(range(256)), "b": b"\0reply"}

@@ -43,7 +43,7 @@ def test_a_report_names_every_fault(filled, path):
     db.execute("DROP TRIGGER entries_are_never_changed")
     db.execute("UPDATE entries SET purpose = 'other' WHERE seq IN (2, 4)")
     found = " | ".join(filled.verify().problems)
-    for part in ("other tables", "entry 2 was changed", "entry 4 was changed"):
+    for part in ("the tables of a ledger", "entry 2 was changed", "entry 4 was changed"):
         assert part in found
     assert "entry 3" not in found
     with pytest.raises(DataError, match="entry 2 was changed"):

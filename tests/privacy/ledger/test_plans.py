@@ -115,7 +115,7 @@ def test_a_closed_run_costs_what_it_charged_where_its_plan_fits(ledger, dataset)
     assert ledger.close_run("one", reason="again") == []
     for number in range(left):
         visit(ledger, dataset, "two", number, visits=left)
-    with pytest.raises(PrivacyBudgetError, match=r"closed \(the board .*is charged no more"):
+    with pytest.raises(PrivacyBudgetError, match=r"closed \(the board .*cannot be charged"):
         visit(ledger, dataset, "one", 1)
     assert ledger.spent(dataset).epsilon == FILTERED
     visit(ledger, dataset, "one", 0)  # charged before it was closed: the same key again

@@ -12,7 +12,7 @@ from tacit.results.text import table_rows
 
 
 def compared(results: Sequence[Result]) -> dict[str, list[Any]]:
-    """One row per fact, with one entry per run; facts that no run has are left out."""
+    """Return rows of facts (model, method, metrics, …) by name, with one entry per run."""
     rows: dict[str, list[Any]] = {
         "model": [one.model.kind for one in results],
         "posterior": [one.posterior.family for one in results],
@@ -32,9 +32,9 @@ def compared(results: Sequence[Result]) -> dict[str, list[Any]]:
 
 
 def coefficients(results: Sequence[Result]) -> dict[str, list[tuple[float, float] | None]]:
-    """(mean, sd) of every coefficient or site, one entry per run; None if a run does not have it.
+    """Return (mean, sd) of every coefficient or latent site in each run; None if a run lacks it.
 
-    They are in the units of the columns, so runs with different bounds are comparable.
+    Both are in the units of the columns, so runs with different bounds are comparable.
     """
     tables = [{_term(row): (row.mean, row.sd) for row in table_rows(one)} for one in results]
     names = dict.fromkeys(name for table in tables for name in table)
@@ -46,7 +46,7 @@ def _term(row: Coefficient) -> str:
 
 
 def show_comparison(paths: Sequence[Path], results: Sequence[Result]) -> None:
-    """Both tables, and every warning of a run."""
+    """Print the table of facts, the table of coefficients, and the warnings of every run."""
     heads = [str(path) for path in paths]
     facts = [[name, *map(_cell, row)] for name, row in compared(results).items()]
     show_table("Runs", ["", *heads], facts)
@@ -62,7 +62,7 @@ def show_comparison(paths: Sequence[Path], results: Sequence[Result]) -> None:
 
 
 def _privacy(result: Result) -> str:
-    """ε together with δ, unit and adjacency."""
+    """Return ε with δ, unit and adjacency as text."""
     found = result.privacy.guarantee
     if found is None:
         return "none"

@@ -10,7 +10,7 @@ from tacit.results.statements import statement
 
 
 def show_explanation(plan: Plan, found: Explanation) -> None:
-    """Show the table of attackers."""
+    """Show the table of attackers, with the ε against each."""
     unit = found.unit if found.unit != "party" else "party (the unit)"
     columns = ["attacker", "sees", f"ε for one {unit}", "ε for a whole party", "remark"]
     rows = [
@@ -50,7 +50,7 @@ def show_explanation(plan: Plan, found: Explanation) -> None:
 
 
 def _messages(plan: Plan, party: str) -> str:
-    """Description of a message, by the lattice of the first release."""
+    """Describe the integers that a party sends, with the step and noise of its first release."""
     event = plan.settled[party].events_at(0)[0]
     assert event.lattice is not None
     law = "Laplace" if isinstance(event, LaplaceEvent) else "Gaussian"

@@ -80,7 +80,7 @@ _WEIGHTS = {
 
 
 def schema(sites: int = DEFAULT_SITES) -> SourceSchema:
-    """Public schema; only the site names depend on the number of sites."""
+    """Return the public schema, in which only the site names depend on the number of sites."""
     if not sites >= 1:
         raise ConfigError(f"sites = {sites}; it must be at least 1")
     width = len(str(sites))
@@ -95,7 +95,7 @@ def schema(sites: int = DEFAULT_SITES) -> SourceSchema:
 
 @dataclass(frozen=True, kw_only=True)
 class Cohort:
-    """Raw table, public schema, and true weights."""
+    """A synthetic cohort: raw table, public schema and true weights."""
 
     frame: pl.DataFrame
     columns: tuple[ColumnConfig, ...]
@@ -144,7 +144,9 @@ def read(*, records: int | None, sites: int, seed: int, site: str | None = None)
 
 
 def _site_sizes(records: int, sites: int) -> np.ndarray:
-    """Geometric from small to large, at least one record each, exactly `records` in all."""
+    """Return the sizes of the sites: a geometric sequence of numbers ≥ 1 that add up to
+    `records`.
+    """
     share = np.geomspace(1.0, SIZE_RATIO, sites)
     ideal = (records - sites) * share / share.sum()
     sizes = 1 + np.floor(ideal).astype(np.int64)
@@ -154,7 +156,8 @@ def _site_sizes(records: int, sites: int) -> np.ndarray:
 
 
 def _patients(frame: pl.DataFrame, site: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Assign patients to stays. Some have several stays, at one site, with the same sex and age.
+    """Assign patients to stays. Some patients have several stays, all at one site and with the same
+    sex and age.
 
     A patient's stays are otherwise independent, so the true weights do not change.
     """
@@ -169,7 +172,7 @@ def _patients(frame: pl.DataFrame, site: np.ndarray, rng: np.random.Generator) -
 
 
 def _stays(severity: np.ndarray, rng: np.random.Generator) -> pl.DataFrame:
-    """Stays whose age, illness and admission depend on the site's severity in [-1, 1]."""
+    """Draw stays; age, illness and admission depend on the site's severity in [-1, 1]."""
     n = len(severity)
     age = np.clip(rng.normal(64 + 7 * severity, 15), 18, 105).round()
     older = (age - 65) / 15

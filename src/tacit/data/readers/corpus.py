@@ -29,12 +29,14 @@ COUNTS = {
         "5d79e456d3e9e9b4987c21e97c2b5d9e294099912aad63c3ca827363a08f1d9b",
     ),
 }
-"""145,647 mostly short articles of late 2008, and the 25,886 oldest articles, which are long."""
+"""File and SHA-256 of each corpus: 145,647 mostly short articles of late 2008, and the 25,886
+oldest articles, which are long.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Corpus:
-    """Counts, documents × words, split at random, and the vocabulary.
+    """Word counts (documents × words) split at random into training and test, and the vocabulary.
 
     Parameters
     ----------
@@ -49,7 +51,7 @@ class Corpus:
     vocabulary: tuple[str, ...]
 
     def __repr__(self) -> str:
-        """Sizes only, never the documents."""
+        """Show sizes only, never the documents."""
         sizes = f"{self.train.shape[0]} + {self.test.shape[0]} documents"
         return f"Corpus({sizes}, {len(self.vocabulary)} words)"
 
@@ -82,7 +84,7 @@ def load_corpus(name: str = "enwiki_2008", *, held_out: int = 2000, seed: int = 
 
 
 def folder() -> Path:
-    """Folder of Wikipedia's counts, checked."""
+    """Return the folder with the word counts of Wikipedia after checking its files."""
     return _checked(*COUNTS["enwiki_2008"]).parent
 
 

@@ -16,7 +16,7 @@ from tacit.errors import DataError
 
 
 def schema(data: DataConfig) -> SourceSchema:
-    """Declared schema; opens no file."""
+    """Return the declared schema without opening any file."""
     assert data.outcome is not None, "DataConfig requires it for a file"
     return SourceSchema(columns=data.columns, outcome=data.outcome, positive=data.positive)
 
@@ -49,7 +49,7 @@ def table_of_parties(frames: Mapping[str, pl.DataFrame], schema: SourceSchema) -
 
 
 def _same_columns(frames: Mapping[str, pl.DataFrame], schema: SourceSchema) -> list[pl.DataFrame]:
-    """The columns of all tables, as text if their types differ; declared columns are required.
+    """Return the tables with equal columns, as text if types differ; declared columns are required.
 
     A column that a table lacks is missing there. It is not used, but a ledger identifies records by
     all their columns, whichever tables are read together.
@@ -92,7 +92,7 @@ def is_pattern(path: str) -> bool:
 
 
 def found_paths(path: str | Sequence[str]) -> list[Path]:
-    """The files named by a path, a pattern or a list of either."""
+    """Return the files named by a path, by a pattern or by a list of paths and patterns."""
     given = [path] if isinstance(path, str) else list(path)
     files: list[Path] = []
     for one in given:
@@ -116,7 +116,7 @@ def found_paths(path: str | Sequence[str]) -> list[Path]:
 
 
 def party_names(paths: Sequence[Path]) -> list[str]:
-    """The party name of each file: its file name without the extension."""
+    """Return the party name of each file: the file name without its extension."""
     names = [path.name.removesuffix(".gz").rpartition(".")[0] or path.name for path in paths]
     for name in names:
         if names.count(name) > 1:

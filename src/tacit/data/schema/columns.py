@@ -41,11 +41,11 @@ class ColumnConfig(Table, frozen=True, kw_only=True):
     high: Finite | None = None
     """The largest value of a number; larger ones are clipped to it."""
     center: Finite | None = None
-    """Value of a number that becomes 0 after scaling."""
+    """The value that becomes 0 after scaling."""
     scale: Positive | None = None
-    """Difference between two values that becomes 1 after scaling."""
+    """The difference of values that becomes 1 after scaling."""
     unit: str | None = None
-    """Unit of a number, for results: effects are shown per "year", or per "10 years"."""
+    """Unit in which results show effects, e.g. per "year" or per "10 years"."""
     levels: tuple[str, ...] = ()
     """All values of a category."""
     reference: str | None = None
@@ -57,7 +57,7 @@ class ColumnConfig(Table, frozen=True, kw_only=True):
     outside: Outside = "clip"
     """Handling of numbers outside low and high."""
     feature: bool = True
-    """False: the column is not a feature, but other keys may use it."""
+    """False: the column is not a feature, but other keys (party, person, …) may name it."""
     expression: str | None = None
     """A number that is computed from other columns of the same record, e.g. "log(age)"."""
     product: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class ColumnConfig(Table, frozen=True, kw_only=True):
     "sex[m]".
     """
     draft: bool = False
-    """True: `tacit init` suggested its bounds or levels from records, and they are not confirmed. A
+    """True: `tacit init` read the bounds or levels from records, and they are not confirmed. A
     private run refuses the column."""
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ class ColumnConfig(Table, frozen=True, kw_only=True):
         yield from self._numeric() if self.kind == "numeric" else self._categorical()
 
     def fault(self, key: str, advice: str) -> str:
-        """Error text for one key of this column."""
+        """Return the error text for one key of this column."""
         return f"{column_key(self.name)}.{key} = {shown(getattr(self, key))}; {advice}"
 
     def _numeric(self) -> Iterator[str]:
@@ -124,7 +124,7 @@ class ColumnConfig(Table, frozen=True, kw_only=True):
 
     @property
     def derived(self) -> bool:
-        """True if it is computed from other columns."""
+        """True if this column is computed from other columns."""
         return self.expression is not None or bool(self.product)
 
     @property
@@ -138,14 +138,14 @@ class ColumnConfig(Table, frozen=True, kw_only=True):
 
     @property
     def bounded(self) -> bool:
-        """True if the schema bounds every value of its columns of x."""
+        """True if the schema bounds all values that this column contributes to x."""
         if self.kind == "categorical":
             return bool(self.levels)
         return self.low is not None and self.high is not None
 
 
 def undeclared(column: ColumnConfig) -> Iterator[str]:
-    """Errors that prevent preparation by the declared schema."""
+    """Yield the reasons why records cannot be prepared with the declared schema alone."""
     advice = 'or set data.scaling = "pooled", which is noted in the result'
     if column.kind == "categorical" and not column.levels:
         yield f"{column_key(column.name)}.levels is missing; declare all levels, {advice}"

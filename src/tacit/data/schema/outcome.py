@@ -38,7 +38,7 @@ def read_outcome(table: Table) -> Column:
 
 
 def outcome_config(schema: SourceSchema) -> ColumnConfig:
-    """The outcome's declared column, or a default one."""
+    """Return the declared column of the outcome, or a default column."""
     if not schema.outcome:
         return ColumnConfig(name="no outcome")
     kind = "numeric" if schema.positive is None else "categorical"
@@ -46,7 +46,9 @@ def outcome_config(schema: SourceSchema) -> ColumnConfig:
 
 
 def outcome_bounds(schema: SourceSchema) -> tuple[float, float] | None:
-    """Smallest and largest y by the schema, in the model's unit; None if undeclared."""
+    """Return the smallest and largest y by the schema, scaled as in the model; None if
+    undeclared.
+    """
     config = outcome_config(schema)
     if schema.positive is not None or config.low is None or config.high is None:
         return None
@@ -56,7 +58,7 @@ def outcome_bounds(schema: SourceSchema) -> tuple[float, float] | None:
 
 
 def outcome_levels(schema: SourceSchema) -> tuple[str, ...]:
-    """Levels of a categorical outcome, in the order of y; otherwise empty."""
+    """Return the levels of a categorical outcome in the order of y; empty for other outcomes."""
     return outcome_config(schema).levels if schema.positive is None else ()
 
 
@@ -73,7 +75,7 @@ def as_y(column: Column, positive: str | None) -> np.ndarray:
 
 
 def _two_levels(series: pl.Series, config: ColumnConfig) -> tuple[str, ...]:
-    """Levels of an undeclared binary outcome; more than two are refused."""
+    """Return the two levels of an undeclared binary outcome; refuse more than two."""
     text = as_text(series)
     found = text.set(text.is_in(config.missing_values), None).drop_nulls().unique().sort().to_list()
     if len(found) > 2:

@@ -99,7 +99,7 @@ class Schema:
 
     @classmethod
     def of(cls, columns: Iterable[ColumnConfig]) -> Schema:
-        """The schema of columns that have been read.
+        """Make a schema from columns that have been read.
 
         Parameters
         ----------
@@ -155,7 +155,7 @@ class Schema:
 
 
 def _level(value: Any) -> Any:
-    """A level as text: 1 is "1", and True is "true"."""
+    """Return a level as text: 1 becomes "1", and True becomes "true"."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():

@@ -18,7 +18,7 @@ _HIDDEN = re.compile(rf"(?:[^\W\d_]+\.?\s+)?[^\w\s×·]?\s*(?:[\d½¼¾⅓]|(?:{
 
 
 def parse_unit(text: str) -> tuple[float, str] | None:
-    """The number and the name of a unit; None if it is empty or its number cannot be read.
+    """Split a unit into number and name; None if it is empty or the number cannot be read.
 
     >>> parse_unit("year"), parse_unit("10 mmHg"), parse_unit("10years"), parse_unit("per 10 years")
     ((1.0, 'year'), (10.0, 'mmHg'), (10.0, 'years'), None)

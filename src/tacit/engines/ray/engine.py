@@ -1,8 +1,8 @@
 """The Ray engine: parties on the actors of one organisation's cluster.
 
-The server, the ledger and method memories are in this process; actors hold records and compute. If
-an actor is lost, its request is repeated with the same id and noise key. One charge covers one
-reply, even if an actor or this process is lost.
+The server, the ledger and what a method stores between visits are in this process; actors hold
+records and compute. If an actor is lost, its request is repeated with the same id and noise key.
+One charge covers one reply, even if an actor or this process is lost.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ class RayEngine(Driver):
     """Runs a federation on the actors of a Ray cluster."""
 
     address: str | None = None
-    """A running cluster, HOST:PORT; with None a private one is started on this machine's loopback.
+    """A running cluster, HOST:PORT; with None a private one is started on this machine's
+    loopback.
     """
     actors: int | None = None
     """Number of actors; with None one per core."""
     wall_clock: bool = False
-    """True: asynchronous replies are applied as they arrive, which is not repeatable."""
+    """True: asynchronous replies are applied as they arrive, so runs are not repeatable."""
     _cluster: Cluster | None = field(default=None, init=False)
     _pool: Any = field(default=None, init=False)
     _prior: PartyBatches | None = field(default=None, init=False)
@@ -102,7 +103,7 @@ class RayEngine(Driver):
         return found
 
     def rehearse(self, requests: Sequence[Request]) -> None:
-        """Rehearse new stages on all actors at once."""
+        """Compile and test programs that the actors have not run yet, on all actors at once."""
         for request in {id(r.q): r for r in requests}.values():
             check_start(self.agreement, request)
         new = [r for r in requests if (r.party, r.stage) not in self._rehearsed]
@@ -111,7 +112,7 @@ class RayEngine(Driver):
         self._rehearsed |= {(r.party, r.stage) for r in new}
 
     def following(self, state: ServerState, clock: float) -> tuple[list[Request], float]:
-        """The next requests; asynchronously, all open requests are started first."""
+        """Return the next requests. In an asynchronous run, start all open requests first."""
         if self.rules.order != "asynchronous":
             return super().following(state, clock)
         under_way = self._calls.keys() | self._ready.keys()
@@ -143,7 +144,7 @@ class RayEngine(Driver):
                 self._calls[request.id] = request, call
 
     def _first(self) -> str:
-        """Id of the first reply to arrive."""
+        """Wait for the first reply to arrive; return its request id."""
         if not self._ready:
             of = {call: request for request, call in self._calls.values()}
             call, answered = self._pool.first(list(of))
@@ -152,7 +153,7 @@ class RayEngine(Driver):
         return next(iter(self._ready))
 
     def _ask(self, requests: Sequence[Request], keys: Keys, what: str = "compute") -> list[Call]:
-        """Make one call per actor for each distinct q and public arrays."""
+        """Call each actor once for every distinct pair of q and public arrays."""
         groups: dict[tuple[int, tuple[int, int]], list[Request]] = {}
         each: dict[tuple[int, int], tuple[Natural | None, Arrays]] = {}
         for request in requests:
@@ -178,7 +179,9 @@ class RayEngine(Driver):
         return self._prior.compute(requests, {})
 
     def hosts(self) -> list[dict[str, Any]]:
-        """Process, node, memory and compilations of every actor, during a run."""
+        """Return process id, node, memory and compilations of every actor; only valid
+        during a run.
+        """
         return self._pool.each("report")
 
     def _report_actors(self) -> None:

@@ -47,7 +47,7 @@ def check_folder(folder: Path, *, one_machine: bool) -> None:
 
 
 def look(mark: str) -> tuple[str | None, str]:
-    """Content of a file on this node, and the machine's id."""
+    """Return the content of a file as seen from this node, and the machine's id."""
     try:
         return Path(mark).read_text(encoding="utf-8"), this_machine()
     except OSError:
@@ -55,5 +55,5 @@ def look(mark: str) -> tuple[str | None, str]:
 
 
 def this_machine() -> str:
-    """Unique id of this machine, shared by its containers."""
+    """Return a unique id of this machine, which is the same in all of its containers."""
     return BOOT.read_text(encoding="utf-8").strip() if BOOT.exists() else platform.node()

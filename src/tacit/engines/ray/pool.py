@@ -39,12 +39,12 @@ class Call:
 
 
 def share(value: Any) -> Any:
-    """Store a value once, for use in many calls by reference."""
+    """Store a value once and return a reference to it that many calls can use."""
     return import_ray().put(value)
 
 
 class Pool:
-    """Actors of one class, each with its own arguments, by position."""
+    """Actors of one class, each started with its own arguments and addressed by index."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Pool:
         return Call(place, method, arguments, self._generations[place], ref)
 
     def first(self, calls: Sequence[Call]) -> tuple[Call, Any]:
-        """The earliest call that has finished, and its result."""
+        """Wait until one of the calls has finished; return that call and its result."""
         while True:
             refs = [call.ref for call in calls]
             self._ray.wait(refs, num_returns=1)
@@ -85,14 +85,14 @@ class Pool:
                 return call, value
 
     def result(self, call: Call) -> Any:
-        """Result of one call."""
+        """Wait for one call and return its result."""
         while True:
             answered, value = self._take(call)
             if answered:
                 return value
 
     def each(self, method: str, *arguments: Any) -> list[Any]:
-        """Results of the same call on all actors."""
+        """Make the same call on all actors and return the results."""
         calls = [self.call(place, method, *arguments) for place in range(len(self))]
         return [self.result(call) for call in calls]
 

@@ -24,7 +24,7 @@ FLAT_VARIANCE = 1e300
 
 
 def is_independent_normal(natural: Natural) -> bool:
-    """True if these are natural parameters of a normal, or of several independent ones."""
+    """True if these are natural parameters of independent normals."""
     if set(natural) != {"linear", "quadratic"}:
         return False
     linear, quadratic = np.shape(natural["linear"]), np.shape(natural["quadratic"])
@@ -37,7 +37,7 @@ def pack(natural: Natural, encoding: Encoding) -> Distribution:
 
 
 def pack_normal(natural: Natural) -> Distribution:
-    """Encode independent normals, or ratios of such, as mean and variance.
+    """Encode independent normals, or ratios of normal densities, as mean and variance.
 
     >>> pack_normal({"linear": np.array([6.0]), "quadratic": np.array([-1.0])})
     {'mean': 3.0, 'variance': 0.5}
@@ -64,7 +64,7 @@ def unpack(distribution: Distribution, family: Family | None, what: str) -> Natu
         natural = _normal(distribution["mean"], distribution["variance"], family, what)
     elif family is not None and set(distribution) != set(family.shapes):
         raise PeerError(
-            f"{what}: not the natural parameters of {family!r}; send {', '.join(family.shapes)}"
+            f"{what} is no set of natural parameters of {family!r}; send {', '.join(family.shapes)}"
         )
     else:
         # Unknown names come from the peer and are not quoted.
@@ -87,7 +87,7 @@ def unpack_arrays(
 ) -> Arrays:
     """Decode finite arrays of the given names and shapes (None: any), or raise a PeerError."""
     if shapes is not None and set(distribution) != set(shapes):
-        raise PeerError(f"{what}: send {', '.join(shapes) or 'no arrays'}")
+        raise PeerError(f"{what}: other arrays are needed; send {', '.join(shapes) or 'none'}")
     arrays = {
         name: _numbers(value, f"{what}: {name!r}" if shapes else f"{what}: an array")
         for name, value in distribution.items()
@@ -103,7 +103,7 @@ def unpack_integers(
 ) -> Arrays:
     """Decode int64 arrays of the given names and shapes, or raise a PeerError."""
     if set(distribution) != set(shapes):
-        raise PeerError(f"{what}: send {', '.join(shapes)}")
+        raise PeerError(f"{what}: other arrays are needed; send {', '.join(shapes)}")
     arrays = {
         name: _numbers(value, f"{what}: {name!r}", np.int64) for name, value in distribution.items()
     }
@@ -150,7 +150,7 @@ def _fits(number: Any) -> bool:
 
 
 def _normal(mean: Any, variance: Any, family: Family | None, what: str) -> Natural:
-    """The inverse of `pack_normal`.
+    """Decode the output of `pack_normal`.
 
     A null or infinite variance means a constant factor; its mean may be null too.
     """
@@ -177,14 +177,14 @@ def _normal(mean: Any, variance: Any, family: Family | None, what: str) -> Natur
 
 
 def _listed(value: Any) -> list[Any] | None:
-    """One entry per coordinate; None for an array of natural parameters."""
+    """Return a list with one entry per coordinate; None if `value` is an encoded array."""
     if isinstance(value, Array):
         return None
     return value if isinstance(value, list) else [value]
 
 
 def _coordinate(mean: Any, variance: Any, what: str) -> tuple[float, float]:
-    """Linear term and precision of one normal."""
+    """Return the linear term and the precision of one normal."""
     numbers = isinstance(mean, float | int | None) and isinstance(variance, float | int | None)
     flat = numbers and (variance is None or math.isinf(variance))
     if (

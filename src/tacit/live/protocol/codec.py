@@ -44,7 +44,7 @@ _BAD = (
 
 
 def detect(payload: bytes) -> Encoding:
-    r"""The encoding of the first payload of a connection, from its first byte.
+    r"""Detect the encoding of a connection from the first byte of its first payload.
 
     >>> detect(b'{"JoinCluster": {"data_size": 7}}'), detect(b"\x6dReJoinCluster")
     ('json', 'cbor')
@@ -107,7 +107,9 @@ def is_bincode(encoding: Encoding) -> TypeGuard[Layout]:
 
 
 def _open(payload: bytes, encoding: Encoding) -> tuple[str, Any]:
-    """Tag and body of a payload; the body stays raw if the library supports it."""
+    """Split a payload into tag and body; the body stays undecoded if the encoding's decoder allows
+    it.
+    """
     outer = _OUTER[encoding](payload)
     if isinstance(outer, str):
         return outer, None
@@ -156,7 +158,7 @@ def _outer_msgpack(payload: bytes) -> Any:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """JSON object from pairs; refuses duplicate keys."""
+    """Make a JSON object from key-value pairs; refuse duplicate keys."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise PeerError("duplicate key in a map; send it once")
@@ -164,7 +166,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _once_msgpack(raw: Any, depth: int) -> None:
-    """Refuse duplicate keys in MessagePack maps, by their announced number of entries."""
+    """Refuse MessagePack maps with fewer distinct keys than they announce, at any depth."""
     head = bytes(memoryview(raw)[:5])
     if 0x80 <= head[0] <= 0x8F:
         size = head[0] & 0x0F
@@ -197,7 +199,7 @@ def _refused(*_: Any) -> Any:
 
 
 def _builtins(value: Any) -> Any:
-    """Convert to JSON types; times as RFC 3339 text, bytes unchanged."""
+    """Convert to JSON types; times become RFC 3339 text, and bytes stay unchanged."""
     return msgspec.to_builtins(value, builtin_types=(bytes,))
 
 

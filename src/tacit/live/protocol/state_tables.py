@@ -77,7 +77,7 @@ SERVER: dict[tuple[ServerSide, str], Do] = {
     },
     (_S.TRAINING, "MaskedUpdate"): Do("add_up", _S.WAITING),
 }
-"""Actions of the server on a party's message."""
+"""What the server does on a party's message, by state and message name."""
 
 PARTY: dict[tuple[PartySide, str], Do] = {
     (_P.JOINING, "AcceptedIntoCluster"): Do("enter", _P.WAITING),
@@ -107,7 +107,7 @@ PARTY: dict[tuple[PartySide, str], Do] = {
     **{(_P.WAITING, name): Do("help_sum", _P.WAITING) for name in _TO_PARTY},
     **{(_P.LEAVING, name): Do("ignore", _P.LEAVING) for name in _TO_PARTY},
 }
-"""Actions of a party on the server's message."""
+"""What a party does on the server's message, by state and message name."""
 
 MEANING = {
     "admit": "check the configuration digest and the list of parties; AcceptedIntoCluster, or "
@@ -142,14 +142,18 @@ MEANING = {
 
 
 def after(side: ServerSide | PartySide, message: Message) -> Do | None:
-    """Action and next state for a message; None means: reply with Error, no change."""
+    """Return action and next state for a message; None means: reply with Error and keep the
+    state.
+    """
     if isinstance(side, ServerSide):
         return SERVER.get((side, message.name))
     return PARTY.get((side, message.name))
 
 
 def as_markdown(side: type[ServerSide] | type[PartySide]) -> str:
-    """One state machine as a table with one row per message and one column per state."""
+    """Return one state machine as a Markdown table with one row per message and one column per
+    state.
+    """
     table = SERVER if side is ServerSide else PARTY
     names = CLIENT_MESSAGES if side is ServerSide else SERVER_MESSAGES
     states = [state for state in side if state.value != "gone"]

@@ -17,13 +17,13 @@ from tacit.privacy.secure_sums import Thresholds
 from tacit.server.messages import Request, pack_natural
 
 Shapes = Mapping[str, tuple[int, ...]]
-"""Names and shapes of the integers of a stage."""
+"""Names and shapes of the integer arrays that a stage releases."""
 
 
 def terms_of(
     run: str, configuration: str, keys: Mapping[str, str], thresholds: Thresholds, rounds: int
 ) -> Terms:
-    """The terms of one run, with one slot per round."""
+    """Return the terms of the secure sums of one run, with one slot (sum) per round."""
     return Terms(
         run=run,
         configuration=configuration,
@@ -36,7 +36,8 @@ def terms_of(
 
 
 def sum_id(request: Request) -> str:
-    """Id of a sum: a digest of everything that must be the same in the requests to all parties.
+    """Return the id of a sum: a digest of everything that must be equal in the requests to all
+    parties.
 
     Masks are derived from it: if parties receive different requests, their masks do not cancel.
     """
@@ -50,17 +51,17 @@ def sum_id(request: Request) -> str:
 
 
 def message_bytes(parties: int, slots: int) -> int:
-    """Largest size of a message of the set-up or of unmasking, in any encoding."""
+    """Return an upper bound on the size of a message of set-up or unmasking, in any encoding."""
     return 2 * parties * (140 * slots + 800)
 
 
 def length_of(shapes: Shapes) -> int:
-    """Number of integers."""
+    """Return the total number of integers in arrays of these shapes."""
     return sum(math.prod(shape) for shape in shapes.values())
 
 
 def to_vector(released: Arrays, shapes: Shapes) -> np.ndarray:
-    """Integers as one vector, with the arrays in the order of their names."""
+    """Concatenate the released integers to one vector, in the order of the arrays' names."""
     if released.keys() != shapes.keys():
         raise ValueError("the arrays of a release are not those of its stage")
     parts = []
@@ -73,7 +74,7 @@ def to_vector(released: Arrays, shapes: Shapes) -> np.ndarray:
 
 
 def from_vector(vector: np.ndarray, shapes: Shapes) -> Arrays:
-    """The inverse of `to_vector`."""
+    """Split a vector made by `to_vector` into its named arrays."""
     found, start = {}, 0
     for name in sorted(shapes):
         size = math.prod(shapes[name])

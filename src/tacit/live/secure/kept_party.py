@@ -80,7 +80,7 @@ class KeptParty:
                 ) from None
 
     def enter(self, run: str) -> None:
-        """Use the terms of a run; the state of another run is renamed and not used."""
+        """Use the terms of this run; stored state of another run is renamed and not used."""
         self._terms = self._terms_of(run)
 
     @property
@@ -94,11 +94,11 @@ class KeptParty:
     @property
     def _agreed(self) -> Terms:
         if self._terms is None:
-            raise SecureSumError("a message of a secure sum before this party has joined")
+            raise SecureSumError("a message of a secure sum arrived before this party has joined")
         return self._terms
 
     def check(self, request: Request) -> None:
-        """Refuse a request that cannot be answered in a sum, before anything is charged."""
+        """Refuse, before anything is charged, a request that cannot be answered in a secure sum."""
         with self._lock:
             state = self._state
             if not state.shares:
@@ -112,7 +112,9 @@ class KeptParty:
                 )
 
     def masked(self, request: Request, released: Arrays, shapes: Shapes) -> m.MaskedUpdate:
-        """The masked release, stored before it is returned. Its slot is the visit number."""
+        """Return the masked release, after storing it. The number of its slot is the visit
+        number.
+        """
         with self._lock:
             state, masked = party.mask_vector(
                 self._state, request.visit, sum_id(request), to_vector(released, shapes)
@@ -121,7 +123,9 @@ class KeptParty:
             return m.MaskedUpdate(slot=masked.slot, request=masked.request, words=masked.words)
 
     def answer(self, message: m.ServerMessage) -> m.ClientMessage | None:
-        """The answer to a message of a secure sum, after the new state was stored."""
+        """Store the state after a message of a secure sum, then return the answer to the
+        message.
+        """
         with self._lock:
             if isinstance(message, m.RequestKeys):
                 return self._offered()
@@ -158,7 +162,7 @@ class KeptParty:
         if state.roster is None or state.roster != roster:
             if len(roster.names) != len(self._agreed.parties):
                 raise SecureSumError(
-                    f"a roster of {len(roster.names)} parties; all {len(self._agreed.parties)} "
+                    f"{len(roster.names)} parties are listed; all {len(self._agreed.parties)} "
                     "agreed parties must take part in the set-up"
                 )
             state, parcels = party.deal_shares(state, self._agreed, roster, self._key)
@@ -193,7 +197,9 @@ class KeptParty:
 
 
 def signing_key(key: object, approved: str, party_name: str) -> ec.EllipticCurvePrivateKey:
-    """The certificate's key, if it can sign and its fingerprint is the agreed one."""
+    """Return the certificate's key; refuse one that cannot sign or has not the agreed
+    fingerprint.
+    """
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ConfigError(
             f"the key of party {party_name!r} is not an elliptic-curve key; secure sums need one: "

@@ -12,7 +12,7 @@ from tacit.live.secure.masks import bound
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """A party's public keys for all slots, signed by its certificate's key."""
+    """A party's public keys for all slots (one slot per sum), signed by its certificate's key."""
 
     party: str
     public_key: bytes
@@ -20,13 +20,13 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     sharing: bytes
     """X25519 key for shares addressed to this party."""
     masking: tuple[bytes, ...]
-    """X25519 key of each slot."""
+    """X25519 key of each slot, from which pairwise masks are derived."""
     seeds: tuple[bytes, ...]
     """SHA-256 of the self-mask seed of each slot."""
     signature: bytes = b""
 
     def signed(self, terms: bytes) -> bytes:
-        """Bytes covered by the signature."""
+        """Return the bytes that the signature covers."""
         keys = b"".join((self.sharing, *self.masking, *self.seeds))
         return bound(b"offer", terms, self.party, self.public_key, len(self.masking), keys)
 
@@ -38,33 +38,35 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names in order; a party's evaluation point for shares is its position, from 1."""
+        """Names in order; the position of a party (1, 2, …) is the evaluation point of its
+        shares.
+        """
         return tuple(offer.party for offer in self.offers)
 
     @property
     def digest(self) -> bytes:
-        """Digest that every later message is bound to."""
+        """Digest of all offers, to which every later message is bound."""
         return hashlib.sha256(b"roster" + msgspec.msgpack.encode(self.offers)).digest()
 
 
 class Parcel(msgspec.Struct, frozen=True, kw_only=True):
-    """Shares of one dealer for one recipient: encrypted, with signed hashes."""
+    """The shares that one party (the dealer) made for another, encrypted and with signed hashes."""
 
     dealer: str
     recipient: str
     box: bytes
     """For each slot a share of the seed and one of the masking key, encrypted together."""
     hashes: bytes
-    """SHA-256 of each of these shares, in order."""
+    """SHA-256 of each share in `box`, in order."""
     signature: bytes = b""
 
     def signed(self, roster: bytes) -> bytes:
-        """Bytes covered by the signature."""
+        """Return the bytes that the signature covers."""
         return bound(b"parcel", roster, self.dealer, self.recipient, self.box, self.hashes)
 
 
 class Masked(msgspec.Struct, frozen=True, kw_only=True):
-    """A masked vector: little-endian 64-bit words, sent over the party's own TLS connection."""
+    """A masked vector of little-endian 64-bit words, sent over the party's own TLS connection."""
 
     party: str
     slot: int
@@ -73,14 +75,14 @@ class Masked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Survivors(msgspec.Struct, frozen=True, kw_only=True):
-    """The parties whose masked vectors the server sums."""
+    """The parties whose masked vectors the server adds up ("survivors"), for one slot."""
 
     slot: int
     request: str
     names: tuple[str, ...]
 
     def signed(self, roster: bytes) -> bytes:
-        """Bytes that every survivor signs."""
+        """Return the bytes that every survivor signs."""
         return bound(b"survivors", roster, self.slot, self.request, *self.names)
 
 
@@ -93,7 +95,9 @@ class Consent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unmask(msgspec.Struct, frozen=True, kw_only=True):
-    """Request for shares, with signatures that prove a single set of survivors."""
+    """Request for shares, with the signatures that prove that there is only one set of
+    survivors.
+    """
 
     slot: int
     request: str
@@ -101,7 +105,9 @@ class Unmask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True):
-    """One party's shares for one slot: seeds of survivors, masking keys of the others."""
+    """The shares that a party holds for one slot: of the survivors' seeds and the others' masking
+    keys.
+    """
 
     party: str
     slot: int

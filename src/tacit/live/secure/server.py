@@ -1,6 +1,10 @@
-"""The server's half of secure sums: state in, state out. It learns sums only.
+"""The server's half of secure sums: functions from a state to the next. It learns only sums.
 
-| function | needs | leaves |
+A *slot* is one sum. The *roster* lists the public keys (*offers*) of all participants. A *parcel*
+holds the encrypted shares that one party, the *dealer*, makes for another. The *survivors* of a
+slot are the parties whose masked vectors are summed.
+
+| function | needs | adds |
 | --- | --- | --- |
 | `take_offer` | no roster | offers |
 | `make_roster` | offers of a quorum | roster |
@@ -49,7 +53,7 @@ from tacit.live.secure.terms import Terms
 
 @dataclass(frozen=True)
 class Slot:
-    """One sum at the server."""
+    """The server's state of one secure sum."""
 
     request: str
     length: int
@@ -61,71 +65,75 @@ class Slot:
 
 @dataclass(frozen=True)
 class ServerState:
-    """The server's knowledge: public keys, encrypted shares, masked vectors."""
+    """Everything that the server knows: public keys, encrypted shares, masked vectors."""
 
     terms: Terms
     offers: dict[str, Offer] = field(default_factory=dict)
     roster: Roster | None = None
     parcels: dict[str, dict[str, Parcel]] = field(default_factory=dict)
-    """By dealer, then by recipient."""
+    """Encrypted shares by dealer, then by recipient."""
     slots: dict[int, Slot] = field(default_factory=dict)
 
 
 def take_offer(state: ServerState, offer: Offer) -> ServerState:
     """Accept a party's keys."""
     if state.roster is not None:
-        raise SecureSumError("keys arrived after the roster was made; wait for the next set-up")
+        raise SecureSumError(
+            "keys arrived after the participants were fixed; wait for the next set-up"
+        )
     check_offer(state.terms, offer)
     if state.offers.get(offer.party, offer) != offer:
-        raise SecureSumError(f"different keys of {offer.party!r} in one set-up")
+        raise SecureSumError(f"{offer.party!r} sent two different sets of keys in one set-up")
     return replace(state, offers=state.offers | {offer.party: offer})
 
 
 def make_roster(state: ServerState) -> ServerState:
-    """Fix the participants, from the offers that have arrived."""
+    """Fix the participants of the run: the parties whose keys have arrived."""
     roster = Roster(offers=tuple(offer for _, offer in sorted(state.offers.items())))
     check_roster(state.terms, roster)
     return replace(state, roster=roster)
 
 
 def take_parcels(state: ServerState, dealer: str, parcels: Sequence[Parcel]) -> ServerState:
-    """Accept one dealer's shares for all others."""
+    """Accept the encrypted shares that one party made for all others."""
     roster = _roster(state)
     if sorted(parcel.recipient for parcel in parcels) != sorted(set(roster.names) - {dealer}):
-        raise SecureSumError(f"shares of {dealer!r} for some parties are missing", dealer)
+        raise SecureSumError(f"{dealer!r} has not sent shares for every other party", dealer)
     for parcel in parcels:
         if parcel.dealer != dealer:
-            raise SecureSumError(f"{dealer!r} sends shares of {parcel.dealer!r}", dealer)
+            raise SecureSumError(f"{dealer!r} sent shares in the name of {parcel.dealer!r}", dealer)
         check_parcel(state.terms, roster, parcel)
     dealt = {parcel.recipient: parcel for parcel in parcels}
     if state.parcels.get(dealer, dealt) != dealt:
-        raise SecureSumError(f"different shares of {dealer!r} in one set-up", dealer)
+        raise SecureSumError(f"{dealer!r} sent two different sets of shares in one set-up", dealer)
     return replace(state, parcels=state.parcels | {dealer: dealt})
 
 
 def parcels_for(state: ServerState, recipient: str) -> tuple[Parcel, ...]:
-    """All shares from others for a party, once all have sent them."""
+    """Return the encrypted shares for one party; an error if some party has not sent its shares."""
     missing = sorted(set(_roster(state).names) - set(state.parcels))
     if missing:
-        raise SecureSumError(f"{', '.join(missing)} have not dealt their shares yet")
+        raise SecureSumError(f"{', '.join(missing)} have not sent their shares yet")
     return tuple(
         dealt[recipient] for dealer, dealt in sorted(state.parcels.items()) if dealer != recipient
     )
 
 
 def open_slot(state: ServerState, slot: int, request: str, length: int) -> ServerState:
-    """Begin a sum of vectors of this length."""
+    """Begin a secure sum of vectors of this length."""
     used = any(each.request == request for each in state.slots.values())
     if slot in state.slots or used or not 0 <= slot < state.terms.slots:
-        raise SecureSumError(f"slot {slot} or request {request!r} was used, or does not exist")
+        raise SecureSumError(
+            f"secure sum {slot} or request {request!r} was used, or is not in the terms"
+        )
     return replace(state, slots=state.slots | {slot: Slot(request=request, length=length)})
 
 
 def take_masked(state: ServerState, message: Masked) -> ServerState:
-    """Accept one party's masked vector while the slot is open."""
+    """Accept one party's masked vector while the set of survivors is not fixed."""
     slot = _slot(state, message.slot)
     if message.party not in _roster(state).names or message.request != slot.request:
-        raise SecureSumError(f"a vector of {message.party!r} that was not requested")
+        raise SecureSumError(f"{message.party!r} sent a vector that was not requested")
     if slot.survivors is not None:
         raise SecureSumError(
             f"the vector of {message.party!r} is late: the sum continues without it"
@@ -142,7 +150,7 @@ def take_masked(state: ServerState, message: Masked) -> ServerState:
 
 
 def close_slot(state: ServerState, number: int) -> tuple[ServerState, Survivors]:
-    """Fix the survivors: the parties whose vectors have arrived."""
+    """Fix the survivors of a sum: the parties whose vectors have arrived."""
     slot = _slot(state, number)
     names = slot.survivors or tuple(sorted(slot.masked))
     told = Survivors(slot=number, request=slot.request, names=names)
@@ -156,16 +164,18 @@ def take_consent(state: ServerState, consent: Consent) -> ServerState:
     slot, told = _closed(state, consent.slot)
     offer = state.offers.get(consent.party)
     if offer is None or consent.party not in told.names:
-        raise SecureSumError(f"a signature of {consent.party!r}, which is not a survivor")
+        raise SecureSumError(
+            f"{consent.party!r} sent a signature, but its vector is not in the sum"
+        )
     body = told.signed(_roster(state).digest)
     if not is_signed(read_public(offer.public_key), consent.signature, body):
-        raise SecureSumError(f"{consent.party!r} signed another set of survivors", consent.party)
+        raise SecureSumError(f"{consent.party!r} signed another set of parties", consent.party)
     slot = replace(slot, consents=slot.consents | {consent.party: consent})
     return replace(state, slots=state.slots | {consent.slot: slot})
 
 
 def unmask_request(state: ServerState, number: int) -> Unmask:
-    """The request for shares, with all signatures."""
+    """Return the request for shares, with all signatures over the set of survivors."""
     slot, _ = _closed(state, number)
     if len(slot.consents) < state.terms.threshold:
         raise SecureSumError(
@@ -176,13 +186,13 @@ def unmask_request(state: ServerState, number: int) -> Unmask:
 
 
 def take_shares(state: ServerState, shares: Shares) -> ServerState:
-    """Accept one survivor's shares; if they were not signed by their dealer, the error names the
-    sender.
+    """Accept the shares that one survivor reveals; if one is not as its dealer signed it, the error
+    names the sender.
     """
     slot, told = _closed(state, shares.slot)
     others = set(_roster(state).names) - set(told.names)
     if shares.party not in told.names:
-        raise SecureSumError(f"shares of {shares.party!r}, which is not a survivor")
+        raise SecureSumError(f"{shares.party!r} sent shares, but its vector is not in the sum")
     if set(shares.seeds) != set(told.names) or set(shares.keys) != others:
         raise SecureSumError(f"shares of {shares.party!r} do not match the request", shares.party)
     for kind, found in enumerate((shares.seeds, shares.keys)):
@@ -202,7 +212,7 @@ def take_shares(state: ServerState, shares: Shares) -> ServerState:
 
 
 def unmasked_sum(state: ServerState, number: int) -> np.ndarray:
-    """The sum of the survivors' vectors, as int64."""
+    """Return the sum of the survivors' vectors, as int64."""
     slot, told = _closed(state, number)
     roster, need = _roster(state), state.terms.threshold
     if len(slot.shares) < need:
@@ -228,8 +238,8 @@ def unmasked_sum(state: ServerState, number: int) -> np.ndarray:
 
 
 class _Secrets:
-    """Seeds and keys reconstructed from shares; if one does not match its public counterpart,
-    the error names its dealer.
+    """Reconstructs seeds and keys from shares. If one does not match its public counterpart, the
+    error names the party that dealt the shares.
     """
 
     def __init__(self, state: ServerState, slot: Slot) -> None:
@@ -268,18 +278,18 @@ class _Secrets:
 
 def _roster(state: ServerState) -> Roster:
     if state.roster is None:
-        raise SecureSumError("there is no roster yet")
+        raise SecureSumError("the participants of the run are not fixed yet")
     return state.roster
 
 
 def _slot(state: ServerState, number: int) -> Slot:
     if number not in state.slots:
-        raise SecureSumError(f"slot {number} is not open")
+        raise SecureSumError(f"secure sum {number} has not begun")
     return state.slots[number]
 
 
 def _closed(state: ServerState, number: int) -> tuple[Slot, Survivors]:
     slot = _slot(state, number)
     if slot.survivors is None:
-        raise SecureSumError(f"the survivors of slot {number} are not fixed yet")
+        raise SecureSumError(f"secure sum {number}: the set of parties is not final yet")
     return slot, Survivors(slot=number, request=slot.request, names=slot.survivors)

@@ -13,12 +13,12 @@ _ALGORITHM = ec.ECDSA(hashes.SHA256())
 
 
 def sign(key: ec.EllipticCurvePrivateKey, body: bytes) -> bytes:
-    """Signature of a body."""
+    """Return the signature of `body`."""
     return key.sign(body, _ALGORITHM)
 
 
 def is_signed(public: ec.EllipticCurvePublicKey, signature: bytes, body: bytes) -> bool:
-    """True if the holder of `public` signed this body."""
+    """True if `signature` is that of `body` by the holder of `public`."""
     try:
         public.verify(signature, body, _ALGORITHM)
     except InvalidSignature:
@@ -27,13 +27,13 @@ def is_signed(public: ec.EllipticCurvePublicKey, signature: bytes, body: bytes) 
 
 
 def public_bytes(key: Any) -> bytes:
-    """A public key in DER."""
+    """Encode a public key in DER."""
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     return key.public_bytes(serialization.Encoding.DER, form)
 
 
 def read_public(raw: bytes) -> ec.EllipticCurvePublicKey:
-    """The key; raises ValueError if it is not an elliptic-curve key."""
+    """Decode a public key; raise ValueError if it is not an elliptic-curve key."""
     try:
         key = serialization.load_der_public_key(raw)
     except UnsupportedAlgorithm:
@@ -44,5 +44,5 @@ def read_public(raw: bytes) -> ec.EllipticCurvePublicKey:
 
 
 def fingerprint(raw: bytes) -> str:
-    """SHA-256 of a public key in DER, as `tacit certs list` shows it."""
+    """Return the SHA-256 of a public key in DER, as `tacit certs list` shows it."""
     return hashlib.sha256(raw).hexdigest()

@@ -38,7 +38,7 @@ class Connection:
     sent: str | None = None
     """Id of the last request sent."""
     told: set[str] = field(default_factory=set)
-    """Keys of the messages of secure sums that were sent."""
+    """Keys of the secure-sum messages that were sent on this connection."""
     barred: bool = False
     """True if the certificate is no longer valid; later messages are ignored."""
     replaced: bool = False
@@ -52,7 +52,7 @@ class Connection:
     _span: OpenSpan | None = None
 
     def trace(self, span: OpenSpan | None) -> None:
-        """End the span of the last request and begin the span of a new request, if there is one."""
+        """End the tracing span of the last request; `span` is that of the new request, if any."""
         if self._span is not None:
             self._span.end()
         self._span = span
@@ -64,7 +64,7 @@ class Connection:
 
     @property
     def plain(self) -> bool:
-        """True if the peer supports only the thesis's messages."""
+        """True if the peer supports only the messages of the thesis (protocol 0)."""
         return self.member is None or self.member.protocol == 0
 
     def pack(self, natural: Natural) -> Distribution:
@@ -74,7 +74,7 @@ class Connection:
         return numbers.pack(natural, self.encoding)
 
     async def tell(self, message: ServerMessage) -> None:
-        """Send a message in order; errors of a lost connection are ignored."""
+        """Send a message after all earlier ones; errors of a lost connection are ignored."""
         async with self._turn:
             if self.side is ServerSide.GONE:
                 return

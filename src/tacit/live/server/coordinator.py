@@ -40,9 +40,9 @@ GUARD_S = 1.0
 """Interval at which the certificates of connected parties are checked."""
 FAREWELL_S = 5.0
 PATIENCE_S = 60.0
-"""Time after which a closed sum that waits is logged, if there is no deadline."""
+"""Time after which a secure sum that waits for parties is logged, if there is no deadline."""
 MAX_UNANSWERED = 10
-"""Unanswered heartbeats after which a connection counts as lost."""
+"""Number of unanswered heartbeats after which a connection counts as lost."""
 ACTIVE_STATES = (ServerSide.WAITING, ServerSide.TRAINING)
 
 
@@ -56,7 +56,7 @@ class Versions(NamedTuple):
     read: Callable[[], Proposal]
     """Reads and checks the current version of the file; raises a ConfigError."""
     bounds: Callable[[Proposal], ReplyRules]
-    """Bounds of replies under a version."""
+    """Returns the bounds that replies must satisfy under a proposed version."""
 
 
 class WireServer:
@@ -110,7 +110,7 @@ class WireServer:
         return self._conversations.connections
 
     def traffic(self, party: str) -> tuple[int, int]:
-        """Bytes received from and sent to a party since this server started."""
+        """Return the bytes received from and sent to a party since this server started."""
         one, over = self.connections.get(party), self._conversations.traffic.get(party, (0, 0))
         return over if one is None else (over[0] + one.bytes_in, over[1] + one.bytes_out)
 
@@ -120,7 +120,7 @@ class WireServer:
         return self._listener.port
 
     async def serve(self, ready: Callable[[int], None] | None = None) -> str:
-        """Serve until the end; returns "finished" or "closed"."""
+        """Serve until the run ends or the server is closed; return "finished" or "closed"."""
         address = self._listener.open()
         metrics = None
         try:
@@ -269,7 +269,7 @@ class WireServer:
                 sums.finish()
 
     def _say_who_is_late(self, missing: set[str], sums: ServerSums) -> None:
-        """Log once per step of a round that a sum waits for parties beyond the deadline."""
+        """Log that a secure sum waits for parties beyond the deadline; once per step of a round."""
         deadline = self.settings.deadline_s
         patience = deadline if sums.ready and not sums.closed else deadline or PATIENCE_S
         late = patience is not None and sums.waited_s > patience and bool(missing)
@@ -493,7 +493,7 @@ class WireServer:
             )
 
     def _final_public(self, connection: Connection) -> m.Distribution | UnsetType:
-        """Public arrays of the result, if any."""
+        """Return the public arrays of the result, if any."""
         state = self.live.state
         assert state is not None
         if connection.plain or not self.live.rules.reads_public:

@@ -40,7 +40,7 @@ from tacit.server.schedule import StalenessDamping
 from tacit.server.state import Log, Rules
 
 FACTOR_TOLERANCE = 1e-6
-"""Relative tolerance between a peer's new factor and its old factor times delta."""
+"""Relative tolerance when a peer's new factor is compared with its old factor times delta."""
 SYMMETRY_TOLERANCE = 1e-6
 """Relative tolerance for the symmetry of matrices."""
 RECORDS_MARGIN = 2
@@ -54,11 +54,11 @@ MAX_NATURAL_PARAMETER = 1e30
 
 
 Void = Callable[[int], bool]
-"""Function of a certificate's serial that is true if it was revoked."""
+"""Function that is true for the serial numbers of revoked certificates."""
 
 
 class RefusedError(PeerError):
-    """A party is refused, with the fields of RejectionFromCluster."""
+    """A party is refused; the attributes are the fields of RejectionFromCluster."""
 
     def __init__(self, reason: str, *, fixable: bool, code: str | None = None) -> None:
         super().__init__(reason)
@@ -73,10 +73,10 @@ class ReplyRules(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds by which replies are checked."""
 
     broken_bound: Callable[[str, Exchange], BrokenBound | None]
-    """The first bound that a party's reply violates, or None."""
+    """Returns the first bound that a party's reply violates, or None."""
     broken_sum: Callable[[int, Sequence[str], float, Arrays], BrokenBound | None] | None = None
-    """The bound that the integer sum of a round's updates violates, or None; arguments are the
-    round, the parties, an upper bound on their records, and the integers.
+    """Returns the bound that the integer sum of a round's updates violates, or None; arguments are
+    the round, the parties, an upper bound on their records, and the integers.
     """
     total_records: int | None = None
     """Agreed approximate number of all parties' records, if any."""
@@ -129,7 +129,7 @@ class LiveRun(ServerRun):
     def join(
         self, peer: Peer, message: m.JoinCluster, now: float, void: Void | None = None
     ) -> Member:
-        """Accept or refuse a party; `void` as in `rejoin`."""
+        """Accept or refuse a party; `void` is explained in `rejoin`."""
         self._note_approval(peer, message, void)
         self._check_listed(peer)
         known = self.members.get(peer.name)
@@ -176,7 +176,9 @@ class LiveRun(ServerRun):
 
     @property
     def unapproved(self) -> list[str]:
-        """Parties whose approval a proposed version waits for, old ones first."""
+        """Return the parties that have not approved the proposed version, with old parties
+        first.
+        """
         assert self.proposal is not None
         digest, gone = self.proposal.agreed.digest, frozenset()
         if self.state is not None:
@@ -244,7 +246,7 @@ class LiveRun(ServerRun):
         )
 
     def _check_not_excluded(self, peer: Peer) -> None:
-        """Refuse a new name for the key of a party that left permanently or was left out."""
+        """Refuse a new party whose key belongs to a party that left permanently or was left out."""
         if self.state is None or peer.name in self.parties:
             return
         for name in sorted(self.state.not_asked):
@@ -304,7 +306,7 @@ class LiveRun(ServerRun):
         return (line,)
 
     def requests(self) -> dict[str, Request]:
-        """Open requests by party."""
+        """Return the open requests by party."""
         asked = super().requests()
         if self.sums is None:
             return asked
@@ -313,7 +315,9 @@ class LiveRun(ServerRun):
         return {party: one for party, one in asked.items() if party not in over}
 
     def ask_for_sum(self, now: float) -> tuple[list[str], Log]:
-        """Open the slot of the round; returns the parties whose updates are needed, and a log."""
+        """Begin the secure sum of the round; return the parties whose updates are needed, and a
+        log.
+        """
         assert self.sums is not None
         if self.state is None or self.finished:
             return [], ()
@@ -331,13 +335,15 @@ class LiveRun(ServerRun):
         return list(asked), log
 
     def _in_sum(self, left: Container[str]) -> list[str]:
-        """Parties that have sent their vector and can help to unmask the sum, or have done so."""
+        """Return the parties that have sent their vector and can still help, or have helped, to
+        unmask.
+        """
         assert self.sums is not None
         done = self.sums.revealed
         return [party for party in self.sums.arrived if party not in left or party in done]
 
     def sum_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the integers of the open round."""
+        """Return names and shapes of the integers that the open round sums."""
         assert self.state is not None
         shapes = integer_shapes(self.rules, self.rules.stage_at(self.state.round).name)
         assert shapes is not None
@@ -387,7 +393,7 @@ class LiveRun(ServerRun):
         return reply
 
     def _most_records(self, party: str) -> float:
-        """Upper bound on the party's number of records."""
+        """Return an upper bound on the party's number of records."""
         assert self._reply_rules is not None
         told = self.members[party].data_size if party in self.members else 0
         most, total = self._reply_rules.most_records, self._reply_rules.total_records
@@ -396,7 +402,7 @@ class LiveRun(ServerRun):
         return float(min(RECORDS_MARGIN * total, most) if total else most)
 
     def check_consistent(self, party: str, delta: Natural, new: Natural) -> None:
-        """Check that a peer's own factor agrees with the server's."""
+        """Check that the factor computed by a peer agrees with the server's."""
         assert self.state is not None
         expected = multiply(self.state.factors[party].natural, delta)
         for name, value in expected.items():
@@ -410,7 +416,7 @@ class LiveRun(ServerRun):
                 )
 
     def part(self, party: str, *, for_good: bool, now: float, listening: bool = False) -> Log:
-        """Handle a leaving party; the run waits for a party with an announced return.
+        """Handle a leaving party; the run waits for a party that has announced its return.
 
         A `listening` party gets no more requests, but may connect to receive the result.
         """
@@ -427,7 +433,7 @@ class LiveRun(ServerRun):
         return (*log, *self.leave(party, now))
 
     def _has_gone(self, party: str) -> bool:
-        """True if the party left permanently and does not listen."""
+        """True if the party left permanently and does not wait for the result."""
         member = self.members.get(party)
         left = self.state is not None and party in self.state.left
         return left and not (member is not None and member.listening)
@@ -458,7 +464,7 @@ class LiveRun(ServerRun):
         self._save(self.roster.having(members=self.members | {party: member}))
 
     def undelivered(self) -> set[str]:
-        """Members that have not received the result."""
+        """Return the members that have not received the result."""
         waiting = [name for name, one in self.members.items() if not one.delivered]
         return {name for name in waiting if not self._has_gone(name)}
 
@@ -522,7 +528,7 @@ class LiveRun(ServerRun):
 
 
 def _without_prior(rules: Rules) -> tuple[str, ...]:
-    """All parties except the prior pseudo-party."""
+    """Return all parties except the prior pseudo-party."""
     return rules.parties[1:] if rules.site_prior else rules.parties
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 SURPLUS_BURST = 100.0
-"""Largest number of surplus messages at once."""
+"""Largest number of surplus messages that a peer may send at once."""
 SURPLUS_PER_S = 5.0
-"""Further surplus messages per second."""
+"""Number of further surplus messages that a peer may send per second."""
 
 
 class TokenBucket:
@@ -21,7 +21,7 @@ class TokenBucket:
         self._tokens, self._at = burst, now
 
     def take(self, now: float) -> bool:
-        """Take one token at this time (monotonic seconds); False if there is none."""
+        """Take one token at time `now` (monotonic seconds); False if there is none."""
         self._tokens = min(self._burst, self._tokens + self._per_s * (now - self._at))
         self._at = now
         if self._tokens < 1.0:

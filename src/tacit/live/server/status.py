@@ -45,7 +45,7 @@ class Commands:
         self.propose = False
 
     def read(self) -> None:
-        """Read the commands; a close command is used once."""
+        """Read the commands. A close command is removed, so that it is used only once."""
         if not self.start and (self._directory / "start").exists():
             self.start = True
         path = self._directory / "close"
@@ -79,7 +79,7 @@ def give_command(directory: Path, command: str, body: dict[str, Any] | None = No
 
 
 def describe(server: WireServer) -> dict[str, Any]:
-    """Status of the server, for `tacit status` and metrics."""
+    """Return the status of the server, for `tacit status` and metrics."""
     live, state = server.live, server.live.state
     asked = set(live.requests())
     if live.sums is not None and live.sums.closed and not live.finished:
@@ -159,7 +159,7 @@ def write_status(server: WireServer, *, running: bool = True) -> None:
 
 
 def metrics_text(server: WireServer) -> str:
-    """Status as Prometheus text."""
+    """Return the status as Prometheus text."""
     now = describe(server)
     rows: list[tuple[str, str, str, float]] = [
         ("tacit_round", "gauge", "", now["round"]),

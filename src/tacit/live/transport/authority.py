@@ -41,14 +41,14 @@ class Issued(msgspec.Struct, frozen=True):
 
     @property
     def state(self) -> Literal["live", "expired", "revoked"]:
-        """State for listings."""
+        """State of the certificate, for lists."""
         if self.revoked:
             return "revoked"
         return "live" if self.not_after > datetime.now(UTC) else "expired"
 
 
 class Index(msgspec.Struct):
-    """issued.json."""
+    """Content of issued.json: all issued certificates."""
 
     issued: list[Issued] = []
     format: Literal[1] = 1
@@ -56,7 +56,7 @@ class Index(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Authority:
-    """An open authority, with its key."""
+    """A certificate authority with its key and index."""
 
     directory: Path
     certificate: x509.Certificate
@@ -65,7 +65,7 @@ class Authority:
 
 
 def index_bytes(authority: Authority) -> bytes:
-    """Encoded index."""
+    """Return the index encoded as JSON."""
     return msgspec.json.format(msgspec.json.encode(authority.index), indent=1) + b"\n"
 
 
@@ -87,7 +87,7 @@ def read_index(directory: Path) -> Index:
 
 @contextmanager
 def opened(directory: Path) -> Iterator[Authority]:
-    """Context with the authority and its key, for one process at a time."""
+    """Open the authority with its key, for one process at a time."""
     read_index(directory)  # report faults before locking
     with locked(directory):
         certificate, key = read_certificate(directory / AUTHORITY), read_key(directory / KEY)
@@ -101,7 +101,7 @@ def opened(directory: Path) -> Iterator[Authority]:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Context with a lock on the directory: two writers could lose a revocation."""
+    """Lock the directory, because two simultaneous writers could lose a revocation."""
     try:
         import fcntl
     except ImportError:  # Windows, where a directory cannot be locked

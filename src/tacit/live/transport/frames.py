@@ -31,7 +31,9 @@ async def read_frame(
     idle_s: float | None = None,
     frame_s: float = FRAME_S,
 ) -> bytes:
-    """The next payload; first byte within `idle_s` (None: no limit), the rest within `frame_s`."""
+    """Return the next payload; it must begin within `idle_s` (None: no limit) and last ≤
+    `frame_s`.
+    """
     idle, frame = asyncio.timeout(idle_s), asyncio.timeout(frame_s)
     try:
         async with idle:
@@ -44,7 +46,9 @@ async def read_frame(
     except (asyncio.IncompleteReadError, OSError) as error:
         # A TimeoutError may be ours, or that of an unresponsive connection.
         if idle.expired():
-            raise SilenceError(f"no complete frame: silent for {idle_s:g} s; send sooner") from None
+            raise SilenceError(
+                f"no complete frame: the peer was silent for {idle_s:g} s; send sooner"
+            ) from None
         if frame.expired():
             raise PeerError(f"no complete frame within {frame_s:g} s; send faster") from None
         raise HangupError(f"the peer closed the connection ({type(error).__name__})") from None

@@ -33,7 +33,7 @@ _USES = {
 
 @dataclass(frozen=True)
 class Peer:
-    """Identity of the other end, by its certificate."""
+    """Identity of the other end, taken from its certificate."""
 
     name: str
     serial: int
@@ -45,7 +45,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class Credentials:
-    """Certificate files of one end."""
+    """Certificate files of a server or party."""
 
     certificate: Path
     key: Path
@@ -53,7 +53,7 @@ class Credentials:
     revoked: Path | None = None
 
     def check(self) -> None:
-        """Refuse unusable files."""
+        """Refuse files that cannot be used."""
         authority = read_certificate(self.authority, "authority")
         certificate = read_certificate(self.certificate, "certificate")
         key = read_key(self.key)
@@ -142,7 +142,7 @@ class Revoked:
 
 
 def server_context(credentials: Credentials) -> ssl.SSLContext:
-    """Server context: TLS 1.3, requires a client certificate of our authority."""
+    """Return the TLS 1.3 context of a server; it requires a client certificate of our authority."""
     context = _context(credentials, ssl.PROTOCOL_TLS_SERVER)
     # A ticket would resume a session without checking the certificate again.
     context.num_tickets = 0
@@ -151,7 +151,9 @@ def server_context(credentials: Credentials) -> ssl.SSLContext:
 
 
 def client_context(credentials: Credentials) -> ssl.SSLContext:
-    """Party context: TLS 1.3 with our certificate; checks the server's host name."""
+    """Return the TLS 1.3 context of a party with its certificate; it checks the server's host
+    name.
+    """
     context = _context(credentials, ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = True
     context.hostname_checks_common_name = False  # only names issued as host names
@@ -159,7 +161,7 @@ def client_context(credentials: Credentials) -> ssl.SSLContext:
 
 
 def peer_of(ssl_object: ssl.SSLSocket | ssl.SSLObject) -> Peer:
-    """Identity of the peer after the handshake."""
+    """Return the identity of the peer after the handshake."""
     der = ssl_object.getpeercert(True)
     if der is None:
         raise PeerError("the peer presented no certificate; connect with an issued one")
@@ -185,7 +187,7 @@ def peer_of(ssl_object: ssl.SSLSocket | ssl.SSLObject) -> Peer:
 
 
 def _holder(subject: x509.Name) -> str:
-    """Organisation and country on one line, if the certificate has them."""
+    """Return organisation and country on one line, as far as the certificate has them."""
     oids = (NameOID.ORGANIZATION_NAME, NameOID.COUNTRY_NAME)
     found = [str(each.value) for oid in oids for each in subject.get_attributes_for_oid(oid)]
     text = ", ".join(found)
@@ -193,7 +195,7 @@ def _holder(subject: x509.Name) -> str:
 
 
 def name_of(path: Path) -> str:
-    """Common name in a certificate file."""
+    """Return the common name in a certificate file."""
     names = read_certificate(path).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     if len(names) != 1:
         raise DataError(f"certificate {path} has {len(names)} common names, not 1; issue it again")
@@ -201,7 +203,7 @@ def name_of(path: Path) -> str:
 
 
 def fingerprint(public_key: Any) -> str:
-    """SHA-256 of a public key, which identifies a peer across renewals."""
+    """Return the SHA-256 of the public key, which identifies a peer across renewals."""
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     return hashlib.sha256(public_key.public_bytes(serialization.Encoding.DER, form)).hexdigest()
 
@@ -253,7 +255,7 @@ def _list_signed_by(found: x509.CertificateRevocationList, authority: x509.Certi
 
 
 def _context(credentials: Credentials, protocol: ssl._SSLMethod) -> ssl.SSLContext:
-    """Settings common to both ends."""
+    """Return a TLS context with the settings that servers and parties share."""
     credentials.check()
     _check_use(credentials.certificate, protocol)
     # `ssl.create_default_context` would trust the system's authorities too, and write the keys of
@@ -276,7 +278,9 @@ def _context(credentials: Credentials, protocol: ssl._SSLMethod) -> ssl.SSLConte
 
 
 def _check_use(path: Path, protocol: ssl._SSLMethod) -> None:
-    """Refuse a certificate of the wrong role, which would fail only at the handshake."""
+    """Refuse a certificate of the wrong role, which would otherwise fail later, at the
+    handshake.
+    """
     wanted, role = _USES[protocol]
     try:
         extensions = read_certificate(path).extensions

@@ -51,7 +51,7 @@ def clipped_gradient(
     tally: Tally | None = None,
     fast: bool = True,
 ) -> Bounded:
-    """Σ over units of clipped contributions, weighted by `maps`: α, and κ or ω if given.
+    """Return the sum of the units' clipped gradients, whose parts are scaled by `maps`.
 
     `maps` has "location" and optionally "scale" (κ) and "information" (ω); missing parts are
     neither computed nor released. `weights` is (units,) or (units, records per unit); `noise` is
@@ -68,7 +68,7 @@ def clipped_gradient(
 
 
 def _unfolded(value: Array, free: Free) -> Array:
-    """A constant of θ's shape that the compiler cannot fold.
+    """Return `value` as an array of θ's shape that the compiler cannot treat as a constant.
 
     XLA (jaxlib 0.10.2 on CPU) computes Σₖ aₖ(x² @ A)ₖ wrongly if A is a constant matrix with equal
     entries and there are more than about a thousand rows: it reads uninitialised memory, and a norm
@@ -87,7 +87,7 @@ def _parts(
     agnostic: bool,
     axes: int,
 ) -> ClippingParts | None:
-    """Norms and sums in closed form, or None if the model has none for these units."""
+    """Return norms and sums in closed form, or None if the model has none for these units."""
     if isinstance(model, GradientNorms):
         if axes == 2 and not model.sums_units:
             return None
@@ -100,7 +100,7 @@ def _parts(
 def _clipped(
     parts: ClippingParts, weights: Array, clip: Array, agnostic: bool, tally: Tally | None
 ) -> Bounded:
-    """Σ of clipped gradients; weights with two axes are (units, records per unit).
+    """Return the sum of clipped gradients; weights with two axes are (units, records per unit).
 
     The gradient of a unit with several records is formed, because its norm has no closed form. If
     label-agnostic, it is clipped by the sum of its records' largest norms.
@@ -118,7 +118,9 @@ def _clipped(
 def _scores(
     model: Model, free: Free, noise: Array, records: Records, maps: Free, agnostic: bool
 ) -> ClippingParts | None:
-    """Clipped gradients by the model's closed form at a given θ (`Model.score_parts`), or None."""
+    """Sum clipped gradients by the model's closed form at a given θ (`Model.score_parts`), if
+    any.
+    """
     deviation = jnp.exp(free["scale"]) * noise
     theta = free["location"] + deviation
     # Norms in float64, like the sums: a float32 square may underflow and drop out of the norm.
@@ -165,7 +167,7 @@ def _one_by_one(
     agnostic: bool,
     tally: Tally | None,
 ) -> Bounded:
-    """Clipped gradients with one gradient per unit, by automatic differentiation."""
+    """Sum clipped gradients, computing the gradient of each unit by automatic differentiation."""
     if weights.ndim == 1:
         records = {name: value[:, None] for name, value in records.items()}
         weights = weights[:, None]
@@ -200,11 +202,13 @@ def _one_by_one(
 
 
 def _largest(contributions: Any, records: Records, weights: Array, own: Free, labels: int) -> Array:
-    """Label-independent bound on a unit's norm: the sum of its records' largest norms."""
+    """Return a label-independent bound on each unit's norm: the sum of its records' largest
+    norms.
+    """
     alone = jnp.eye(weights.shape[1], dtype=weights.dtype)
 
     def worst(place: Array) -> Array:
-        """Largest norm over labels of each unit's record at one position."""
+        """Return, for each unit's record at one position, the largest norm over all labels."""
         norms = [
             _norms(contributions(_labelled(records, float(label)), weights * place))
             for label in range(labels)

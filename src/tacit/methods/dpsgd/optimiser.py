@@ -39,13 +39,13 @@ from tacit.server.combine import Combine, RoundSum, Run, Shared
 OptimiserName = Literal["natural", "adam", "sgd"]
 NAMES = ("location", "scale")
 MOMENTUM: dict[OptimiserName, float] = {"natural": 0.5, "adam": 0.9, "sgd": 0.0}
-"""Default momentum: β, or β₁ of Adam."""
+"""Default momentum β of each optimiser; β₁ for Adam."""
 LIMIT = 1.0
-"""Largest gradient in a log-sd that is used."""
+"""Gradients with respect to a log-sd are limited to this absolute value."""
 
 
 def still(optimiser: OptimiserName, like: Array) -> dict[str, Array]:
-    """State of an optimiser before its first step."""
+    """Return the state of an optimiser before its first step."""
     parts = {"natural": ("velocity",), "sgd": NAMES, "adam": ()}[optimiser]
     if optimiser == "adam":
         parts = tuple(f"{moment}.{name}" for moment in ("first", "second") for name in NAMES)
@@ -61,7 +61,7 @@ def stepped(
     number: Array,
     rates: Free,
 ) -> tuple[Free, dict[str, Array]]:
-    """The move of the free parameters at step `number` (0, 1, …), and the new state."""
+    """Return the move of the free parameters at step `number` (0, 1, …), and the new state."""
     xp = namespace(gradient["location"])
     moves: Free = {}
     following: dict[str, Array] = {}
@@ -82,7 +82,7 @@ def stepped(
 
 
 def largest_adam_move(momentum: float, number: int) -> float:
-    """Upper bound on |mean|/size of Adam's step `number` (0, 1, …), by Cauchy and Schwarz.
+    """Return an upper bound on |m̂|/√v̂ in Adam's step `number` (0, 1, …), by Cauchy and Schwarz.
 
     >>> largest_adam_move(0.9, 0)
     1.0
@@ -97,7 +97,7 @@ def largest_adam_move(momentum: float, number: int) -> float:
 def server_step(
     optimiser: OptimiserName, momentum: float, run: Run, rates: Callable[[RoundSum], Free]
 ) -> Combine:
-    """Server half that makes one step from the sum of a round; damping shortens it.
+    """Return the server's half: one step from the sum of a round, shortened by damping.
 
     The precision stays at or above the prior's.
     """

@@ -28,7 +28,7 @@ MAX_EVALUATIONS = 200
 """Largest number of evaluations of the local free energy in one answer."""
 SHORTEST_STEP = 1e-5
 SETTLED = 1e-9
-"""The optimisation ends when a full step lowers the free energy by fewer nats."""
+"""The optimisation ends when a full step lowers the free energy by fewer nats than this."""
 ENERGY_SLACK = 1e-7
 """A step may raise the free energy by this many nats, because quadrature is not exact."""
 ROUNDED_PRECISION = 1e-13
@@ -41,7 +41,7 @@ GENERIC_MEAN_FIELD_STEP = 0.15
 
 
 def answer(method: NaturalVI, model: Model, family: Family, task: Task) -> Answer:
-    """The local posterior of one visit."""
+    """Return the local posterior of one visit."""
     if not method.safeguarded:
         assert isinstance(model, GaussianSites)
         return _plain_steps(method, model, family, task)
@@ -74,7 +74,7 @@ def _plain_steps(method: NaturalVI, model: GaussianSites, family: Family, task: 
 
 
 class _Walk(NamedTuple):
-    """State of a local optimisation."""
+    """State of a party's local optimisation: current λ, result of a full step, and step length."""
 
     natural: Natural
     target: Natural
@@ -86,9 +86,9 @@ class _Walk(NamedTuple):
 
 
 def _optimise(model: Model, family: Family, rest: Natural, task: Task, longest: float) -> Answer:
-    """Safeguarded steps to the minimum of −E_q[log p(xₘ|θ)] + KL(q ‖ cavity).
+    """Minimise −E_q[log p(xₘ|θ)] + KL(q ‖ cavity) by safeguarded natural-gradient steps.
 
-    A party that has not answered before starts at predictors from its own data: q may be so wide
+    A party that has not answered before starts from its own records: q may be so wide
     that no quadrature node is in the region where the likelihood is curved.
     """
     at_q = task.begun or moments(family, task.start)
@@ -99,7 +99,7 @@ def _optimise(model: Model, family: Family, rest: Natural, task: Task, longest: 
     start = {name: jnp.where(first, new[name], task.start[name]) for name in rest}
 
     def look(natural: Natural) -> tuple[Natural, Array]:
-        """Result of a full step, and the free energy."""
+        """Return the result of a full step, and the free energy."""
         usual = moments(family, natural)
         site, loss = likelihood_site(model, family, usual, task)
         target = whole_step(model, family, usual, rest, site)
@@ -135,7 +135,7 @@ def _optimise(model: Model, family: Family, rest: Natural, task: Task, longest: 
 
 
 def moments(family: Family, natural: Natural) -> dict[str, Array]:
-    """Mean and sd; for a full covariance S: mean, S, a root R with S = RᵀR, and the factor R⁻¹.
+    """Return mean and sd; for a full covariance S: mean, S, a root R with S = RᵀR, and R⁻¹.
 
     With R, a variance |Rx|² is never negative, despite rounding.
     """
@@ -153,7 +153,7 @@ def moments(family: Family, natural: Natural) -> dict[str, Array]:
 
 
 def _divergence(family: Family, usual: dict[str, Array], rest: Natural, centre: Array) -> Array:
-    """−⟨λ_rest, E_q[T]⟩ − H(q) up to a constant, for any rest, proper or not.
+    """Return −⟨λ, E_q[T]⟩ − H(q) up to a constant, where λ = `rest` need not be proper.
 
     Values are computed relative to `centre`, because squaring a mean that is many standard
     deviations from 0 would lose digits.
@@ -174,7 +174,7 @@ def _divergence(family: Family, usual: dict[str, Array], rest: Natural, centre: 
 def likelihood_site(
     model: Model, family: Family, usual: dict[str, Array], task: Task
 ) -> tuple[Natural, Array]:
-    """(b, −½P) in float64 and −E_q[log p(xₘ|θ)], at the q with the parameters `usual`."""
+    """Return the likelihood's site (b, −½P) in float64 and −E_q[log p(xₘ|θ)], at q = `usual`."""
     if isinstance(model, GaussianSites):
         return model.expected_site(family, usual, task.records, task.weights)
     mean, likelihood = usual["mean"], party.log_likelihood(model, task)
@@ -193,7 +193,7 @@ def likelihood_site(
 def whole_step(
     model: Model, family: Family, usual: dict[str, Array], rest: Natural, site: Natural
 ) -> Natural:
-    """Result of a full step: rest × site, with a precision kept positive relative to q's."""
+    """Return λ after a full step: rest × site, with the precision bounded relative to q's."""
     target = multiply(rest, site)
     if isinstance(model, GaussianSites):
         return target
@@ -214,7 +214,7 @@ def whole_step(
 
 
 def first_start(model: Model, family: Family, rest: Natural, task: Task, centre: Array) -> Natural:
-    """Starting point of a party that has not answered before; it does not depend on the width of q.
+    """Return a starting point for a party that has not answered before, whatever the variance of q.
 
     This is the site at predictors based on the outcome of each record, or else the mode of cavity ×
     likelihood. For a mean-field q it is the cavity's mean with the precision of that site, because

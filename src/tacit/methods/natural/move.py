@@ -13,22 +13,20 @@ from tacit.methods.natural.stages import FAILED
 EIGENVALUES = (0.25, 1e6)
 """Bounds on the precision after one step, relative to the precision before the step."""
 MOST_EXTRAPOLATED = 1.0
-"""Steps larger than this, in nats, are not extrapolated."""
+"""Steps whose KL divergence exceeds this many nats are not extrapolated."""
 LEAST_RATIO, STEADY, LONGEST_STEP = 0.4, 0.2, 4.0
-"""The next step is extrapolated if the ratio of successive steps is at least the first number and
-changes by at most the second. The third is the greatest length of such a step.
+"""The next step is extrapolated if the ratio of successive steps is at least `LEAST_RATIO` and
+changes by at most `STEADY`. `LONGEST_STEP` is the greatest length of such a step.
 """
 
 
 class Place(NamedTuple):
-    """A Gaussian, or a point with a scale, with the value and derivatives of the log-joint there
-    in z.
-    """
+    """A Gaussian, or a point with a scale, and the log-joint there with its derivatives in z."""
 
     mean: np.ndarray
     root: np.ndarray
     energy: float
-    """Evidence lower bound up to a constant; for a point its log-joint."""
+    """Evidence lower bound up to a constant; for a point, the log-joint."""
     gradient: np.ndarray
     hessian: np.ndarray
 
@@ -60,13 +58,13 @@ class Move(NamedTuple):
 
     @property
     def divergence(self) -> float:
-        """KL(q after a full step ‖ q)."""
+        """KL divergence of q after a full step from q before it."""
         shift = self.gradient / self.precision
         spread = np.sum(1.0 / self.precision - 1.0 + np.log(self.precision))
         return 0.5 * float(spread + shift @ shift)
 
     def taken(self, place: Place, length: float) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and root of q after a step of that length."""
+        """Return mean and root of q's covariance after a step of this length."""
         precision = np.maximum((1.0 - length) + length * self.precision, EIGENVALUES[0])
         shift = self.vectors @ (length * self.gradient / precision)
         root = place.root @ (self.vectors / np.sqrt(precision))
@@ -74,7 +72,7 @@ class Move(NamedTuple):
 
 
 def move_of(place: Place, *, full: bool = True) -> Move:
-    """The natural-gradient step from a place; mean-field without `full`."""
+    """Return the natural-gradient step from `place`; without `full`, for a mean-field q."""
     bend = -place.hessian
     values, vectors = np.linalg.eigh(bend)
     definite = bool(np.all(values > 0))
@@ -88,7 +86,7 @@ def move_of(place: Place, *, full: bool = True) -> Move:
 
 
 def extrapolated(changes: np.ndarray) -> float:
-    """Length of the next step, from the KL divergences of the last three full steps.
+    """Return the length of the next step, from the KL divergences of the last three full steps.
 
     Steps that shrink by a constant factor r, as for a posterior with weakly determined scales, add
     up to 1/(1 − r) of the next one. Otherwise the length is 1.
@@ -104,5 +102,5 @@ def extrapolated(changes: np.ndarray) -> float:
 
 
 def log_volume(root: np.ndarray) -> float:
-    """log|root| of a triangular root."""
+    """Return log|root| for a triangular root."""
     return float(np.sum(np.log(np.abs(np.diagonal(root)))))

@@ -21,15 +21,13 @@ from tacit.models.base import Records
 from tacit.models.capabilities import ImpliedVariance, InNumPy, WhitenedDerivatives
 
 BLOCK_ROWS = 4096
-"""Number of records whose derivatives are computed at a time: temporary arrays stay in the
-cache.
-"""
+"""Number of records whose derivatives are computed at a time, so that arrays stay in the cache."""
 DRAWS_BLOCK_ROWS = 256
-"""The same for log-likelihoods at many draws."""
+"""As `BLOCK_ROWS`, for log-likelihoods at many draws."""
 
 
 def derivatives(model: InNumPy, family: Family, task: Task) -> Arrays:
-    """As `tacit.methods.natural.party.derivatives`."""
+    """Compute `tacit.methods.natural.party.derivatives` in NumPy."""
     assert isinstance(family, Gaussian)
     public = task.public
     slots, size = public["mean"].shape
@@ -58,7 +56,7 @@ def derivatives(model: InNumPy, family: Family, task: Task) -> Arrays:
 
 
 def at_draws(model: InNumPy, task: Task) -> Arrays:
-    """As `tacit.methods.natural.party.at_draws`."""
+    """Compute `tacit.methods.natural.party.at_draws` in NumPy."""
     values = np.zeros(len(task.public["draws"]))
     for records, weights in blocks(task, DRAWS_BLOCK_ROWS):
         values += model.log_likelihoods(task.public["draws"], records, weights)
@@ -66,7 +64,7 @@ def at_draws(model: InNumPy, task: Task) -> Arrays:
 
 
 def weighed(model: InNumPy, task: Task) -> Arrays:
-    """As `at_draws`, for draws from the published q, with sums of its squared residuals."""
+    """Compute `at_draws` for draws from the published q, and the sums of squared residuals at q."""
     assert isinstance(model, ImpliedVariance)
     public = task.public
     mean, root = public["mean"], public["root"]
@@ -92,7 +90,7 @@ def _at_point(model: InNumPy, task: Task, mean: Array, root: Array) -> WhitenedD
 
 
 def blocks(task: Task, rows: int) -> Iterator[tuple[Records, Array]]:
-    """The records in blocks of `rows`, without the padding at the end."""
+    """Yield the records in blocks of `rows`, without the padding at the end."""
     count = int(np.count_nonzero(task.weights))
     for start in range(0, count, rows):
         part = slice(start, min(start + rows, count))

@@ -21,13 +21,13 @@ from tacit.models import Model
 from tacit.models.capabilities import BoundedDerivatives, DerivativeBounds
 
 ROUNDING = 1e-6
-"""Rounding margin relative to a limit."""
+"""Relative margin that a limit leaves for rounding."""
 DEFINITE = 1e-8
-"""Margin relative to the largest diagonal element: a more negative eigenvalue is not rounding."""
+"""An eigenvalue below minus this share of the largest diagonal element is not due to rounding."""
 
 
 def broken_sum_bound(model: Model, exchange: Exchange) -> BrokenBound | None:
-    """The first bound that the reply breaks, or None."""
+    """Return the first bound that the reply breaks, or None."""
     curve = model.derivative_bounds() if isinstance(model, BoundedDerivatives) else None
     if curve is None:
         return None
@@ -112,7 +112,7 @@ def _broken_value(values: np.ndarray, curve: DerivativeBounds) -> BrokenBound | 
 
 
 def _broken_dispersion(released: Arrays) -> BrokenBound | None:
-    """Check that sums of variances and of their third moments are not negative."""
+    """Check that the sums of variances and of third moments are not negative."""
     if DISPERSION not in released:
         return None
     least = float(np.min(released[DISPERSION][1:]))

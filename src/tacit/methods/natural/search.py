@@ -2,8 +2,9 @@
 
 Absolute eigenvalues of the Hessian in diagonally scaled coordinates make every step an ascent
 direction, and the search independent of units. If the search does not converge, the result is the
-point with the best Laplace approximation f − ½ log|P|: at a singularity of the density P grows
-faster than f.
+point with the best merit, the Laplace approximation f − ½ log|P|, where f is the log-density and P
+the negative Hessian with absolute eigenvalues. At a singularity of the density, log|P| grows faster
+than f.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ from tacit.support.compiler import jax
 MAX_MODE_STEPS = 60
 SETTLED_DECREMENT = 1e-3
 MERIT_DROP = 10.0
-"""The search ends this many nats below the best merit, because the density has no mode there."""
+"""The search ends if the merit falls this many nats below the best: the density has no mode
+there.
+"""
 FIRST_DAMPING = 1e-2
 MOST_DAMPING = 1e12
 
 
 class Search(NamedTuple):
-    """State of a search; the derivatives are those at theta."""
+    """State of a search for a mode; `at_theta` holds the derivatives at `theta`."""
 
     theta: Array
     proposal: Array
@@ -38,7 +41,7 @@ class Search(NamedTuple):
     steps: Array
     settled: Array
     best: Array
-    """The point of best merit so far."""
+    """The point with the best merit so far."""
     best_merit: Array
 
     @property
@@ -54,7 +57,7 @@ class Search(NamedTuple):
 
 
 def first_search(centre: Array) -> Search:
-    """A search that starts at that point."""
+    """Return the state of a search that starts at `centre`."""
     xp, size = namespace(centre), len(centre)
     nothing = WhitenedDerivatives(xp.asarray(-np.inf), xp.zeros(size), xp.zeros((size, size)))
     return Search(
@@ -70,7 +73,7 @@ def first_search(centre: Array) -> Search:
 
 
 def searched(now: Search, seen: WhitenedDerivatives, finite: Array) -> Search:
-    """The state of the search after its proposal was evaluated."""
+    """Return the state of the search after its proposal was evaluated."""
     xp = namespace(now.theta, seen.value)
     first = now.steps == 0
     better = first | (finite & (seen.value >= now.at_theta.value))
@@ -98,7 +101,7 @@ def searched(now: Search, seen: WhitenedDerivatives, finite: Array) -> Search:
 
 
 def find_mode(look: Callable[[Array], WhitenedDerivatives], centre: Array) -> Array:
-    """The mode of a function with these derivatives, from a starting point."""
+    """Find a mode of a function with these derivatives, from a starting point."""
 
     def step(now: Search) -> Search:
         return searched(now, *only_finite(look(now.proposal)))
@@ -107,7 +110,9 @@ def find_mode(look: Callable[[Array], WhitenedDerivatives], centre: Array) -> Ar
 
 
 def only_finite(found: WhitenedDerivatives) -> tuple[WhitenedDerivatives, Array]:
-    """The values, or FAILED and zeros if a number is not finite, and whether all are finite."""
+    """Replace the values by FAILED and zeros unless all are finite; also return whether they
+    were.
+    """
     xp = namespace(found.value)
     finite = xp.isfinite(found.value)
     for part in found[1:]:

@@ -36,18 +36,20 @@ SETTLED_KL = 1e-2
 SHORTEST = 1 / 128
 NODE_SLACK = 1e-3
 MAX_SPACING = 0.8
-"""Largest distance between nodes, in standard deviations of the marginal, where it has mass."""
+"""Largest distance between nodes where the marginal has mass, in standard deviations of it."""
 GRID = 4000
 NEW, GOING, DONE, LOST = range(4)
 
 
 class Node(NamedTuple):
-    """A value of the axis with the normal of the other coordinates."""
+    """A value on the axis, and the normal distribution of the other coordinates given that
+    value.
+    """
 
     value: float
     status: int
     place: Place
-    """The normal of the other coordinates, with energy and derivatives once it was evaluated."""
+    """The normal of the other coordinates; energy and derivatives are set once it was evaluated."""
     mean: np.ndarray
     """Proposed next mean."""
     root: np.ndarray
@@ -55,9 +57,7 @@ class Node(NamedTuple):
 
 
 def axis_candidates(skewness: np.ndarray, scales: tuple[int, ...]) -> np.ndarray:
-    """Candidate axes: scales, or else the coordinates that are most skewed according to the
-    weights.
-    """
+    """Return candidates for the axis: the scales or, without any, the most skewed coordinates."""
     order = np.argsort(-np.abs(skewness), kind="stable")
     if scales:
         order = np.array([place for place in order if place in scales])
@@ -65,7 +65,7 @@ def axis_candidates(skewness: np.ndarray, scales: tuple[int, ...]) -> np.ndarray
 
 
 def axis_points(mean: np.ndarray, root: np.ndarray, axes: np.ndarray) -> list[np.ndarray]:
-    """μ ± c_k for each candidate, padded with μ."""
+    """Return mean ± one standard deviation along each candidate axis, padded with the mean."""
     covariance = root @ root.T
     points = []
     for k in axes:
@@ -75,7 +75,7 @@ def axis_points(mean: np.ndarray, root: np.ndarray, axes: np.ndarray) -> list[np
 
 
 def worst_axis(axes: np.ndarray, hessians: np.ndarray, values: np.ndarray, failed: float) -> int:
-    """The candidate along which the curvature changes most."""
+    """Return the candidate along which the curvature changes most."""
     changes = []
     for number in range(len(axes)):
         pair = slice(2 * number, 2 * number + 2)
@@ -86,7 +86,7 @@ def worst_axis(axes: np.ndarray, hessians: np.ndarray, values: np.ndarray, faile
 
 
 def first_nodes(mean: np.ndarray, root: np.ndarray, axis: int) -> list[Node]:
-    """Nodes from q itself: its conditionals given the axis."""
+    """Return the first nodes: the conditional distributions of q given values on the axis."""
     order = np.r_[axis, np.delete(np.arange(len(mean)), axis)]
     lower = lower_root(root[order])
     sd = lower[0, 0]
@@ -105,12 +105,14 @@ def _fresh(value: float, mean: np.ndarray, root: np.ndarray) -> Node:
 
 
 def open_nodes(nodes: list[Node]) -> list[int]:
-    """The nodes of the next exchange."""
+    """Return the numbers of the nodes to evaluate in the next exchange."""
     return [n for n, node in enumerate(nodes) if node.status in (NEW, GOING)][:NODE_COUNT]
 
 
 def request(nodes: list[Node], numbers: list[int], axis: int, size: int) -> Arrays:
-    """Means and roots in the coordinates of θ; the first column of a root is 0."""
+    """Return means and roots of the nodes in the coordinates of θ; the first column of a root
+    is 0.
+    """
     order = np.r_[axis, np.delete(np.arange(size), axis)]
     means, roots = np.zeros((NODE_COUNT, size)), np.zeros((NODE_COUNT, size, size))
     for slot in range(NODE_COUNT):
@@ -121,7 +123,7 @@ def request(nodes: list[Node], numbers: list[int], axis: int, size: int) -> Arra
 
 
 def updated(node: Node, value: float, gradient: np.ndarray, hessian: np.ndarray) -> Node:
-    """The node after its proposal was evaluated; `value` contains the prior."""
+    """Return the node after its proposal was evaluated; `value` includes the prior."""
     volume = float(np.sum(np.log(np.diagonal(node.root)))) if len(node.root) else 0.0
     energy = value + volume
     tried = Place(node.mean, node.root, energy, gradient[1:], hessian[1:, 1:])
@@ -141,7 +143,9 @@ def _proposed(node: Node, place: Place, length: float) -> Node:
 
 
 def more_nodes(nodes: list[Node]) -> list[Node]:
-    """Additional nodes: beyond a high end, or between two distant nodes."""
+    """Return additional nodes: beyond an end at which the density is still high, or in wide
+    gaps.
+    """
     known = sorted((node for node in nodes if node.status == DONE), key=lambda node: node.value)
     if len(known) < 4 or len(nodes) >= MAX_NODES:
         return []
@@ -171,20 +175,20 @@ def more_nodes(nodes: list[Node]) -> list[Node]:
 
 
 def _near(known: list[Node], value: float) -> Node:
-    """A new node that starts from the normal of the nearest node."""
+    """Return a new node at `value` that starts from the normal of the nearest node."""
     nearest = min(known, key=lambda node: abs(node.value - value))
     return _fresh(value, nearest.place.mean, nearest.place.root)
 
 
 class Draws(NamedTuple):
-    """Draws of a split, with the logarithm of their density up to a constant."""
+    """Draws from a split, with the logarithm of their density up to a constant."""
 
     theta: np.ndarray
     log_density: np.ndarray
 
 
 def draw(nodes: list[Node], axis: int, size: int) -> Draws:
-    """Draws from the interpolated mixture: quantiles along the axis, normals for the rest."""
+    """Draw from the interpolated mixture: quantiles along the axis, normals for the rest."""
     from scipy.interpolate import PchipInterpolator
 
     known = sorted((node for node in nodes if node.status == DONE), key=lambda node: node.value)
@@ -224,7 +228,7 @@ def draw(nodes: list[Node], axis: int, size: int) -> Draws:
 
 
 def pack(nodes: list[Node], axis: int, exchanges: int) -> Arrays:
-    """The nodes as arrays of a server's memory."""
+    """Convert the nodes to arrays of a server's memory."""
     fields = {
         "value": [node.value for node in nodes],
         "status": [node.status for node in nodes],
@@ -245,7 +249,7 @@ def pack(nodes: list[Node], axis: int, exchanges: int) -> Arrays:
 
 
 def unpack(memory: Arrays) -> tuple[list[Node], int, int]:
-    """The inverse of `pack`."""
+    """Convert the arrays of `pack` back to nodes."""
     part = {name[6:]: value for name, value in memory.items() if name.startswith("split.")}
     nodes = []
     for n in range(len(part["value"])):

@@ -9,7 +9,7 @@ from tacit.expfam.quadrature import weighing_draws
 MODE, EVALUATE, CANDIDATES, WEIGH = "mode", "evaluate", "candidates", "weigh"
 NODES, DRAWS = "nodes", "draws"
 DERIVATIVES = "derivatives"
-"""The program for `MODE`, `EVALUATE` and `CANDIDATES`."""
+"""Name of the compiled program for the stages `MODE`, `EVALUATE` and `CANDIDATES`."""
 CANDIDATE_COUNT = 5
 NODE_COUNT = 12
 WIDE = "wide"
@@ -17,7 +17,9 @@ WIDE = "wide"
 DIRECTION_COUNT = 64
 """Number of directions in a `WIDE` request."""
 DISPERSION, DISPERSION_COUNT = "dispersion", 4
-"""`tacit.models.capabilities.DispersionSums` of a reply to `WEIGH`, where the model has them."""
+"""Name and length of the `tacit.models.capabilities.DispersionSums` in a reply to `WEIGH`, for
+models that have them.
+"""
 FAILED = -1e25
 """Finite placeholder for a log-likelihood that is not finite, so that sums over parties stay
 finite.
@@ -53,7 +55,9 @@ RELEASED: dict[str, Callable[[int], Shapes]] = {
         "products": (DIRECTION_COUNT, d),
     },
 }
-"""Shapes of the arrays that a reply to each stage releases, by dimension."""
+"""For each stage: function from the dimension of θ to the shapes of the arrays that a reply
+releases.
+"""
 PUBLISHED: dict[str, Callable[[int], Shapes]] = {
     MODE: lambda d: {"centre": (d,), "prior_share": ()},
     EVALUATE: lambda d: {"mean": (d,), "root": (d, d), "prior_share": ()},
@@ -81,4 +85,6 @@ PUBLISHED: dict[str, Callable[[int], Shapes]] = {
         "prior_share": (),
     },
 }
-"""Shapes of the arrays that a request of each stage publishes."""
+"""For each stage: function from the dimension of θ to the shapes of the arrays that a request
+publishes.
+"""

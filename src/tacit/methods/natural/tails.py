@@ -6,8 +6,8 @@ If weights are uneven, one more exchange requests the likelihood at draws of a S
 weighted mean and covariance. Weights are valid whether or not q is at its optimum: if they are even
 enough, a fit whose steps did not settle has converged.
 
-Draws of q that are not believed are not corrected in this way: 1,024 draws around them may miss a
-long curved tail without showing it. In that case the posterior is split.
+If the weights of the draws from q are too uneven to be used (`weights.is_believed`), the posterior
+is split instead: 1,024 draws around them may miss a long curved tail without showing it.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 TAILS_PHASE = 9
 FREEDOM = 3.0
-"""Degrees of freedom, in addition to one per parameter."""
+"""Degrees of freedom of the Student-t, in addition to one per parameter."""
 MAX_TAILS_K = 0.5
-"""Largest k̂ of weights that are accepted as the result: their variance is then finite."""
+"""Largest Pareto shape k̂ of accepted importance weights; their variance is then finite."""
 SOBOL_UP_TO = 16
 """Largest number of parameters for which draws are a Sobol sequence, which has a smaller error."""
 
 
 @functools.cache
 def tail_draws(dimension: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draws of a standard Student-t, always the same, with both signs; and their log-density.
+    """Return fixed draws of a standard Student-t, each with both signs, and their log-density.
 
     >>> draws, _ = tail_draws(3)
     >>> bool(np.allclose(draws.mean(axis=0), 0.0))
@@ -73,7 +73,7 @@ def begin(shared: Shared, memory: Arrays, found: Weighed) -> Shared:
 
 
 def after_tails(solver: NaturalSolver, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
-    """The result from the new weights, or a split if they are not good enough."""
+    """Return the result from the new weights, or begin a split if these are not good enough."""
     theta = shared.public["draws"]
     log_density = tail_draws(theta.shape[1])[1]
     found = weigh_draws(theta, log_density, solver.log_joint(theta, answers))

@@ -1,14 +1,14 @@
 """The server's half of `NaturalVI` for models with too many parameters for a full covariance.
 
 q = N(mean, diag(scale²)) is the mean-field optimum, and its standard deviations are corrected at
-the end. Its coordinates φ are θ, for regressions with the default prior those of centred columns
-(`tacit.methods.natural.wide_columns`). Everything is computed in z, φ = mean + scale·z, so that the
-units of single coordinates do not matter, and from sums over parties
+the end. Its coordinates φ are θ or, for regressions with the default prior, the parameters of
+centred columns (`tacit.methods.natural.wide_columns`). Everything is computed in z, φ = mean +
+scale·z, so that the units of single coordinates do not matter, and from sums over parties
 (`tacit.methods.natural.wide_party`). A = −E_q[∇²] is known by its diagonal and by its products with
 `DIRECTION_COUNT` directions per exchange.
 
 1. **First evaluation.** The diagonal at the start gives every coordinate its scale, and the row of
-   the intercept the centre of the columns.
+   the intercept gives the centre of the columns.
 2. **Steps.** A step is the solution of A x = E_q[∇] in the span of the directions known so far.
    Each exchange evaluates the next q and multiplies A there with new directions: the residual, as
    in the method of conjugate gradients, and a random block that finds the directions in which
@@ -60,39 +60,39 @@ from tacit.server.combine import RoundSum, Shared
 MAX_SHRUNK = 5
 SHORTEST_STEP = 1e-4
 WIDE_SETTLED = 1e-3
-"""A run has converged if a full step moves the mean by fewer nats; that step is taken."""
+"""A run has converged if a full step moves the mean by fewer nats than this; that step is taken."""
 RESOLVED = 0.3
 """Largest residual of the last step of a converged run, relative to the gradient."""
 SCALE_TOLERANCE = 0.003
-"""Tolerance of log A_jj when a run has converged. Common scales depend on many variances, so
-small differences add up.
+"""Tolerance for log A_jj when a run has converged, where A is the precision matrix of the quadratic
+model. Common scales depend on many variances, so small differences add up.
 """
 MEASURED_BELOW = 0.1
-"""Below this size of a step, in nats, every exchange requests the diagonal."""
+"""If a step is smaller than this many nats, every exchange requests the diagonal of the Hessian."""
 SCALE_CHANGE = (0.25, 1e6)
-"""Limits of the change of a coordinate's precision in one step."""
+"""Smallest and largest factor by which a coordinate's precision may change in one step."""
 SAMPLED_ENERGY = 0.05
 """The lower bound may decrease by this many nats if scales are recomputed from the diagonal at the
 mean: a bound that is an average over points has its maximum at slightly different scales.
 """
 FORGETTING = 0.5
-"""Relative error of a predicted gradient above which old products are dropped."""
+"""Old products with A are dropped if the relative error of a predicted gradient exceeds this."""
 LITTLE_RESCALED = 0.5
 LONGEST_WITHOUT_DIAGONAL = 1
-"""Largest number of accepted steps without the diagonal, if it is not free."""
+"""Largest number of accepted steps without a new diagonal, if replies do not always contain it."""
 TURNS, AGREED = 30, 1e-4
-"""Iterations between precisions of a prior with learned scales and the next step, and their
-tolerance.
+"""Largest number and tolerance of the iterations that make the next step and the precisions of a
+prior with learned scales agree.
 """
 
 
 class Proposal(NamedTuple):
-    """A full step from a place."""
+    """A full step of the mean, with its precision and length."""
 
     solved: Solved
     term: WideTerm
     precision: np.ndarray
-    """A_jj, including the prior's part."""
+    """Diagonal A_jj of the precision matrix A, including the prior's part."""
     nats: float
     """½ gᵀA⁻¹g, with the residual approximated by the diagonal."""
 
@@ -107,7 +107,7 @@ class Proposal(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class WideSolver:
-    """A pure function from the sums of a round to the next request.
+    """Chooses the next request from the sums of a round, as a pure function.
 
     Parameters
     ----------
@@ -159,18 +159,20 @@ class WideSolver:
         return following._replace(public=following.public | {"prior_share": share})
 
     def first(self, mean: np.ndarray, scale: np.ndarray) -> Arrays:
-        """Public arrays of the first request: a point, and the direction of the intercept."""
+        """Return the public arrays of the first request: a point, and the direction of the
+        intercept.
+        """
         directions = np.zeros((DIRECTION_COUNT, len(mean)))
         if self.columns is not None:
             directions[0, self.columns.constant] = 1.0
         return request(mean, scale, np.zeros(len(mean)), directions, spread=0.0, exact=True)
 
     def site(self, stage: str, public: Arrays, released: Arrays) -> Natural | None:
-        """Returns None, because factors of single parties are not kept."""
+        """Return None, because factors of single parties are not kept."""
         del stage, public, released
 
     def concluded(self, shared: Shared) -> Shared:
-        """The last q, for a run that ends early."""
+        """Return the last q, for a run that ends early."""
         place = Seen.unpack(shared.memory or {})
         if shared.finished is not None or place is None:
             return shared._replace(public={})
@@ -178,7 +180,7 @@ class WideSolver:
         return shared._replace(q=q, public={})
 
     def known_scale_prior(self, memory: Arrays) -> LearntScalePrior | None:
-        """The prior with learned scales, once the units of the columns are known."""
+        """Return the prior with learned scales, once the scales of the columns are known."""
         found = ScalesPrior.known(self.scale_facts, memory)
         return None if found is None else found.density
 
@@ -239,7 +241,7 @@ class WideSolver:
         return self.advance(shared, memory, seen, space)
 
     def _shorten(self, shared: Shared, memory: Arrays, before: Seen) -> Shared:
-        """A shorter step of the mean alone."""
+        """Request a shorter step of the mean alone."""
         length = 0.3 * float(memory["length"])
         if length < SHORTEST_STEP:
             return wide_variances.begin(self, shared, memory, before, settled=False)
@@ -297,7 +299,7 @@ class WideSolver:
         return following._replace(energy=seen.energy, moved=nats)
 
     def _likelihood_part(self, proposal: Proposal, right: np.ndarray) -> np.ndarray:
-        """Product of the likelihood's part of A with the step."""
+        """Return the product of the likelihood's part of A with the proposed step."""
         whole = right - proposal.residual
         return whole - proposal.term.products(proposal.step[None])[0]
 
@@ -316,7 +318,7 @@ class WideSolver:
         return Seen(mean, scale, energy, total["gradient"], diagonal)
 
     def _remembered(self, memory: Arrays, before: Seen | None, seen: Seen) -> Subspace:
-        """The known products with A that are still valid."""
+        """Return the earlier products with A that are still valid."""
         size = len(seen.mean)
         if before is None:
             return Subspace.empty(size)
@@ -335,7 +337,7 @@ class WideSolver:
         return space.rescaled(ratio) if error <= FORGETTING * whole else Subspace.empty(size)
 
     def _proposal(self, memory: Arrays, seen: Seen, space: Subspace) -> Proposal:
-        """The step to the optimum of the quadratic model."""
+        """Return the step to the optimum of the quadratic model."""
         prior = self.prior_of(memory)
         solved, precisions = self.agreed(prior, seen, space)
         term = prior.term(seen.mean, seen.scale, precision=precisions)
@@ -347,7 +349,7 @@ class WideSolver:
     def agreed(
         self, prior: NormalPrior | ScalesPrior, seen: Seen, space: Subspace
     ) -> tuple[Solved, np.ndarray]:
-        """A step, and precisions of the prior that agree with the q at its end."""
+        """Return a step, and the prior's precisions at the q that results from it."""
         basis, precisions = space.basis(), prior.precisions(seen.mean, seen.scale)
         for _ in range(TURNS if prior.learnt else 1):
             term = prior.term(seen.mean, seen.scale, precision=precisions)
@@ -369,7 +371,7 @@ class WideSolver:
         return NormalPrior.of(self.prior, self.family.dimension) if found is None else found
 
     def natural(self, memory: Arrays, mean: np.ndarray, sd: np.ndarray) -> Natural:
-        """q of θ, from independent φ."""
+        """Return natural parameters of q over θ, from independent normals of φ."""
         if self.columns is not None and CENTRE in memory:
             rows = self.columns.functionals(memory[CENTRE])
             mean, sd = self.columns.theta(mean, memory[CENTRE]), sd.copy()

@@ -1,7 +1,7 @@
 """The party's half of `NaturalVI` for models with too many parameters for a full covariance.
 
-One kind of exchange, `WIDE`. The server publishes q = N(mean, diag(scale²)) and some directions; at
-φ = mean + scale·z the party replies, as sums over its records, with
+There is one kind of exchange, `WIDE`. The server publishes q = N(mean, diag(scale²)) and some
+directions; at φ = mean + scale·z the party replies, as sums over its records, with
 
     E_q[log p],  E_q[∇ log p],  the diagonal of E_q[∇² log p],  its product with each direction,
 
@@ -36,7 +36,7 @@ POINT_BATCH = 8
 
 @functools.cache
 def wide_points(dimension: int) -> tuple[np.ndarray, np.ndarray]:
-    """(points (2·STRATA, dimension), signs (dimension,)), always the same.
+    """Return fixed points of shape (2·STRATA, dimension) and fixed signs of shape (dimension,).
 
     In every coordinate the points are the quantiles of a standard normal, scaled to variance 1, in
     a separate random order: averages of sums of functions of single coordinates have little error.
@@ -52,13 +52,13 @@ def wide_points(dimension: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def program_public(public: Arrays) -> Arrays:
-    """Public arrays of a request, and the fixed points. NumPy."""
+    """Add the fixed points to the public arrays of a request, in NumPy."""
     points, signs = wide_points(len(public["mean"]))
     return public | {"points": points, "signs": signs}
 
 
 def derivatives(model: Model, task: Task) -> Arrays:
-    """The reply, compiled."""
+    """Compute the arrays of the reply; compiled."""
     public = task.public
     if isinstance(model, DiagonalExpectations) and not model.has_site_prior:
         parts = (public["mean"], public["scale"], public["directions"], public["spread"])
@@ -69,7 +69,7 @@ def derivatives(model: Model, task: Task) -> Arrays:
 
 
 def _centred(model: object, public: Arrays, records: Records) -> Records:
-    """The records with centred columns."""
+    """Return the records with centred columns."""
     columns = Columns.of(model)
     if columns is None:
         return records
@@ -78,7 +78,7 @@ def _centred(model: object, public: Arrays, records: Records) -> Records:
 
 
 def in_numpy(model: DiagonalExpectations, task: Task) -> Arrays:
-    """The same without a compiler, in blocks of records."""
+    """Compute the same as `derivatives` in NumPy, in blocks of records."""
     public = task.public
     parts = (public["mean"], public["scale"], public["directions"], public["spread"])
     found: DiagonalDerivatives | None = None
@@ -128,7 +128,7 @@ def _by_points(value: Scalar, public: Arrays, columns: Columns | None) -> Diagon
 
 
 def _released(found: DiagonalDerivatives, xp: Array) -> Arrays:
-    """The values, or FAILED and zeros if a number is not finite."""
+    """Return the values, or FAILED and zeros if a number is not finite."""
     finite = xp.isfinite(found.value)
     for part in found[1:]:
         finite = finite & xp.all(xp.isfinite(part))

@@ -13,11 +13,11 @@ from tacit.methods.natural.wide_columns import Columns
 from tacit.models.learnt_scale import CONSTANT_SCALE, LearntScalePrior, units_of_columns
 
 UNITS, CENTRE, FIXED = "prior.units", "prior.centre", "prior.fixed"
-"""Names in the server's memory."""
+"""Names of the prior's arrays in the server's memory."""
 
 
 class WideTerm(NamedTuple):
-    """log p(θ) under q up to a constant, with the diagonal of −∇² and products with −∇²."""
+    """E_q[log p(θ)] up to a constant, its gradient, and diagonal of and products with −∇²."""
 
     value: float
     gradient: np.ndarray
@@ -26,7 +26,9 @@ class WideTerm(NamedTuple):
 
 
 class NormalPrior(NamedTuple):
-    """Independent normals; zeros if the parties add shares of the prior to their replies."""
+    """Prior of independent normals; all zeros if parties add shares of the prior to their
+    replies.
+    """
 
     precision: np.ndarray
     linear: np.ndarray
@@ -39,7 +41,7 @@ class NormalPrior(NamedTuple):
         return cls(-2.0 * np.asarray(prior["quadratic"]), np.asarray(prior["linear"]))
 
     def precisions(self, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        """Precisions, which do not depend on q."""
+        """Return the precisions, which do not depend on q."""
         del mean, scale
         return self.precision
 
@@ -64,7 +66,7 @@ class NormalPrior(NamedTuple):
 class ScalesPrior(NamedTuple):
     """The default prior of regressions (`tacit.models.learnt_scale`) without matrices over all θ.
 
-    Coefficients in the units of their columns, and the intercepts at the centre of the columns, are
+    Coefficients per `units` of their columns, and the intercepts at the centre of the columns, are
     independent: in φ (`wide_columns`) the prior has a diagonal transform, `units`.
     """
 
@@ -72,13 +74,13 @@ class ScalesPrior(NamedTuple):
     units: np.ndarray
     centre: np.ndarray
     inflation: np.ndarray | float = 1.0
-    """Variances of φ relative to those of a mean-field q, which would make scales too small."""
+    """Variances of φ over those of a mean-field q, whose variances would make scales too small."""
     fixed: np.ndarray | None = None
-    """Precisions in these units that are kept fixed for now: the prior is then normal."""
+    """Precisions per `units` that are kept fixed for now; the prior is then normal."""
 
     @property
     def learnt(self) -> bool:
-        """True if precisions change with q."""
+        """True if the precisions change with q."""
         return self.fixed is None
 
     @classmethod
@@ -89,8 +91,8 @@ class ScalesPrior(NamedTuple):
 
     @staticmethod
     def measured(facts: ScaleFacts, information: np.ndarray, row: np.ndarray) -> Arrays:
-        """Units of the columns, from the diagonal of the information at 0 and the row of the
-        intercept.
+        """Return the scale of each column, from the diagonal of the information matrix at θ = 0 and
+        its row for the intercept.
         """
         layout, columns = facts.model.layout, Columns.of(facts.model)
         matrix = np.diag(information[: len(layout)])
@@ -106,12 +108,12 @@ class ScalesPrior(NamedTuple):
 
     @property
     def density(self) -> LearntScalePrior:
-        """The same as a function of θ, with a dense transform; for few parameters."""
+        """The same prior as a density of θ, with a dense transform; for few parameters."""
         size = len(self.facts.mean)
         return self.facts.prior((self._phi(np.eye(size)) * self.units).T)
 
     def precisions(self, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        """Precision of each φ in its units, at q = N(mean, scale²)."""
+        """Return the precision of each φ per `units`, at q = N(mean, scale²)."""
         return self._density_term(self._apart(mean), scale, 1.0)[1]
 
     def term(
@@ -121,8 +123,8 @@ class ScalesPrior(NamedTuple):
         spread: float = 1.0,
         precision: np.ndarray | None = None,
     ) -> WideTerm:
-        """The term at q, or with given precisions; at a point (spread 0) with normal priors of
-        scale u.
+        """Return the prior's term at q, or with given precisions. At a point (`spread` = 0) the
+        priors are normals with the scale `facts.unit`.
         """
         apart = self._apart(mean)
         if spread == 0:
@@ -141,7 +143,7 @@ class ScalesPrior(NamedTuple):
         return rows if columns is None else columns.phi(rows, self.centre)
 
     def _apart(self, mean: np.ndarray) -> np.ndarray:
-        """Distance of φ from the prior's mean, in its units."""
+        """Return the distance of φ from the prior's mean, times `units`."""
         return (mean - self._phi(self.facts.mean)) * self.units
 
     def _density_term(

@@ -31,7 +31,7 @@ CONSTANT_SCALE = 1e-3
 
 
 class Design(NamedTuple):
-    """The counted columns: those of the covariates, and one constant."""
+    """The columns that are counted: those of the covariates, and one constant."""
 
     layout: Layout
     counted: Counted
@@ -45,7 +45,7 @@ class Design(NamedTuple):
 
 
 def design_of(covariates: Covariates, likelihood: ScoreLikelihood | None = None) -> Design:
-    """The columns to count, from the public schema alone, and an outcome with public bounds."""
+    """Return the columns to count: covariates by the public schema, and an outcome with bounds."""
     layout = covariates.layout
     own = len(layout)
     if not any(feature.kind == "intercept" for feature in layout):
@@ -56,8 +56,8 @@ def design_of(covariates: Covariates, likelihood: ScoreLikelihood | None = None)
 
 
 def counted_outcome(model: Model) -> ScoreLikelihood | None:
-    """The likelihood of a regression on one predictor whose outcome has public bounds: its mean
-    gives a starting point; None for other models.
+    """Return the likelihood of a regression on one predictor whose outcome has public bounds,
+    because the outcome's mean gives a starting point; None for other models.
     """
     likelihood = model.score_likelihood() if isinstance(model, Scores) else None
     bounded = likelihood is not None and likelihood.largest is not None and not likelihood.levels
@@ -65,12 +65,14 @@ def counted_outcome(model: Model) -> ScoreLikelihood | None:
 
 
 def described(design: Design, counts: np.ndarray, noise_sd: float, records: float) -> Marginals:
-    """Marginals from noisy counts; `records` is 0 if their number is not public."""
+    """Estimate marginals from noisy counts; `records` is 0 if the number of records is not
+    public.
+    """
     return marginals(design.layout, design.counted, counts, noise_sd, records)
 
 
 def public_scale(design: Design, found: Marginals) -> np.ndarray:
-    """The scale of the map z = scale∘(x − centre) of the second moment: |z|² is 1 on average."""
+    """Return `scale` of the map z = scale∘(x − centre) for the second moment, so that E|z|² = 1."""
     scale = 1.0 / np.sqrt(found.variance)
     constant = [feature.kind == "intercept" for feature in design.layout]
     return np.where(constant, CONSTANT_SCALE, scale) / math.sqrt(max(design.numbers, 1))
@@ -82,7 +84,9 @@ def synthetic_rows(
     moment: np.ndarray | None = None,
     noise_sd: float = 0.0,
 ) -> np.ndarray:
-    """Rows of the covariates' columns; without a moment the columns are independent."""
+    """Return synthetic rows of the covariates' columns; without a moment the columns are
+    independent.
+    """
     scale = public_scale(design, found)
     layout, what = design.layout, design.counted
     if moment is None:
@@ -94,7 +98,7 @@ def synthetic_rows(
 
 
 def _clean_moment(design: Design, moment: np.ndarray, noise_sd: float) -> np.ndarray:
-    """The moment with reduced noise in the entries of columns that are not constant."""
+    """Return the second moment with less noise in the entries of columns that are not constant."""
     matrix = triangle(moment, len(design.layout))
     free = np.array([feature.kind != "intercept" for feature in design.layout])
     inner = np.ix_(free, free)
@@ -104,9 +108,10 @@ def _clean_moment(design: Design, moment: np.ndarray, noise_sd: float) -> np.nda
 
 
 def denoised(seen: np.ndarray, noise_sd: float) -> np.ndarray:
-    """The expected symmetric matrix given one with independent normal noise in its entries.
+    """Return the expected symmetric matrix given a matrix with independent normal noise in its
+    entries.
 
-    `noise_sd` is that off the diagonal; on the diagonal the noise is √2 times as large, as in a
+    `noise_sd` is the noise off the diagonal; on the diagonal it is √2 times as large, as in a
     released moment, so that the noise has the same distribution in every basis. Noise spreads
     eigenvalues. If nothing is known about the eigenvectors, the expectation keeps them and replaces
     each eigenvalue λ by λ − 2·noise_sd²·Σⱼ 1/(λ − λⱼ), here with terms that are bounded near λ.
@@ -138,6 +143,6 @@ def check_ranges(design: Design, tables: Sequence[np.ndarray]) -> None:
 
 
 def counted_at_ends(design: Design, counts: np.ndarray, noise_sd: float) -> str | None:
-    """Reason why a column is probably not in the units assumed by its counts, or None."""
+    """Return why a column is probably not in the units assumed for its counts, or None."""
     seen = counted_at_end(design.layout, design.counted, counts, noise_sd)
     return None if seen is None else f"{seen}; declare its low and high"

@@ -2,8 +2,10 @@
 
 For the score ψ at (θ, W) with outcomes from θ′, per record and in the coordinates φ = W⁻ᵀθ:
 
-    score     E[ψ],  0 where θ′ = θ                 slope   ∂E[ψ]/∂θ′ = E[ψ ∇log p(y | θ′)ᵀ]
-    variance  E[ψψᵀ], with the part of the draws    released  E[h], what the curvature releases
+    score     E[ψ], which is 0 at θ′ = θ
+    slope     ∂E[ψ]/∂θ′ = E[ψ ∇log p(y | θ′)ᵀ]
+    variance  E[ψψᵀ], including the part due to the draws of a visit
+    released  E[h], the expectation of a released curvature per record
     fisher    E[∇log p ∇log pᵀ] at θ′, in the coordinates of θ
 
 Outcomes are drawn at `base` and weighted by p(y | θ′)/p(y | base): near θ with base = θ, far away
@@ -45,7 +47,7 @@ class Expected(NamedTuple):
 
 
 class Simulator:
-    """`Expected` for one set of synthetic records, with cached results."""
+    """Computes `Expected` for one set of synthetic records, and caches the results."""
 
     def __init__(self, law: OutcomeLaw, rows: np.ndarray) -> None:
         self.law, self.rows = law, rows
@@ -55,17 +57,19 @@ class Simulator:
     def expected(
         self, theta: np.ndarray, mapping: np.ndarray, base: np.ndarray, truth: np.ndarray
     ) -> Expected:
-        """Averages at (θ, W), with outcomes drawn at `base` and weighted to those of `truth`."""
+        """Return averages at (θ, W) over outcomes drawn at `base` and reweighted to follow
+        `truth`.
+        """
         return Expected(*self._kept("all", theta, mapping, base, truth))
 
     def score(
         self, theta: np.ndarray, mapping: np.ndarray, base: np.ndarray, truth: np.ndarray
     ) -> np.ndarray:
-        """`Expected.score` alone."""
+        """Return `Expected.score` alone."""
         return self._kept("score", theta, mapping, base, truth)[0]
 
     def fisher(self, theta: np.ndarray) -> np.ndarray:
-        """`Expected.fisher` alone, at θ′ = θ."""
+        """Return `Expected.fisher` alone, at θ′ = θ."""
         return self._kept("fisher", theta)[0]
 
     def _kept(self, what: str, *points: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -78,7 +82,9 @@ class Simulator:
 
 @functools.lru_cache(maxsize=32)
 def _program(law: OutcomeLaw, what: str) -> Callable[..., Any]:
-    """Compiled once per distribution, so that runs of one model share it."""
+    """Return a function that is compiled once per distribution, so that runs of one model share
+    it.
+    """
     programs: dict[str, Callable[..., Any]] = {
         "all": _averages,
         "score": lambda *given: (_averages(*given).score,),  # the rest is not computed
@@ -94,7 +100,7 @@ def _keys(count: int) -> Array:
 
 
 def _fisher(law: OutcomeLaw, records: Records, theta: Array) -> tuple[Array]:
-    """The information of one record, from the draws of `_averages`."""
+    """Return the average information of one record, from the same draws as `_averages`."""
 
     def one(record: Records, key: Array) -> tuple[Array, Array]:
         drawn = law.simulated(law.parameters(theta, record), jax.random.split(key)[1], DRAWS)
@@ -156,7 +162,9 @@ def _averages(
 
 
 def _curvature(found: Centring) -> tuple[Array, Array]:
-    """Rows r with h = Σ rrᵀ, and the contribution of a visit's draws to ψ, about its mean."""
+    """Return rows r such that the curvature h is Σ rrᵀ, and half the difference of the two centres:
+    the deviation of ψ that is due to the simulated outcomes of a visit.
+    """
     share = found.gains[:, None] * found.weights / found.weights.size
     rows = jnp.sqrt(jnp.maximum(share, 0.0))[..., None] * found.scores
     centres = found.gains[::-1, None] * found.centres

@@ -40,11 +40,11 @@ from tacit.privacy.bounded import (
 from tacit.support.compiler import jax, jnp
 
 CLIP = 1.3
-"""C/√d: a whitened score has |u|² = d on average."""
+"""The clip C over √d; a whitened score u has |u|² = d on average."""
 SLACK = 0.1
-"""η: relative excess over C that a centred score may have."""
+"""η: a centred score may exceed the clip C by this share."""
 TRACE = 2.0
-"""B/d."""
+"""B/d, where B bounds the trace of a record's curvature."""
 MARGIN = 1.0 - 1e-5
 """Share of the bounds C and B that is used; the rest covers the rounding of one term."""
 OUTCOMES = 4
@@ -57,20 +57,20 @@ _DRAWS = 0x0D7A
 
 
 class Centring(NamedTuple):
-    """Quantities from a record's simulated outcomes; the first axis of all but `sound` is the
-    set.
+    """Quantities from a record's simulated outcomes; the first axis (except of `sound`) is the set
+    a.
     """
 
     scores: Array
-    """uₖ, (sets, K, d)."""
+    """Scores uₖ of the simulated outcomes, (sets, K, d)."""
     weights: Array
-    """qₖcₖ, (sets, K)."""
+    """Weights qₖcₖ of the simulated outcomes, (sets, K)."""
     centres: Array
-    """b_a, (sets, d)."""
+    """Centres b_a, (sets, d)."""
     lengths: Array
-    """|b_a|."""
+    """Norms |b_a| of the centres."""
     gains: Array
-    """g_a."""
+    """Gains g_a."""
     sound: Array
     """False if a number is not finite or beyond `LARGEST_NORM`; the record then contributes
     nothing.
@@ -78,22 +78,22 @@ class Centring(NamedTuple):
 
 
 def score_bound(dimension: int) -> float:
-    """(1 + η)C."""
+    """Return (1 + η)C, the bound of a centred score."""
     return (1.0 + SLACK) * clip_norm(dimension)
 
 
 def clip_norm(dimension: int) -> float:
-    """C."""
+    """Return the clip C of a score."""
     return CLIP * math.sqrt(dimension)
 
 
 def trace_bound(dimension: int) -> float:
-    """B."""
+    """Return the bound B on the trace of a record's curvature."""
     return TRACE * dimension
 
 
 def draws_key(secret: Array) -> Array:
-    """The key of a visit's simulated outcomes.
+    """Return the key of a visit's simulated outcomes.
 
     It is derived from the secret key and expanded by JAX's own generator, because these draws
     protect nothing.
@@ -105,7 +105,7 @@ def draws_key(secret: Array) -> Array:
 def centring(
     law: OutcomeLaw, theta: Array, mapping: Array, record: Records, key: Array, count: int
 ) -> Centring:
-    """Centres and gains of one record from two sets of simulated outcomes."""
+    """Return centres and gains of one record, from two sets of simulated outcomes."""
     parameters = law.parameters(theta, record)
     sets = 2 if law.support(parameters) is None else 1  # a listed support has no randomness
     keys = jax.random.split(key, sets)
@@ -130,7 +130,7 @@ def centring(
 
 
 def centred(scores: Array, found: Centring) -> Array:
-    """Centred scores ψ for several scores u of one record, (…, d)."""
+    """Return the centred scores ψ for several scores u of one record, (…, d)."""
     clip = MARGIN * clip_norm(scores.shape[-1])
     shorter, _ = shortened(scores, clip)
     # The first set is weighted by the gain of the second and vice versa: a weight must not depend
@@ -142,7 +142,7 @@ def centred(scores: Array, found: Centring) -> Array:
 
 
 def shortened(scores: Array, clip: Array | float) -> tuple[Array, Array]:
-    """c = min(1, C/|u|) and |u|."""
+    """Return c = min(1, clip/|u|) and |u| for scores u."""
     norms = _norms(scores)
     return jnp.minimum(1.0, clip / jnp.maximum(norms, 1e-300)), norms
 
@@ -161,7 +161,7 @@ def score_sum(
     mapping: Array,
     key: Array,
 ) -> Bounded:
-    """Σ ψ, scaled to norm ≤ `clip`."""
+    """Return the sum of the records' centred scores ψ, each scaled to norm ≤ `clip`."""
     dimension = point.shape[0]
 
     def one(record: Records, own_key: Array) -> Array:
@@ -188,11 +188,13 @@ def curvature_sum(
     mapping: Array,
     key: Array,
 ) -> Bounded:
-    """Σ h as its upper triangle, scaled to norm ≤ `clip`."""
+    """Return the sum of the records' curvatures h, each scaled to norm ≤ `clip`, as upper
+    triangle.
+    """
     dimension = point.shape[0]
 
     def one(record: Records, own_key: Array) -> Array:
-        """Rows r with h = Σ rrᵀ."""
+        """Return rows r such that the record's curvature h is Σ rrᵀ."""
         found = centring(law, point, mapping, record, own_key, OUTCOMES)
         share = found.gains[:, None] * found.weights / found.weights.size
         rows = jnp.sqrt(jnp.maximum(share, 0.0))[..., None] * found.scores
@@ -217,7 +219,9 @@ def rank_sum(
     edges: Array,
     key: Array,
 ) -> Bounded:
-    """Histogram of randomised ranks by level of the predicted mean: one count per record."""
+    """Return a histogram of randomised ranks by bins of the predicted mean; each record counts
+    once.
+    """
 
     def one(record: Records, own_key: Array) -> Array:
         parameters = law.parameters(point, record)
@@ -234,7 +238,7 @@ def rank_sum(
 def _in_chunks(
     summed: Callable[[Records, Array, Array], Bounded], records: Records, mask: Array, key: Array
 ) -> Bounded:
-    """The sum over all records, in chunks; `summed` receives batches of length 1."""
+    """Add up all records in chunks; `summed` receives records as batches of length 1."""
     count = mask.shape[0]
     size = min(CHUNK, count)
     chunks = math.ceil(count / size)

@@ -1,4 +1,4 @@
-"""The server's half of private scores: one stage after another, from sums alone."""
+"""The server's half of private scores: it goes from stage to stage, using released sums alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tacit.models.outcomes import OutcomeLaw
 from tacit.server.combine import RoundSum, Run, Shared
 
 COUNTS, MOMENT, CURVATURE, SCORE, RANK = "counts", "moment", "curvature", "score", "ranks"
-"""The stages; each releases one array of the same name."""
+"""Names of the stages; each stage releases one array of the same name."""
 PUBLIC = {
     MOMENT: ("centre", "scale"),
     CURVATURE: ("point", "map"),
@@ -41,21 +41,23 @@ PUBLIC = {
 }
 """Public arrays of each stage."""
 UNUSABLE = (ValueError, ArithmeticError)
-"""Errors raised if released numbers give no estimate; NumPy's LinAlgError is a ValueError."""
+"""Errors that mean: the released numbers give no estimate. NumPy's LinAlgError is a ValueError."""
 TURNS, LAST_TURNS = 1, 4
 SIGNIFICANT = 0.01
 LEAST_SHARE = 0.5
-"""Effective share of draws below which the posterior under the exact prior is not described
+"""Below this effective share of draws, the posterior under the exact prior is not described
 well.
 """
 SETTLED = 0.5
-"""Largest move of q's mean in the last iteration, in posterior standard deviations."""
+"""Largest move of q's mean in the last iteration of a converged run, in posterior sd."""
 FAR = 1.0
-"""Largest move of θ in the last burn-in round, in units of one record's information."""
+"""Largest move of θ in the last burn-in round of a converged run, in units of one record's
+information.
+"""
 
 
 class Staged(Protocol):
-    """Parts of the method that the server needs."""
+    """The parts of the method that the server needs."""
 
     @property
     def stages(self) -> tuple[str, ...]: ...
@@ -74,7 +76,9 @@ class Fit(NamedTuple):
 
 
 class ScoresServer:
-    """A pure function of the releases; simulations are cached between rounds."""
+    """Computes the next request and q as a pure function of the releases, and caches
+    simulations.
+    """
 
     def __init__(self, method: Staged, run: Run) -> None:
         assert isinstance(run.model, SimulatesOutcomes)
@@ -113,7 +117,9 @@ class ScoresServer:
     def _released(
         self, known: Arrays, stage: str, total: np.ndarray, noise_sd: float, number: int
     ) -> Arrays:
-        """Released numbers of this round, kept even if they give no estimate."""
+        """Return the released numbers of this round; they are kept even if they give no
+        estimate.
+        """
         if stage in (COUNTS, MOMENT):
             return {stage: total}
         if stage == RANK:
@@ -139,7 +145,7 @@ class ScoresServer:
         return self._with_score(known, number) if stage == SCORE else {}
 
     def _fallback(self, known: Arrays, following: Sequence[str]) -> Arrays:
-        """Usable arrays for the next stage if `_published` found none."""
+        """Return usable arrays for the next stage if `_published` failed."""
         columns = len(self.design.layout)
         usable = {
             "centre": np.zeros(columns),
@@ -152,7 +158,7 @@ class ScoresServer:
         return {name: usable[name] for name in names if name not in known}
 
     def _published(self, known: Arrays, following: Sequence[str]) -> Arrays:
-        """Public arrays of the next stage."""
+        """Return the public arrays of the next stage."""
         if following == (MOMENT,):
             found = self._marginals(known)
             return {"centre": found.centre, "scale": public_scale(self.design, found)}
@@ -175,13 +181,13 @@ class ScoresServer:
         return {name: known[name] for name in names}, memory
 
     def _burns_in(self, number: int) -> bool:
-        """True if a second curvature is still to come."""
+        """True if the run is in its burn-in: a second curvature is still to be released."""
         return CURVATURE in self.method.stages[number:]
 
     def _with_curvature(
         self, known: Arrays, total: np.ndarray, noise_sd: float, number: int
     ) -> Arrays:
-        """R, and a map for the next scores."""
+        """Return R (`Ratio`) updated by the released curvature, and a map W for the next scores."""
         estimator, point = self.estimator(known), known["point"]
         before = self._ratio(known) if "ratio" in known else None
         noise = curvature_noise(noise_sd, estimator.dimension)
@@ -194,13 +200,15 @@ class ScoresServer:
         return found | {"map": mapping, "made_at": point}
 
     def _main_noise(self, number: int) -> float:
-        """Standard deviation of the noise in the weighted mean of the remaining scores."""
+        """Return the standard deviation of the noise in the weighted mean of the remaining
+        scores.
+        """
         following = enumerate(self.method.stages[number:], number + 1)
         noise = np.array([self.run.noise_sd(one) for one, stage in following if stage == SCORE])
         return score_bound(self.declared.mean.size) / math.sqrt(float(np.sum(noise**-2.0)))
 
     def _with_burn_in(self, known: Arrays, total: np.ndarray, noise_sd: float) -> Arrays:
-        """θ at the solution of this round, and a map there."""
+        """Return the point θ that solves this round's equation, and the map W there."""
         estimator, ratio = self.estimator(known), self._ratio(known)
         noise = noise_sd * score_bound(estimator.dimension)
         found = estimator.walked(
@@ -211,7 +219,7 @@ class ScoresServer:
         return {"point": found.point, "map": mapping, "ways": ways, "walked": found.information}
 
     def _with_score(self, known: Arrays, number: int) -> Arrays:
-        """q from all main rounds, and its mean as the next point."""
+        """Return q from all main rounds, with its mean as the next point."""
         history = History(known["points"], known["scores"], known["noise"])
         last = SCORE not in self.method.stages[number:]
         turns = LAST_TURNS if last else TURNS
@@ -231,7 +239,7 @@ class ScoresServer:
         return found | {"effective_share": np.array([moments.share]), "moved": np.array([q.moved])}
 
     def _renewed(self, known: Arrays, mean: np.ndarray, number: int) -> Arrays:
-        """A new map if the remaining rounds benefit from it; rounds with the old one are then
+        """Return a new map W if the remaining rounds gain from it; rounds with the old map are
         dropped.
         """
         left = self._main_noise(number)
@@ -255,7 +263,7 @@ class ScoresServer:
 
     @property
     def count_noise_sd(self) -> float:
-        """Noise sd of each count."""
+        """Standard deviation of the noise in each count."""
         number = self.method.stages.index(COUNTS) + 1
         return math.sqrt(self.design.counted.columns) * self.run.noise_sd(number)
 
@@ -264,7 +272,9 @@ class ScoresServer:
         return described(self.design, known["counts"], self.count_noise_sd, records)
 
     def estimator(self, known: Arrays) -> Estimator:
-        """Estimator from counts and moment; equal inputs give equal simulations."""
+        """Return the estimator for counts and second moment; equal inputs give equal
+        simulations.
+        """
         names = [name for name in (COUNTS, MOMENT) if name in known]
         key = b"".join(known[name].tobytes() for name in names)
         if self._made is None or self._made[0] != key:
@@ -279,7 +289,7 @@ class ScoresServer:
         return Estimator(Simulator(self.law, rows), self._prior(found), found.records)
 
     def _first_point(self, known: Arrays) -> np.ndarray:
-        """The start, with an intercept that gives the mean of a counted outcome."""
+        """Return the model's start, with an intercept that gives the mean of a counted outcome."""
         found = self._marginals(known)
         places = [i for i, one in enumerate(self.law.covariates.layout) if one.kind == "intercept"]
         if self.outcome is None or found.outcome is None or not places:
@@ -290,7 +300,9 @@ class ScoresServer:
         return point
 
     def scale_prior(self, known: Arrays) -> LearntScalePrior | None:
-        """The prior with learned scales, in the units of the columns; None if it is declared."""
+        """Return the prior with learned scales, scaled by the columns; None if a prior is
+        declared.
+        """
         return self._scale_prior(self._marginals(known))
 
     def _scale_prior(self, found: Marginals) -> LearntScalePrior | None:
@@ -306,7 +318,9 @@ class ScoresServer:
         )
 
     def _prior(self, found: Marginals) -> PriorTerm:
-        """The prior; learned scales are bounded by the unit of the predictor, where q starts."""
+        """Return the prior; if scales are learned, its normal start uses their largest likely
+        value.
+        """
         learnt = self._scale_prior(found)
         if learnt is None:
             return self.declared
@@ -314,7 +328,9 @@ class ScoresServer:
         return PriorTerm(self.run.model, learnt.mean, sd**-2.0, learnt.log_density)
 
     def _gaussian(self, known: Arrays) -> Natural:
-        """q in its family; mean-field keeps the marginals, so that intervals do not change."""
+        """Return q in the run's family; a mean-field q keeps the marginals, so intervals do not
+        change.
+        """
         mean, precision = known["mean"], known["precision"]
         if isinstance(self.run.family, FullGaussian):
             return {"linear": precision @ mean, "quadratic": -0.5 * precision}
@@ -323,7 +339,7 @@ class ScoresServer:
 
 
 def checked(found: Arrays) -> Arrays:
-    """`found`, if it is finite and its precision positive definite."""
+    """Return `found`; raise an error if it is not finite or its precision not positive definite."""
     wrong = [name for name, one in found.items() if name != "ways" and not np.isfinite(one).all()]
     if wrong:
         raise FloatingPointError(f"not finite: {', '.join(wrong)}")
@@ -337,7 +353,7 @@ def _failed(known: Arrays, number: int) -> Arrays:
 
 
 def trouble(server: ScoresServer, memory: Arrays) -> str | None:
-    """Reason why q is not the posterior, if the releases show it.
+    """Return why q is not the posterior, if the releases show a problem.
 
     The counts show whether columns are in other units than assumed, the burn-in whether θ had
     converged when the main rounds began, and the last estimate whether it had converged.
@@ -378,7 +394,7 @@ def trouble(server: ScoresServer, memory: Arrays) -> str | None:
 
 
 def rank_fit(ranks: np.ndarray, noise_sd: float) -> Fit:
-    """χ² of noisy counts against equal counts of all ranks at each level of the prediction.
+    """Test with χ² whether, at each level of the prediction, all ranks have equal counts.
 
     Within a level of N records the counts have variance N/K each (about their mean, K ranks) and
     noise of variance σ², so that Σ (count − mean)²/(N/K + σ²) has approximately a χ² distribution
@@ -407,14 +423,16 @@ def rank_fit(ranks: np.ndarray, noise_sd: float) -> Fit:
 
 
 def _contrasts(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Slope over the positions, and the weight at both ends; orthonormal."""
+    """Return two orthonormal contrasts: the slope over the positions, and the weight at both
+    ends.
+    """
     place = np.arange(count) - 0.5 * (count - 1)
     ends = np.square(place) - np.mean(np.square(place))
     return place / np.linalg.norm(place), ends / np.linalg.norm(ends)
 
 
 def _misfit(slopes: np.ndarray, spreads: np.ndarray) -> str:
-    """The shape of the misfit that the histogram shows most clearly.
+    """Describe the shape of the misfit that the histogram shows most clearly.
 
     Three contrasts over the ranks: their slope at all levels, how it differs between levels, and
     the weight at both ends. By chance, the square of each is about its degrees of freedom.
@@ -439,7 +457,7 @@ def _misfit(slopes: np.ndarray, spreads: np.ndarray) -> str:
 
 
 def fit_of(memory: Arrays) -> Fit | None:
-    """The verdict of the rank histogram, once it was released."""
+    """Return the verdict of the rank histogram, once it was released."""
     if RANK not in memory:
         return None
     return rank_fit(memory[RANK], float(memory["rank_noise"][0]))

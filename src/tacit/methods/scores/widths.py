@@ -1,14 +1,16 @@
 """Expected widths of intervals, from public facts before anything is released.
 
-Whitened scores are approximated by u = r·v with r standard normal, |v|² = d and independent
-directions, as for a regression with normal errors. With C = a√d the clip is c = min(1, a/|r|), so a
-direction has slope H = E[c r²] and variance V = E[c² r²] per record, to which noise of variance σ̄²
-in the sum of n records adds σ̄²/n:
+Whitened scores in d dimensions are approximated by u = r·v with r standard normal, |v|² = d and
+independent directions, as for a regression with normal errors. If scores are clipped to norm C =
+a√d, the clip multiplies u by c = min(1, a/|r|). In one direction, the clipped score of a record
+then has slope H = E[c r²] and variance V = E[c² r²], and noise of variance σ̄² in the sum of n
+records adds σ̄²/n. The width of an interval is
 
-    width = √(V + σ̄²/n)/H   times that without privacy,
+    √(V + σ̄²/n)/H   times the width without privacy,
 
-at the scale of W that minimises it. The coefficient of a level with a share p of the records
-depends on scores of length |r|√(d − 1 + 1/p), which are clipped more.
+where the scale of the map W (`tacit.methods.scores.party`) is chosen to minimise the width. The
+coefficient of a level with a share p of the records depends on scores of length |r|√(d − 1 + 1/p),
+which are clipped more.
 """
 
 from __future__ import annotations
@@ -26,15 +28,19 @@ WIDE = 1.6
 
 
 class Widths(NamedTuple):
-    """Widths relative to those without privacy."""
+    """Widths of intervals relative to those without privacy."""
 
     usual: float
     rare: float
-    """The share of records below which the coefficient of a level is wider than `WIDE`."""
+    """If a level has a smaller share of the records, the interval of its coefficient exceeds
+    `WIDE`.
+    """
 
 
 def expected_widths(dimension: int, noise: float, records: int) -> Widths:
-    """Expected widths; `noise` is the sd of the noise in the weighted mean of the main scores."""
+    """Return expected widths; `noise` is the sd of the noise in the weighted mean of the main
+    scores.
+    """
     extra = noise**2 / records
     scales = SCALE_STEP ** np.arange(-MOST_STEPS, MOST_STEPS + 1.0)
     widths = [width(CLIP / scale, extra / scale**2) for scale in scales]
@@ -48,7 +54,7 @@ def expected_widths(dimension: int, noise: float, records: int) -> Widths:
 
 
 def width(clip: float, extra: float) -> float:
-    """√(V + extra)/H with c = min(1, clip/|r|), r standard normal."""
+    """Return √(V + extra)/H for c = min(1, clip/|r|) and standard normal r."""
     outside = math.erfc(clip / math.sqrt(2.0))
     density = math.exp(-0.5 * clip**2) / math.sqrt(2.0 * math.pi)
     inside = 1.0 - outside - 2.0 * clip * density  # E[r²; |r| < clip]

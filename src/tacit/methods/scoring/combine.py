@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class ScoringServer:
-    """A pure function of the releases; intermediate results are cached."""
+    """Computes the next request and q as a pure function of the releases, and caches results."""
 
     def __init__(self, method: PrivateScoring, run: Run) -> None:
         model = run.model
@@ -102,7 +102,7 @@ class ScoringServer:
 
     @staticmethod
     def _shared(q: Natural, known: Arrays, public: Sequence[str], kept: Sequence[str]) -> Shared:
-        """Arrays published with the next requests, and arrays kept at the server."""
+        """Return the arrays published with the next requests, and the arrays kept at the server."""
         return Shared(q, {name: known[name] for name in public}, {n: known[n] for n in kept})
 
     def _no_width(self, public: Public) -> np.ndarray:
@@ -110,29 +110,33 @@ class ScoringServer:
 
     @property
     def _score_sd(self) -> float:
-        """Noise sd of all scores together."""
+        """Standard deviation of the noise in the precision-weighted mean of all scores."""
         rounds = range(LEAST_ROUNDS, self.run.rounds + 1)
         return 1.0 / math.sqrt(sum(self.run.noise_sd(number) ** -2.0 for number in rounds))
 
     @property
     def count_noise_sd(self) -> float:
-        """Noise sd of each count."""
+        """Standard deviation of the noise in each count."""
         return math.sqrt(self.counted.columns) * self.run.noise_sd(COUNTS_ROUND)
 
     def marginals_of(self, q: Arrays) -> Marginals:
-        """Marginals of the columns from the released counts."""
+        """Estimate the marginals of the columns from the released counts."""
         records = float(self.method.total_units)
         return marginals(self.layout, self.counted, q["counts"], self.count_noise_sd, records)
 
     def last_move(self, known: Arrays) -> float:
-        """Root mean square change of η in the last round, as a share of the longest step."""
+        """Return the root mean square change of η in the last round, as a share of the longest
+        step.
+        """
         public = self._public(known)
         move = public.to_z @ (known["point"] - known["points"][-1])
         far = self.likelihood.rms_change(public.synthetic.z, move)
         return far / self.likelihood.step(public.reach)
 
     def predictor_sd(self, known: Arrays, theta: np.ndarray) -> float:
-        """Standard deviation of the one predictor η = x·θ between records."""
+        """Return the standard deviation over records of the predictor η = x·θ, if there is only
+        one.
+        """
         _, scale, drawn = self._synthetic(known)
         return float(np.std(drawn.z @ (theta / scale)))
 
@@ -152,14 +156,14 @@ class ScoringServer:
         return scales(found, widest, self._score_sd)
 
     def _prior_sd(self, found: Marginals) -> np.ndarray:
-        """Prior sd of each weight; if scales are learned, the largest likely value."""
+        """Return the prior sd of each weight; if scales are learned, its largest likely value."""
         if not self._autoscaled:
             return self.prior.sd
         sd = self._unit / np.where(self.scaled, self._column_scale(found), 0.1)
         return np.tile(sd, self.likelihood.outputs)
 
     def prior_of(self, known: Natural) -> Prior | LearntScalePrior:
-        """The declared prior, or the prior with learned scales."""
+        """Return the declared prior, or the prior with learned scales."""
         if not self.method.learns_scale(self.run.model):
             return self.prior
         outputs = self.likelihood.outputs
@@ -174,7 +178,9 @@ class ScoringServer:
         return LearntScalePrior(self.prior.mean, transform, column, self._unit)
 
     def _column_scale(self, found: Marginals) -> np.ndarray:
-        """Standard deviation of a number, 1 for a level and the constant."""
+        """Return the standard deviation of each numeric column, and 1 for levels and the
+        constant.
+        """
         number = np.array([feature.kind == "numeric" for feature in self.layout])
         return np.where(number, np.sqrt(found.variance), 1.0)
 
@@ -185,12 +191,12 @@ class ScoringServer:
         return flattened(drawn.z, self.scaled, 2.0 * entry * math.sqrt(len(self.layout)))
 
     def _start(self, found: Marginals) -> Any:
-        """η of a record without any information about it."""
+        """Return the predictor η of a record about which nothing is known."""
         return 0.0 if found.outcome is None else self.likelihood.link(found.outcome)
 
     def _scaled(self, q: Natural) -> Natural:
-        """Shorten the directions of largest variance, and include C in the map, so that the clip
-        is 1.
+        """Add a map that shortens directions of large variance and includes C, so that the clip is
+        1.
         """
         q = q | {"bend": self._bend(q)}
         public = self._public(q)
@@ -206,7 +212,7 @@ class ScoringServer:
         return q | {"scale": factor * q["scale"], "reach": np.array([reach])}
 
     def _synthetic(self, q: Natural) -> tuple[Marginals, np.ndarray, Synthetic]:
-        """Synthetic rows from counts and second moment, in the scale of the second moment."""
+        """Return synthetic rows from counts and second moment, scaled like the second moment."""
         key = q["counts"].tobytes() + q["moment"].tobytes()
         if self._drawn is None or self._drawn[0] != key:
             found = self.marginals_of(q)
@@ -236,7 +242,9 @@ class ScoringServer:
         return self._known[1]
 
     def _gaussian(self, found: Solved) -> Natural:
-        """q in its family; mean-field keeps the marginals, so that intervals do not change."""
+        """Return q in the run's family; a mean-field q keeps the marginals, so intervals do not
+        change.
+        """
         if isinstance(self.run.family, FullGaussian):
             precision = found.precision
             return {"linear": precision @ found.mean, "quadratic": -0.5 * precision}

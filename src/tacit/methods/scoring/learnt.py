@@ -26,14 +26,16 @@ REFITS = 6
 
 
 class Integrated(NamedTuple):
-    """Precision of the equivalent normal prior, and the covariance of the means, in φ."""
+    """Precision of the equivalent normal prior of φ, and covariance of the posterior means over
+    τ.
+    """
 
     precision: np.ndarray
     between: np.ndarray
 
 
 class _Mixture(NamedTuple):
-    """Posteriors of all τ in their common basis; `weights` are p(τ | releases)."""
+    """Posteriors for all values of τ in their common basis; `weights` are p(τ | releases)."""
 
     weights: np.ndarray
     gain: np.ndarray
@@ -49,7 +51,9 @@ class _Mixture(NamedTuple):
 
 
 def integrated(prior: LearntScalePrior, information: np.ndarray, pull: np.ndarray) -> Integrated:
-    """The mixture over τ of posteriors with information J and linear term b = J(estimate) in φ."""
+    """Integrate τ out: mix the posteriors with information J and linear term b = J·estimate in
+    φ.
+    """
     free, unit = prior.column >= 0, prior.unit
     column, size = prior.column[free], np.bincount(prior.column[free])
     degrees = FREEDOM + np.sum(~free)
@@ -80,7 +84,7 @@ def integrated(prior: LearntScalePrior, information: np.ndarray, pull: np.ndarra
 def _mixture(
     free: np.ndarray, information: np.ndarray, pull: np.ndarray, scale: np.ndarray, constant: float
 ) -> _Mixture:
-    """The mixture for given ratios of scales; the intercept is integrated out first."""
+    """Return the mixture for given ratios of scales; the intercept is integrated out first."""
     outer = information[np.ix_(~free, free)]
     own = information[np.ix_(~free, ~free)] + constant * np.eye(int(np.sum(~free)))
     carried = np.linalg.solve(own, outer)

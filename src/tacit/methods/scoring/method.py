@@ -44,13 +44,13 @@ from tacit.server.combine import Combine, Run
 from tacit.server.messages import Asked, Stage
 
 PREPARATION = {"plain": (0.08, 0.04), "sum": (0.05, 0.03)}
-"""Shares of the budget of the counts and of the second moment, if each party adds its own noise and
-if the parties share one noise: the preparation then has less of it, and the scores get the rest.
+"""Shares of the budget for the counts and for the second moment: "plain" if each party adds its own
+noise, "sum" if the parties share one noise, which is smaller. The scores get the rest.
 """
 
 
 def scores_share(aggregation: str) -> float:
-    """Share of the budget of all scores together."""
+    """Return the share of the budget that all scores together get."""
     return 1.0 - sum(_preparation(aggregation))
 
 
@@ -60,7 +60,7 @@ def _preparation(aggregation: str) -> tuple[float, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateScoring(SummedMethod):
-    """Counts, second moment and scores; see the module docstring.
+    """Private regression from counts, a second moment and scores; see the module docstring.
 
     If the model declares no prior, the scales of the coefficients are learned from the releases and
     integrated out (`tacit.models.learnt_scale`). A declared prior is used unchanged.
@@ -119,7 +119,7 @@ class PrivateScoring(SummedMethod):
     def from_integers(
         self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
     ) -> Arrays:
-        """Sums in units of one record's contribution."""
+        """Convert integers to sums in units of one record's contribution."""
         del family
         unit = event.clip
         if asked.stage == COUNTS:
@@ -149,7 +149,7 @@ class PrivateScoring(SummedMethod):
         return float(scores_share(self.aggregation) * weights[visit - 2] / np.sum(weights))
 
     def party_likelihood(self, model: Model) -> ScoreLikelihood:
-        """The score that parties sum, and its bound, which determines the clip."""
+        """Return the score that parties sum, and its bound, which determines the clip."""
         assert isinstance(model, Scores)
         return model.score_likelihood()
 
@@ -181,7 +181,7 @@ class PrivateScoring(SummedMethod):
     def contributions(
         self, model: Model, family: Family, key: Array, task: Task, tally: Tally
     ) -> tuple[Bounded, Array]:
-        """Contributions of the scores; counts never exceed the clip, and moments are directions
+        """Return the clipped scores. Counts never exceed the clip, and moments use directions
         only.
         """
         del family, key

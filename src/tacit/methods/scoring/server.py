@@ -10,10 +10,10 @@ With the prior N(m₀, P₀⁻¹) and the gain K = H(V + σ̄²I)⁻¹ this is a
 
     precision K H + P₀,    (K H + P₀) m = K(s̄ + H θ̄ − r) + P₀ m₀,
 
-whose width includes the noise. H and V are expectations under q, not values at its mean, and r = n
-E[w (E_q ψ-mean − its value at m) z] is the change of the expected score due to the width of q: the
-score is zero on average over q, as in variational inference. Without r, a wide q would predict rare
-outcomes far too often.
+whose variance includes the noise. H and V are expectations under q, not values at its mean, and r =
+n E[w (E_q ψ-mean − its value at m) z] is the change of the expected score due to the variance of q:
+the score is zero on average over q, as in variational inference. Without r, a wide q would predict
+rare outcomes far too often.
 
 H is computed from a noisy second moment and noisy counts. An error E in H adds E(θ − θ̄) to the
 equation. The variance of this term is added to V + σ̄²I for the reported precision.
@@ -31,7 +31,7 @@ from tacit.models.learnt_scale import LearntScalePrior
 from tacit.models.scores import ScoreLikelihood, weighted_moment
 
 CURVATURE_ERROR = 0.3
-"""Relative error of the synthetic change of a score from θₜ to m."""
+"""Assumed relative error of the change of a score from θₜ to m, computed on synthetic records."""
 SCALES = 2.0 ** np.arange(-2, 7)
 CLOSE = 1.01
 DOUBTS = 3.0
@@ -40,7 +40,7 @@ STILL = 0.2
 
 
 class History(NamedTuple):
-    """θₜ in the coordinates of x, scores in the coordinates of z, and noise sds, per round."""
+    """Per round t: the point θₜ on x, the score on z, and the standard deviation of its noise."""
 
     points: np.ndarray
     scores: np.ndarray
@@ -48,16 +48,17 @@ class History(NamedTuple):
 
 
 class Prior(NamedTuple):
-    """N(mean, sd²) of each weight on x."""
+    """Normal prior N(mean, sd²) of each weight on x."""
 
     mean: np.ndarray
     sd: np.ndarray
 
 
 class Solved(NamedTuple):
-    """q over the weights on x: mean, precision; Var_q(η) of z's rows.
+    """Mean and precision of q over the weights on x, and the variance of η under q for each row of
+    z.
 
-    With K levels the last is the covariance of K − 1 numbers, see
+    With K levels, `width` is the covariance of K − 1 numbers: see
     `tacit.models.glm.softmax_scores`.
     """
 
@@ -67,7 +68,9 @@ class Solved(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """All rounds evaluated at one point: H, V + σ̄²I, aₜ, K, K H, and the score there."""
+    """All rounds combined at one point: H, V + σ̄²I, aₜ, K, K H and the score (module
+    docstring).
+    """
 
     curvature: np.ndarray
     noise: np.ndarray
@@ -85,19 +88,19 @@ class Public(NamedTuple):
     synthetic: Synthetic
     records: float
     bend: np.ndarray
-    """B = I − WᵀW."""
+    """The map B = I − WᵀW."""
     apart: np.ndarray
-    """Removes the part of weights on y that does not change η (`marginals.apart`)."""
+    """Matrix that removes the part of weights on y that does not change η (`marginals.apart`)."""
     to_x: np.ndarray
-    """θ on x = to_x @ θ on z, for all levels if there are several."""
+    """Matrix from weights on z to weights on x, for all levels if there are several."""
     to_z: np.ndarray
 
 
 def coordinates(
     centre: np.ndarray, scale: np.ndarray, bend: np.ndarray, bias: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(to_x, to_z) for z = bend·(scale∘(x − centre)): the weight of the constant absorbs the
-    centre.
+    """Return the matrices (to_x, to_z) between weights on x and on z = bend·(scale∘(x − centre)).
+    The weight of the constant absorbs the centre.
     """
     to_x = scale[:, None] * bend
     if bias is not None:
@@ -114,7 +117,7 @@ def choose_scale(
     score_sd: float,
     start: Any,
 ) -> tuple[float, float]:
-    """(1/C, k): the factor of the map's scale and the reach that minimise the expected loss.
+    """Return (1/C, k), the factor of the map and the limit of ψ that minimise the expected loss.
 
     The expected loss in log-likelihood is ½ tr(H₁ S) per record, where H₁ is the unclipped
     information and S the posterior's covariance, both at η = `start`. Among nearly equal values the
@@ -150,9 +153,10 @@ def solve(
     prior: Prior | LearntScalePrior,
     width: np.ndarray,
 ) -> Solved:
-    """Compute the posterior of all rounds from the last point; `width` is the width of the last q.
+    """Compute the posterior of all rounds, starting at the last point. `width` is the variance of η
+    under the last q.
 
-    H, r and the width of q depend on each other and on m, and alternating updates can oscillate
+    H, r and the variance of q depend on each other and on m, and alternating updates can oscillate
     between a wide q and a narrow one. Every pass after the first is damped by ½, as long as m moves
     by more than `STILL` of its sd.
     """
@@ -191,7 +195,7 @@ def solve(
 def _heard(
     public: Public, history: History, points: np.ndarray, mean: np.ndarray, width: np.ndarray
 ) -> Heard:
-    """All scores transferred to `mean`, without the effect of the width of q on expected
+    """Combine all scores at `mean`, after subtracting the effect of q's variance on expected
     outcomes.
     """
     there = np.vstack([points, mean])
@@ -213,13 +217,14 @@ def _heard(
 
 
 def _limited(public: Public, move: np.ndarray) -> np.ndarray:
-    """The move, shortened so that η changes by at most the length of a step."""
+    """Return the move, shortened so that η changes by at most the length of a step."""
     far = public.likelihood.rms_change(public.synthetic.z, move)
     return move * min(1.0, public.likelihood.step(public.reach) / max(far, 1e-300))
 
 
 def _shares(noise_sds: np.ndarray, change: np.ndarray, linear: np.ndarray) -> np.ndarray:
-    """aₜ: larger for later rounds and for less noise, close to 0 if θₜ is far from m.
+    """Return the weights aₜ of the rounds: larger for later rounds and less noise, ≈ 0 if θₜ is far
+    from m.
 
     A score is moved from θₜ to m by H(m − θₜ). The error of this linear step is estimated from the
     same change over the synthetic records, plus a share of that change, and counts as noise.
@@ -232,7 +237,8 @@ def _shares(noise_sds: np.ndarray, change: np.ndarray, linear: np.ndarray) -> np
 
 
 def _steeper(points: np.ndarray, history: History, curvature: np.ndarray) -> float:
-    """Observed slope of the score over the last move, as a multiple of that under H, at least 1.
+    """Return the observed slope of the score over the last move, relative to that under H; at least
+    1.
 
     The change of the score over a move Δ is −HΔ if H is right. With an H below half of the true
     slope, the steps would oscillate with growing amplitude. The noise is subtracted first: Δ
@@ -249,7 +255,7 @@ def _steeper(points: np.ndarray, history: History, curvature: np.ndarray) -> flo
 
 
 def _reported(public: Public, heard: Heard, before: np.ndarray, gap: np.ndarray) -> np.ndarray:
-    """The precision including the uncertainty of H (`ScoreLikelihood.curvature_doubt`)."""
+    """Return the precision, reduced by the uncertainty of H (`ScoreLikelihood.curvature_doubt`)."""
     (z, uncertain), bend = public.synthetic, public.bend
     curvature, information, told = heard.curvature, heard.information, public.apart @ bend
     for _ in range(2):
@@ -263,7 +269,9 @@ def _reported(public: Public, heard: Heard, before: np.ndarray, gap: np.ndarray)
 def _learnt(
     public: Public, prior: LearntScalePrior, information: np.ndarray, pull: np.ndarray
 ) -> Integrated:
-    """`integrated` in the coordinates of z; `pull` is from the prior's mean."""
+    """Return `integrated` in the coordinates of z; `pull` is the linear term at the prior's
+    mean.
+    """
     to_phi = prior.transform @ public.to_x
     to_z = np.linalg.inv(to_phi)
     found = integrated(prior, to_z.T @ information @ to_z, to_z.T @ pull)
@@ -278,7 +286,9 @@ def _prior_precision(public: Public, prior: Prior) -> np.ndarray:
 
 
 def _information(z: np.ndarray, each: np.ndarray, weight: np.ndarray, records: float) -> np.ndarray:
-    """n E[w c zzᵀ] with one number c per record, or n E[w C ⊗ zzᵀ] with one matrix C for all."""
+    """Return n E[w c zzᵀ] for one number c per record, or n E[w C ⊗ zzᵀ] for one matrix C for
+    all.
+    """
     if each.ndim == 1:
         return weighted_moment(z, weight * each, records)
     return np.kron(each, weighted_moment(z, weight, records))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 LEAST_ROUNDS = 3
 COUNTS, MOMENT, SCORE = "counts", "moment", "score"
-"""The stages; each releases one array of the same name."""
+"""Names of the stages; each stage releases one array of the same name."""
 COUNTS_ROUND, MOMENT_ROUND = 1, 2
 PUBLIC = ("centre", "scale", "bend", "point", "reach")
 """Public arrays of requests for a score."""

@@ -19,11 +19,11 @@ MOST_OUTSIDE = 0.05
 LEAST_SPREAD = 0.01
 """Smallest standard deviation of a column, as a share of that range."""
 MOST_AT_END = 0.25
-"""Largest share that released counts may show at an end that is not a declared bound."""
+"""Largest share of values that released counts may have at an end that is not a declared bound."""
 
 
 def counted_columns(model: Scores) -> Counted:
-    """How the columns of a model are counted."""
+    """Return how the columns of a model are counted."""
     likelihood = model.score_likelihood()
     return counted(model.layout, likelihood.largest, likelihood.smallest, likelihood.levels)
 
@@ -56,7 +56,7 @@ def check_units(model: Model, parties: Mapping[str, Records]) -> None:
 
 
 def unfit_values(x: np.ndarray, low: float, high: float, *, centred: bool = True) -> str | None:
-    """Reason why the values of a column cannot be counted in [low, high]; None if they can.
+    """Return why the values of a column cannot be counted in [low, high]; None if they can.
 
     `centred`: the spread is measured from the mean, which an intercept absorbs, otherwise from 0.
     The message contains no number computed from the records, because nothing is charged for one.
@@ -72,7 +72,7 @@ def unfit_values(x: np.ndarray, low: float, high: float, *, centred: bool = True
 def counted_at_end(
     layout: Layout, what: Counted, counts: np.ndarray, noise_sd: float
 ) -> str | None:
-    """Whether released counts show many values at an end that is not a declared bound.
+    """Check whether released counts show many values at an end that is not a declared bound.
 
     The last knot there contains everything beyond it. Returns a text with column, share and end.
     """
@@ -94,7 +94,7 @@ def counted_at_end(
 
 
 def counted_outside(model: Model, counts: np.ndarray, noise_sd: float) -> str | None:
-    """Reason why a column is probably not in the units assumed by its counts, or None."""
+    """Return why a column is probably not in the units assumed for its counts, or None."""
     assert isinstance(model, Scores)
     seen = counted_at_end(model.layout, counted_columns(model), counts, noise_sd)
     if seen is None:

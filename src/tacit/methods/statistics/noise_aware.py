@@ -8,11 +8,11 @@ and t/√2 off it, t = τ/κ. For a conjugate Gaussian model b | P, θ ~ N(Pθ, 
 b̃ ~ N(Pθ, v), v = P + τ², so that θ has precision Λ₀ + P²/v and weight N(P̃ | P, t²)·N(b̃ | Pm₀, v +
 P²/Λ₀). It is summed on a grid, and q has its mean and variance.
 
-**More.** b̃ − P̃θ = (b − Pθ) + n − Nθ has mean 0 and covariance V(θ) = P + τ²I + ½t²(‖θ‖²I + θθᵀ).
-With P in V replaced by the positive part of P̃ and V taken at the mean, which is iterated, θ has
-precision Λ₀ + P̃V⁻¹P̃ and mean from Λ₀m₀ + P̃V⁻¹b̃. This is proper for any noise. It is accurate
-while the noise is smaller than P, and overconfident beyond (docs/methods/statistics.md has the
-coverage).
+**Several coordinates.** b̃ − P̃θ = (b − Pθ) + n − Nθ has mean 0 and covariance V(θ) = P + τ²I +
+½t²(‖θ‖²I + θθᵀ). With P in V replaced by the positive part of P̃ and V taken at the mean, which is
+iterated, θ has precision Λ₀ + P̃V⁻¹P̃ and mean from Λ₀m₀ + P̃V⁻¹b̃. This is proper for any noise.
+It is accurate if the noise is smaller than P, and overconfident if it is larger
+(docs/methods/statistics.md has the coverage).
 
 **Counts.** For Dirichlet distributions the sums are noisy counts. Negative counts are set to zero;
 if the noise is included, every word's counts are shrunk towards equal topics
@@ -36,7 +36,7 @@ FIXED_POINT_STEPS = 30
 def plain_q(
     family: Family, prior: Natural, sums: Natural, noise_sd: float, precision_sd: float
 ) -> Natural:
-    """Prior times sums, with the sums' precision replaced by its positive part."""
+    """Return prior times sums, with the sums' precision replaced by its positive part."""
     del noise_sd, precision_sd
     if isinstance(family, Dirichlets):
         return multiply(prior, {"log": np.maximum(sums["log"], 0.0)})
@@ -50,7 +50,7 @@ def plain_q(
 def summed_q(
     family: Family, prior: Natural, sums: Natural, noise_sd: float, precision_sd: float
 ) -> Natural:
-    """Prior times sums that are proper because each release was repaired."""
+    """Return prior times sums; each release was made proper before it was added."""
     del family, noise_sd, precision_sd
     return multiply(prior, sums)
 
@@ -58,7 +58,7 @@ def summed_q(
 def stepped_q(
     prior: Natural, sums: Natural, q: Natural, change: Natural, precision_sd: float
 ) -> Natural:
-    """Mean-field q: a step from the last mean m, with a precision of at least its noise.
+    """Return a mean-field q: a step from the last mean m, with at least the precision of its noise.
 
     The releases were made at m, so Δb − ΔP∘m is ρ times the gradient at m, including the prior,
     without the precision's noise:
@@ -78,7 +78,7 @@ def stepped_q(
 def aware_q(
     family: Family, prior: Natural, sums: Natural, noise_sd: float, precision_sd: float
 ) -> Natural:
-    """Posterior q that includes the noise in the sums."""
+    """Return a posterior q whose uncertainty includes the noise in the sums."""
     if isinstance(family, Dirichlets):
         return multiply(prior, {"log": shrink(Noisy(average=sums["log"], noise_sd=noise_sd))})
     if family.dimension == 1:
@@ -99,7 +99,7 @@ def aware_q(
 
 
 def _mixed(prior: Natural, sums: Natural, noise_sd: float, precision_sd: float) -> Natural:
-    """Mean and variance of the mixture over P, on a grid."""
+    """Return a normal q with mean and variance of the mixture over P, computed on a grid."""
     shape = np.shape(prior["quadratic"])
     known = -2.0 * float(np.squeeze(prior["quadratic"]))
     start = float(prior["linear"][0]) / known

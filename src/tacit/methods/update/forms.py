@@ -43,7 +43,7 @@ Floor = Callable[[Natural, int], Any]
 
 @dataclass(frozen=True)
 class Form(abc.ABC):
-    """Public maps between a change of natural parameters and the clipped, noisy coordinates."""
+    """Public maps between a change of natural parameters and the coordinates that are clipped."""
 
     precision_weight: float
     own_factor: ClassVar[bool] = False
@@ -52,23 +52,24 @@ class Form(abc.ABC):
 
     @abc.abstractmethod
     def scales(self, q: Natural) -> dict[str, Array]:
-        """Scale of each coordinate in natural parameters."""
+        """Return the number by which each coordinate is divided."""
 
     def coordinates(self, q: Natural, change: Natural) -> dict[str, Array]:
-        """Map a change of natural parameters to clipped coordinates."""
+        """Map a change of natural parameters to the coordinates that are clipped."""
         added = -2.0 * change["quadratic"]
         score = change["linear"] - added * self._mean(q)
         scales = self.scales(q)
         return {"score": score / scales["score"], "precision": added / scales["precision"]}
 
     def natural(self, q: Natural, value: dict[str, Array]) -> Natural:
-        """The inverse of `coordinates`."""
+        """Map coordinates back to a change of natural parameters: the inverse of `coordinates`."""
         scales = self.scales(q)
         score, added = (value[name] * scales[name] for name in ("score", "precision"))
         return {"linear": score + added * self._mean(q), "quadratic": -0.5 * added}
 
     def combine(self, floor: Floor) -> Combine:
-        """Server half; by default updates are multiplied, and an improper q is refused.
+        """Return the server's half; by default updates are multiplied, and an improper q is
+        refused.
 
         `floor` is the minimum precision of a form with a floor.
         """
@@ -82,7 +83,7 @@ class Form(abc.ABC):
 
 
 class Even(Form):
-    """Coordinates scaled by powers of q's precision."""
+    """Clips coordinates that are scaled by powers of q's precision."""
 
     def scales(self, q: Natural) -> dict[str, Array]:
         precision = -2.0 * q["quadratic"]
@@ -94,7 +95,9 @@ class Even(Form):
 
 
 class RollBack(Form):
-    """MEng Alg. 3 without its local precision clip."""
+    """Clips changes of natural parameters unscaled; a round with an improper q is void. This is
+    MEng Alg. 3 (docs/sources.md) without its limit on the precision at each party.
+    """
 
     centred: ClassVar[bool] = False
 
@@ -110,7 +113,7 @@ class ServerFactor(RollBack):
 
 
 class LogPrecision(Form):
-    """Changes of log Λ, and of m in standard deviations.
+    """Clips changes of log Λ, and changes of m in standard deviations.
 
     With x the released change of Λ over Λ, Λ ← Λ(1 + x) for x ≥ 0 and Λeˣ otherwise, so that q is
     proper for any noise; m ← m + score/Λ with the new Λ.
@@ -155,12 +158,12 @@ _PARTS = ("factor", "last", "asked")
 
 
 def blank(family: Family) -> Natural:
-    """Memory of a party before its first visit."""
+    """Return the memory of a party before its first visit."""
     return {f"{part}.{name}": value for part in _PARTS for name, value in family.zero().items()}
 
 
 def own_factor(memory: Natural, q: Natural) -> Natural:
-    """The party's factor, including its last change unless the server voided that round.
+    """Return the party's factor, including its last change unless the server voided that round.
 
     The round was voided if q has not changed since: noise moves every accepted q.
     """
@@ -170,6 +173,6 @@ def own_factor(memory: Natural, q: Natural) -> Natural:
 
 
 def remembered(factor: Natural, last: Natural, q: Natural) -> Natural:
-    """New memory of a party after an answer."""
+    """Return the memory of a party after an answer."""
     parts = dict(zip(_PARTS, (factor, last, q), strict=True))
     return {f"{part}.{name}": parts[part][name] for part in _PARTS for name in q}

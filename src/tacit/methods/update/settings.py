@@ -21,13 +21,13 @@ class PrivateUpdateSettings(WhitenedSettings, frozen=True, kw_only=True, tag="dp
     steps: Count | None = None
     """Natural-gradient steps of each shard."""
     step_size: UpToOne | None = None
-    """Length of those steps."""
+    """Length of the natural-gradient steps."""
     adam_steps: Count | None = None
     """Adam steps of each shard, for models without natural-gradient steps, e.g. networks."""
     adam_rate: Positive | None = None
-    """Learning rate of those steps."""
+    """Learning rate of the Adam steps."""
     adam_draws: Count | None = None
-    """Draws of the parameters for each of their gradients."""
+    """Number of draws of the parameters for each gradient of the Adam steps."""
     average_last: FromZeroToOne | None = None
     """The server averages the posterior over this share of the rounds, at the end of the run."""
     form: Literal["even", "roll-back", "server-factor", "log-precision"] | None = None

@@ -1,4 +1,4 @@
-"""Expected statistics of a sigmoid belief network: infer hidden units, then statistics.
+"""Expected statistics of a sigmoid belief network: infer hidden units, then compute the statistics.
 
 Given q(θ) with means M, c, b and variances V, v_c, v_b, and h = E[z], the logit η of a visible unit
 has, over z and θ,
@@ -34,13 +34,17 @@ from tacit.models.polya_gamma import expected_weight, log_scale
 from tacit.models.statistics import Statistics
 
 PARTS = 8.0
-"""The norms of the two parts of a clipped gradient add up to at most this many clips."""
+"""The norms of the two parts of a clipped gradient add up to at most this multiple of the clip."""
 LOGIT_STEP = 0.5
-"""Step of a sweep in the logits of h; at 1, units that explain the same pixels oscillate."""
+"""Share of the full step that a sweep makes in the logits of h; with 1, units that explain the same
+pixels oscillate.
+"""
 
 
 class Layers(NamedTuple):
-    """One value per weight: W is (D, K), c (D,), b (K,)."""
+    """One number per parameter: weights W (D, K), biases c (D,) of visible and b (K,) of hidden
+    units.
+    """
 
     weights: Array
     visible: Array
@@ -48,7 +52,7 @@ class Layers(NamedTuple):
 
 
 class Hidden(NamedTuple):
-    """q(z) of some records and moments of η: h is (n, K), the others (n, D)."""
+    """q(z) of n records (`h` and `logit` are (n, K)), and mean and variance of η, (n, D)."""
 
     h: Array
     logit: Array
@@ -57,12 +61,12 @@ class Hidden(NamedTuple):
 
     @property
     def reach(self) -> Array:
-        """c of the visible units' Pólya–Gamma variables: the root of E[η²]."""
+        """Parameter c = √E[η²] of the visible units' Pólya–Gamma variables."""
         return namespace(self.mean).sqrt(namespace(self.mean).square(self.mean) + self.spread)
 
 
 def infer(mean: Layers, variance: Layers, x: Array, sweeps: int) -> Hidden:
-    """q(z) of every record after `sweeps` sweeps, starting from the prior rates."""
+    """Return q(z) of every record after `sweeps` sweeps that start from the prior rates."""
     import jax
     import jax.numpy as jnp
 
@@ -88,7 +92,7 @@ def infer(mean: Layers, variance: Layers, x: Array, sweeps: int) -> Hidden:
 
 
 def lower_bound(mean: Layers, variance: Layers, x: Array, found: Hidden) -> Array:
-    """E[log p(x, z | θ)] − E[log q(z)], bounded from below by Pólya–Gamma, for each record."""
+    """Return the Pólya–Gamma lower bound of E[log p(x, z | θ)] − E[log q(z)] for each record."""
     import jax
     import jax.numpy as jnp
 
@@ -102,7 +106,9 @@ def lower_bound(mean: Layers, variance: Layers, x: Array, found: Hidden) -> Arra
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BeliefStatistics(Statistics):
-    """Gradient and diagonal precision of some records, over `unit`; κ is the precision's share."""
+    """Gradient and diagonal precision of some records, divided by `unit`; `balance` κ weights the
+    precision.
+    """
 
     mean: Layers
     residual: Array
@@ -116,7 +122,7 @@ class BeliefStatistics(Statistics):
     def at(
         cls, mean: Layers, variance: Layers, x: Array, found: Hidden, *, unit: float, balance: float
     ) -> BeliefStatistics:
-        """Statistics of records with given q(z)."""
+        """Return the statistics of records with given q(z)."""
         xp = namespace(x)
         weight = expected_weight(found.reach)
         own = expected_weight(xp.sqrt(xp.square(mean.hidden) + variance.hidden))
@@ -133,7 +139,8 @@ class BeliefStatistics(Statistics):
         )
 
     def norms(self) -> Array:
-        """‖a hᵀ − M∘(ω uᵀ)‖² = ‖a‖²‖h‖² − 2(a∘ω)ᵀM(h∘u) + (ω²)ᵀM²(u²), plus the other terms.
+        """Return norms: ‖a hᵀ − M∘(ω uᵀ)‖² = ‖a‖²‖h‖² − 2(a∘ω)ᵀM(h∘u) + (ω²)ᵀM²(u²), plus the other
+        terms.
 
         The result is at least 1/`PARTS` of ‖a hᵀ‖ + ‖M∘(ω uᵀ)‖. `total` subtracts two sums; if an
         adversarial q makes them cancel, their rounding errors could otherwise exceed the norm.
@@ -153,7 +160,7 @@ class BeliefStatistics(Statistics):
         return xp.sqrt(gradient + self.balance**2 * precision) / self.unit
 
     def total(self, weights: Array) -> dict[str, Array]:
-        """Σ wᵢ·(gradientᵢ, κ·precisionᵢ), flat."""
+        """Return Σ wᵢ·(gradientᵢ, κ·precisionᵢ) over records i, flattened."""
         weights = weights.astype(np.float64)
         xp = namespace(weights)
         parts = (self.residual, self.weight, self.found.h)

@@ -12,11 +12,11 @@ from tacit.errors import ConfigError, DataError
 from tacit.models.base import ModelSchema
 
 MIN_SQUARED_NORM = 1e-6
-"""Minimum of r², for columns that are declared to be 0."""
+"""Minimum of `squared_reach`, needed if all columns are declared to be 0."""
 
 
 def checked_max_count(max_count: float | None, name: str) -> float:
-    """The bound as a number ≥ 1, or a ConfigError."""
+    """Return `max_count` as a number ≥ 1, or raise a ConfigError."""
     if max_count is None:
         raise ConfigError(
             "model.max_count is missing; give an upper bound on the counts, e.g. "
@@ -28,7 +28,7 @@ def checked_max_count(max_count: float | None, name: str) -> float:
 
 
 def check_counts(party: str, counts: Array, largest: float, kind: str) -> None:
-    """Raise a DataError unless all are whole numbers from 0 to `largest`."""
+    """Raise a DataError unless all counts are whole numbers from 0 to `largest`."""
     y = np.asarray(counts, np.float64)
     if not np.all((y >= 0) & (y <= largest) & (y == np.round(y))):
         raise DataError(
@@ -38,7 +38,7 @@ def check_counts(party: str, counts: Array, largest: float, kind: str) -> None:
 
 
 def count_bounds(kind: str, max_count: float | None, schema: ModelSchema) -> tuple[float, float]:
-    """Bounds of the counts: the target's declared ones, or model.max_count."""
+    """Return the bounds of the counts: those declared for the outcome, or 0 and model.max_count."""
     declared = schema.y_bounds
     if declared is None:
         if max_count is None:
@@ -56,9 +56,9 @@ def count_bounds(kind: str, max_count: float | None, schema: ModelSchema) -> tup
 
 
 def squared_reach(layout: Layout) -> float:
-    """A typical ‖x‖²: 1 for the constant, per categorical column and per numeric column.
+    """Return a typical ‖x‖²: 1 for the constant, for each categorical and for each numeric column.
 
-    A numeric column whose largest declared value is smaller counts the square of that value.
+    A numeric column with a largest declared absolute value below 1 counts the square of that value.
     """
     levels = {feature.source for feature in layout if feature.kind == "level"}
     others = [feature for feature in layout if feature.kind != "level"]
@@ -67,7 +67,7 @@ def squared_reach(layout: Layout) -> float:
 
 
 def unchecked(constant: str, distribution: str, *, private: bool) -> str:
-    """Caution about a declared constant that is not compared with the records."""
+    """Return the caution that a declared constant is not compared with the records."""
     method = (
         '"dp-scores", whose histogram shows it,' if private else '"natural", which compares them,'
     )

@@ -60,23 +60,23 @@ class LogisticRegression(ExplicitDerivatives):
         return bernoulli_log_likelihood(eta, y)
 
     def data_predictor(self, y: Array) -> Array:
-        """The logit of ¾ for y = 1 and of ¼ for y = 0."""
+        """Return the logit of ¾ for y = 1 and of ¼ for y = 0."""
         return math.log(3.0) * (2.0 * y - 1.0)
 
     def largest_slope(self, mean: Array, variance: Array) -> Array:
-        """max(p, 1 − p) for p = E[sigmoid(η)]: E[ℓ'] is 1 − p for y = 1 and −p for y = 0."""
+        """Return max(p, 1 − p), p = E[sigmoid(η)]: E[ℓ'] is 1 − p for y = 1 and −p for y = 0."""
         xp = namespace(mean, variance)
         _, slope, _ = self.expected_derivatives(mean, variance, xp.ones_like(mean))
         return xp.maximum(slope, 1.0 - slope)
 
     def largest_curvature(self, mean: Array, variance: Array) -> None:
-        """Returns None, because p(1 − p) is the same for both labels."""
+        """Return None, because the curvature p(1 − p) is the same for both labels."""
         del mean, variance
 
     def expected_derivatives(
         self, mean: Array, variance: Array, y: Array
     ) -> tuple[Array, Array, Array]:
-        """Explicit p and p(1 − p) from one exponential, accurate where they are small."""
+        """Compute p and p(1 − p) from one exponential, accurately even where they are small."""
         xp = namespace(mean, variance)
         nodes, weights = self.rule(variance)
         eta = mean + nodes[:, None].astype(mean.dtype) * xp.sqrt(variance)
@@ -89,7 +89,8 @@ class LogisticRegression(ExplicitDerivatives):
 
     @property
     def statistics_unit(self) -> float:
-        """Norm ½r·√(1 + r²/16) of (s·x, ω·xxᵀ) for ‖x‖ = r, s = ½ and ω = ⅛, half its maximum.
+        """Return ½r·√(1 + r²/16), the norm of (s·x, ω·xxᵀ) for ‖x‖ = r, s = ½ and ω = ⅛ (half its
+        maximum).
 
         r² counts 1 for the constant, 1 per categorical column and 1 per numeric column, or the
         square of its largest declared value if smaller.
@@ -98,7 +99,8 @@ class LogisticRegression(ExplicitDerivatives):
         return math.sqrt(0.25 * square * (1.0 + square / 16.0))
 
     def working(self, family: Family, q: Natural, records: Records) -> Working:
-        """By Pólya–Gamma augmentation (Polson, Scott and Windle 2013; VIPS, full paper).
+        """Return the quadratic form that Pólya–Gamma augmentation gives (Polson, Scott and Windle
+        2013; VIPS, full paper).
 
         With ω ~ PG(1, 0), p(y, ω | η) ∝ exp((y − ½)η − ½ωη²); given q(θ) the best q(ω) is PG(1, c),
         c² = E[η²], and E[ω] = tanh(c/2)/(2c). The result is the bound of Jaakkola and Jordan,
@@ -116,7 +118,7 @@ class LogisticRegression(ExplicitDerivatives):
         return 0.5 * (1.0 + namespace(eta).tanh(0.5 * eta))
 
     def derivative_bounds(self) -> DerivativeBounds:
-        """ℓ' = y − p and −ℓ'' = p(1 − p); at η₀ = ±log 3, p is ¼ or ¾."""
+        """Return the bounds for ℓ' = y − p and −ℓ'' = p(1 − p); at η₀ = ±log 3, p is ¼ or ¾."""
         predictor = math.log(3.0)
         return DerivativeBounds(
             slope=1.0,
@@ -131,7 +133,7 @@ class LogisticRegression(ExplicitDerivatives):
         return BernoulliLikelihood()
 
     def outcome_law(self) -> BernoulliLaw:
-        """p(y | x, θ), for private scores."""
+        """Return the distribution p(y | x, θ), for private scores."""
         return BernoulliLaw(self.layout, self.pointwise)
 
     def simulate(
@@ -147,7 +149,7 @@ class LogisticRegression(ExplicitDerivatives):
 
 @dataclass(frozen=True)
 class BernoulliLikelihood(ScoreLikelihood):
-    """y ∈ {0, 1} with log-odds η."""
+    """Score and its moments for y ∈ {0, 1} with log-odds η."""
 
     largest = 1.0
 
@@ -172,7 +174,7 @@ class BernoulliLikelihood(ScoreLikelihood):
 
 
 def bernoulli_log_likelihood(logit: Array, y: Array) -> Array:
-    """log p(y | logit) = y·logit − log(1 + e^logit), without overflow."""
+    """Return log p(y | logit) = y·logit − log(1 + e^logit) without overflow."""
     return y * logit - softplus(logit)
 
 

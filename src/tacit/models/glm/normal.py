@@ -42,9 +42,9 @@ from tacit.support.argument_names import column_key
 
 LOG_NOISE = "log noise_sd"
 NOISE_SHARE, NOISE_SPREAD = 0.5, 1.5
-"""Prior median of the noise, in the outcome's unit, and prior sd of its logarithm."""
+"""Prior median of the noise sd relative to the outcome's scale, and prior sd of its logarithm."""
 NODES = 21
-"""Values of s over which the predictive distribution is a mixture of normals."""
+"""Number of values of s = log σ in the mixture of normals that is the predictive distribution."""
 
 
 class NormalRegression(GaussianPriorModel):
@@ -90,7 +90,7 @@ class NormalRegression(GaussianPriorModel):
             raise ConfigError(f"column name {LOG_NOISE!r} is reserved for the noise; rename it")
         self.layout = checked_layout(self.columns, layout)
         if not (math.isfinite(center) and 0 < scale < math.inf):
-            raise ConfigError(f"center = {center}, scale = {scale}; give a finite unit of y")
+            raise ConfigError(f"center = {center}, scale = {scale}; both must be finite, scale > 0")
         self.center, self.scale, self.bounds = float(center), float(scale), bounds
         constant = np.array([feature.kind == "intercept" for feature in self.layout])
         mean = np.where(constant, center, 0.0) if prior_mean is None else prior_mean
@@ -107,8 +107,8 @@ class NormalRegression(GaussianPriorModel):
         )
 
     def _with_noise(self, value: Array | float, noise: float, name: str) -> np.ndarray:
-        """One number per coefficient, followed by the number for the noise; values of a stored
-        model already contain it.
+        """Return one number per coefficient, followed by the number for the noise; values of a
+        stored model already contain the latter.
         """
         width, given = len(self.columns), np.asarray(value, np.float64)
         if given.shape == (width + 1,):
@@ -119,7 +119,9 @@ class NormalRegression(GaussianPriorModel):
 
     @property
     def scale_unit(self) -> float | None:
-        """u if the scale of the prior is learned; None if it is declared."""
+        """Unit u of the predictor if the scale of the prior is learned; None if the prior is
+        declared.
+        """
         return self.scale if "prior_sd" in self.undeclared else None
 
     @property
@@ -139,11 +141,11 @@ class NormalRegression(GaussianPriorModel):
         return records["x"] @ theta[:-1]
 
     def responses(self, thetas: np.ndarray, records: Records) -> np.ndarray:
-        """As `tacit.models.capabilities.NumPyResponses`."""
+        """See `tacit.models.capabilities.NumPyResponses`."""
         return thetas[:, :-1] @ np.asarray(records["x"], np.float64).T
 
     def log_likelihoods(self, thetas: Array, records: Records, weights: Array) -> Array:
-        """As `tacit.models.capabilities.InNumPy`."""
+        """See `tacit.models.capabilities.InNumPy`."""
         xp = namespace(thetas, records["x"])
         noise = thetas[:, -1]
         residual = records["y"][:, None] - records["x"] @ thetas[:, :-1].T
@@ -153,7 +155,7 @@ class NormalRegression(GaussianPriorModel):
     def whitened_derivatives(
         self, mean: Array, root: Array, spread: Array, records: Records, weights: Array
     ) -> WhitenedDerivatives:
-        """As `tacit.models.capabilities.WhitenedExpectations`; see the module."""
+        """See `tacit.models.capabilities.WhitenedExpectations`, and the module docstring."""
         x, y = records["x"], records["y"]
         xp = namespace(mean, x)
         reach = x @ root[:-1].astype(x.dtype)
@@ -174,7 +176,7 @@ class NormalRegression(GaussianPriorModel):
         )
 
     def mixture(self, family: Family, natural: Natural, x: Array) -> Mixture:
-        """As `tacit.models.capabilities.MixturePredictive`: normal given each value of s."""
+        """See `tacit.models.capabilities.MixturePredictive`; one normal for each value of s."""
         x = np.asarray(x, np.float64)
         zero, one = np.zeros((len(x), 1)), np.ones((len(x), 1))
         mean, variance = project(self, family, natural, np.hstack([x, zero]))
@@ -201,7 +203,7 @@ class NormalRegression(GaussianPriorModel):
         return means + np.exp(theta[:, -1:]) * rng.standard_normal(means.shape)
 
     def outcome_law(self) -> OutcomeLaw:
-        """p(y | x, θ), for private scores."""
+        """Return the distribution p(y | x, θ), for private scores."""
         from tacit.models.glm.outcomes import UnknownNoiseLaw
 
         return UnknownNoiseLaw(self.layout)
@@ -218,18 +220,18 @@ class NormalRegression(GaussianPriorModel):
 
 
 class OutcomePrior(NamedTuple):
-    """A prior in the unit of y."""
+    """The prior of the coefficients, on the scale of y."""
 
     mean: np.ndarray
     sd: float | None
-    """None if it is not declared."""
+    """Prior standard deviation; None if it is not declared."""
     unit: float
-    """Standard deviation of the prior for methods that do not learn an undeclared one."""
+    """Prior standard deviation used by methods that cannot learn an undeclared one."""
     layout: Layout
 
 
 def outcome_prior(settings: RegressionSettings, schema: ModelSchema) -> OutcomePrior:
-    """The declared prior, which refers to the prepared outcome, in the unit of y.
+    """Convert the declared prior, which refers to the prepared outcome, to the scale of y.
 
     The prepared outcome is (y − center)/scale, with the centre and scale that bounds imply, as for
     columns. If y is prepared already, or has no bounds, the prior is kept as it is.
@@ -253,7 +255,7 @@ def outcome_prior(settings: RegressionSettings, schema: ModelSchema) -> OutcomeP
 
 
 def public_unit(schema: Any) -> tuple[float, float]:
-    """(center, scale) of y in its model's unit, from public facts alone.
+    """Return (center, scale) of y as the model sees it, from public facts alone.
 
     Parameters
     ----------
@@ -266,7 +268,7 @@ def public_unit(schema: Any) -> tuple[float, float]:
     if schema.y_scale is not None:
         return 0.0, 1.0
     raise ConfigError(
-        f'outcome "{schema.outcome}" has no public unit, which a regression with unknown noise '
+        f'outcome "{schema.outcome}" has no public scale, which a regression with unknown noise '
         f"needs; declare {column_key(schema.outcome)}.low and high, or center and scale; or a "
         "known model.noise_sd"
     )

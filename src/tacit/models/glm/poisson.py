@@ -69,7 +69,7 @@ class PoissonRegression(PoissonVariance, ExplicitDerivatives):
 
     @property
     def largest_rate(self) -> float:
-        """Largest rate with a Poisson likelihood, a bound on its slope and curvature."""
+        """Largest rate with a Poisson likelihood; it bounds slope and curvature."""
         return RATE_FACTOR * self.max_count
 
     @classmethod
@@ -107,14 +107,16 @@ class PoissonRegression(PoissonVariance, ExplicitDerivatives):
         return weights @ self.pointwise(eta, y), y - weights @ rate, weights @ curvature
 
     def data_predictor(self, y: Array) -> Array:
-        """log(y + 0.1)."""
+        """Return log(y + 0.1)."""
         return namespace(y).log(y + 0.1)
 
     def check_records(self, party: str, records: Records) -> None:
         check_counts(party, records["y"], self.max_count, self.kind)
 
     def derivative_bounds(self) -> DerivativeBounds:
-        """ℓ' = y − μ and −ℓ'' = μ up to the largest rate; at η₀ = log(y + 0.1), μ is y + 0.1."""
+        """Return the bounds: ℓ' = y − μ, −ℓ'' = μ up to the largest rate; μ = y + 0.1 at η₀ = log(y
+        + 0.1).
+        """
         rate, largest = self.largest_rate, self.max_count
         predictor = max(math.log(10.0), math.log(largest + 0.1))
         slope = max(0.1, 0.01 * largest)
@@ -129,8 +131,8 @@ class PoissonRegression(PoissonVariance, ExplicitDerivatives):
     def dispersion_sums(
         self, eta: np.ndarray, variance: np.ndarray, y: np.ndarray, weights: np.ndarray
     ) -> DispersionSums:
-        """`poisson_sums` at the mean of q. Estimating θ changes the mean of k only, by −μ² Var[η],
-        because k is uncorrelated with the score of η.
+        """Return `poisson_sums` at the mean of q. Estimating θ changes the mean of k only, by −μ²
+        Var[η], because k is uncorrelated with the score of η.
         """
         rate = self.inverse_link(eta)
         found = poisson_sums(rate, y, weights)
@@ -140,7 +142,7 @@ class PoissonRegression(PoissonVariance, ExplicitDerivatives):
         return PoissonLikelihood(self.max_count)
 
     def outcome_law(self) -> PoissonLaw:
-        """p(y | x, θ), for private scores."""
+        """Return the distribution p(y | x, θ), for private scores."""
         return PoissonLaw(self.layout, self.pointwise)
 
     def simulate(
@@ -168,13 +170,15 @@ class PoissonRegression(PoissonVariance, ExplicitDerivatives):
 
 @dataclass(frozen=True)
 class PoissonLikelihood(ScoreLikelihood):
-    """y ∈ {0, …, largest} with log-rate η; rates are capped at `largest`."""
+    """Score and its moments for y ∈ {0, …, largest} with log-rate η; rates are capped at
+    `largest`.
+    """
 
     largest: float  # pyright: ignore[reportGeneralTypeIssues]
 
     @property
     def least_bound(self) -> float:
-        """max(μ, Y − μ)/√μ at μ = Y/2."""
+        """The value max(μ, Y − μ)/√μ at μ = Y/2, where Y is the largest count."""
         return math.sqrt(0.5 * self.largest)
 
     def link(self, mean: float) -> float:

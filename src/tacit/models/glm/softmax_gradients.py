@@ -34,7 +34,7 @@ def softmax_site(
     records: Records,
     weights: Array,
 ) -> tuple[Natural, Array]:
-    """`expected_site`: P = Σ C ⊗ xxᵀ, b = Σ (e_y − p) ⊗ x + P m."""
+    """Return `expected_site` of a softmax regression: P = Σ C ⊗ xxᵀ, b = Σ (e_y − p) ⊗ x + P m."""
     x, y = records["x"], records["y"]
     full = isinstance(family, FullGaussian)
     spread = usual["covariance"] if full else jnp.square(usual["sd"])
@@ -55,10 +55,10 @@ def softmax_whitened(
     model: SoftmaxRegression, mean: Array, root: Array, spread: Array, records: Records,
     weights: Array,
 ) -> WhitenedDerivatives:  # fmt: skip
-    """`whitened_derivatives`, through contrasts of levels.
+    """Return `whitened_derivatives` of a softmax regression, through contrasts of levels.
 
-    The part common to all levels is removed from the root first: there the curvature is 0, and its
-    rounding errors could exceed the precision of a wide prior.
+    The part common to all levels is removed from the root first: the curvature in its direction is
+    0, and rounding errors there could exceed the precision of a wide prior.
     """
     x, y, levels = records["x"], records["y"], len(model.levels)
     xp = namespace(mean, x)
@@ -80,7 +80,8 @@ def softmax_whitened(
 def softmax_data_site(
     model: SoftmaxRegression, family: Family, records: Records, weights: Array
 ) -> Natural:
-    """As `softmax_site`, at the predictors log (e_y + 1/K)/2 of each record's level.
+    """Return the same as `softmax_site`, at the predictors log (e_y + 1/K)/2 of each record's
+    level.
 
     For a mean-field family only the precision.
     """
@@ -97,7 +98,7 @@ def softmax_data_site(
 
 
 def _full_site(x: Array, eta: Array, slope: Array, curvature: Array) -> Natural:
-    """P = Σ C ⊗ xxᵀ and b = Σ (slope + Cη) ⊗ x."""
+    """Return the site with P = Σ C ⊗ xxᵀ and b = Σ (slope + Cη) ⊗ x."""
     form = _kronecker_sum(curvature, x).astype(jnp.float64)
     form = 0.5 * (form + form.T)  # symmetrise: rounding may differ
     working = slope + jnp.einsum("nkl,nl->nk", curvature, eta)
@@ -105,7 +106,7 @@ def _full_site(x: Array, eta: Array, slope: Array, curvature: Array) -> Natural:
 
 
 def _kronecker_sum(curvature: Array, x: Array) -> Array:
-    """Σᵢ Cᵢ ⊗ xᵢxᵢᵀ, block by block."""
+    """Return Σᵢ Cᵢ ⊗ xᵢxᵢᵀ, computed block by block."""
     size = curvature.shape[-1]
     blocks = [
         [
@@ -125,7 +126,7 @@ def softmax_gradient_norms(
     maps: Free,
     agnostic: bool,
 ) -> ClippingParts:
-    """`gradient_norms` of a mean-field q."""
+    """Return `gradient_norms` of a softmax regression for a mean-field q."""
     x, y = records["x"], records["y"]
     spread = jnp.square(family.free_root(free))
     found = model.expected(*model.project(free["location"], spread, x), y)
@@ -169,7 +170,9 @@ def softmax_gradient_norms(
 
 
 def _by_level(squares: Array, rows: Array) -> Array:
-    """Σ_j x_j² a_kj, without a matrix product: see `tacit.methods.dpsgd.clipping._unfolded`."""
+    """Return Σ_j x_j² a_kj without a matrix product: see
+    `tacit.methods.dpsgd.clipping._unfolded`.
+    """
     return jnp.sum(squares[:, None, :] * rows, axis=-1)
 
 
@@ -182,7 +185,7 @@ def _units(
     information: Array,
     weights: Array,
 ) -> Free:
-    """Contribution of every unit, one row each, summed over its records."""
+    """Return the contribution of every unit, summed over its records, with one row per unit."""
     count = weights.shape[0]
 
     def added(levels: Array, columns: Array) -> Array:

@@ -33,7 +33,7 @@ from tacit.models.statistics import Working
 from tacit.support.validation import check_sd
 
 LEAST_DF = 2.0
-"""With more degrees of freedom the variance exists."""
+"""With more degrees of freedom than this, the variance exists."""
 
 
 class StudentRegression(ExplicitDerivatives):
@@ -114,7 +114,9 @@ class StudentRegression(ExplicitDerivatives):
     def expected_derivatives(
         self, mean: Array, variance: Array, y: Array
     ) -> tuple[Array, Array, Array]:
-        """ℓ' = w·z/σ and −ℓ'' = w(ν − z²)/((ν + z²)σ²), z = (y − η)/σ, w = (ν + 1)/(ν + z²)."""
+        """Return averages of ℓ, ℓ' = w·z/σ and −ℓ'' = w(ν − z²)/((ν + z²)σ²), where z = (y − η)/σ
+        and w = (ν + 1)/(ν + z²).
+        """
         xp = namespace(mean, variance)
         nodes, weights = self.rule(variance)
         eta = mean + nodes[:, None].astype(mean.dtype) * xp.sqrt(variance)
@@ -126,7 +128,9 @@ class StudentRegression(ExplicitDerivatives):
         return weights @ self.pointwise(eta, y), weights @ slope, weights @ curvature
 
     def expected_information(self, family: Gaussian, free: Free, records: Records) -> Array:
-        """As in `GeneralisedLinear`, but negative for an outlier: the likelihood is not concave."""
+        """See `GeneralisedLinear`; negative for an outlier, because the likelihood is not
+        concave.
+        """
         x = records["x"]
         mean, variance = family.free_project(free, x)
         _, _, curvature = self.expected_derivatives(mean, variance + TINY_VARIANCE, records["y"])
@@ -136,7 +140,7 @@ class StudentRegression(ExplicitDerivatives):
         return y
 
     def working(self, family: Family, q: Natural, records: Records) -> Working:
-        """By a latent weight per record (module docstring)."""
+        """Return the quadratic form that one latent weight per record gives (module docstring)."""
         assert isinstance(family, Gaussian)
         x, y = records["x"], records["y"]
         mean, variance = family.free_project(family.free(q), x.astype(np.float64))
@@ -146,14 +150,14 @@ class StudentRegression(ExplicitDerivatives):
 
     @property
     def statistics_unit(self) -> float:
-        """The norm of (s·x, ω·xxᵀ) for weight 1, y = σ, and a typical x."""
+        """Return the norm of (s·x, ω·xxᵀ) for weight 1, y = σ and a typical x."""
         square = squared_reach(self.layout)
         return math.sqrt(square * (1.0 + square / self.scale**2)) / self.scale
 
     def dispersion_sums(
         self, eta: np.ndarray, variance: np.ndarray, y: np.ndarray, weights: np.ndarray
     ) -> DispersionSums:
-        """k = (ν + 1)u − 1 with u = z²/(ν + z²) and z = (y − η)/σ: the score of log σ.
+        """Return sums of k = (ν + 1)u − 1, the score of log σ, with u = z²/(ν + z²), z = (y − η)/σ.
 
         u ~ Beta(½, ν/2), which gives E[k²] = 2ν/(ν + 3) and E[k³] = 8ν(ν − 1)/((ν + 3)(ν + 5)).
         Estimating θ changes the mean of k by −(ν + 1)(ν + 2)/((ν + 3)(ν + 5))·Var[η]/σ². A noise
@@ -181,7 +185,7 @@ class StudentRegression(ExplicitDerivatives):
         return unchecked("scale", "StudentT", private=private)
 
     def outcome_law(self) -> StudentLaw:
-        """p(y | x, θ), for private scores."""
+        """Return the distribution p(y | x, θ), for private scores."""
         return StudentLaw(self.layout, self.pointwise, self.df, self.scale)
 
     def simulate(

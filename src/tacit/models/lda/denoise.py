@@ -23,13 +23,13 @@ smaller. Negative noise must not make a word impossible in a topic.
 
 @dataclass(frozen=True, kw_only=True)
 class Noisy:
-    """A running average of noisy statistics, and the sd of the noise in it."""
+    """A running average of noisy statistics, and the standard deviation of its noise."""
 
     average: Array
     noise_sd: float
 
     def moved(self, statistics: Array, noise_sd: float, rho: float) -> Noisy:
-        """Average with one more release: (1 − ρ)·average + ρ·release."""
+        """Return the average with one more release: (1 − ρ)·average + ρ·release."""
         return Noisy(
             average=(1.0 - rho) * self.average + rho * statistics,
             noise_sd=float(np.hypot((1.0 - rho) * self.noise_sd, rho * noise_sd)),
@@ -37,7 +37,7 @@ class Noisy:
 
 
 def shrink(noisy: Noisy) -> Array:
-    """Non-negative shrinkage estimate of the statistics, topics × words.
+    """Return a non-negative shrinkage estimate of the statistics, topics × words.
 
     μ_kw = (sum of topic k)·(share of word w) is the expectation for equal topics; its sums run over
     many entries and have little noise. Each word is shrunk towards μ by the share of its variance

@@ -35,12 +35,16 @@ from tacit.models.statistics import Statistics
 
 Array = Any
 REFERENCE_WORDS = 100
-"""γ grows with the document; with resampling, `tolerance` applies to a document of this size."""
+"""With resampling, `tolerance` applies to γ of a document with this many words (γ grows with
+them).
+"""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TopicStatistics(Statistics):
-    """n_w φ_wk of documents `rows` out of `length`, in units of `unit`; zero for the others."""
+    """Expected word counts n_w φ_wk per topic, divided by `unit`, of the documents `rows` among
+    `length` documents; zero for the others.
+    """
 
     found: Expected
     rows: np.ndarray
@@ -51,7 +55,7 @@ class TopicStatistics(Statistics):
         return self._spread(self.found.norms() / self.unit)
 
     def l1_norms(self) -> np.ndarray:
-        """The number of words: the statistics distribute the words of a document over the
+        """Return the number of words of each document, because its statistics divide them among
         topics.
         """
         return self._spread(self.found.l1_norms() / self.unit)
@@ -182,7 +186,7 @@ class TopicModel(Model):
         return tuple(f"topic {k}, word {w}" for k in range(self.topics) for w in range(self.words))
 
     def topic_table(self, natural: Natural, vocabulary: Sequence[str], top: int) -> TopicTable:
-        """The most probable words of each topic."""
+        """Return the most probable words of each topic."""
         words = check_vocabulary(vocabulary, self.words)
         return TopicTable.of(natural["log"] + 1.0, words, top)
 
@@ -203,14 +207,14 @@ class TopicModel(Model):
 
     @property
     def _norm_unit(self) -> float:
-        """Scale of the norm, in words of one document."""
+        """Number of words of one document by which norms are divided."""
         return self.clip_share * self.document_words
 
     def prior(self, family: Family) -> Natural:
         return {"log": np.full(family.shapes["log"], self.topic_word_prior - 1.0)}
 
     def start(self, family: Family) -> Natural:
-        """Random topics, as in other libraries."""
+        """Return random topics as the starting point, as in other libraries."""
         rng = np.random.default_rng([self.start_seed, 0])
         return {"log": rng.gamma(100.0, 0.01, family.shapes["log"]) - 1.0}
 
@@ -218,7 +222,7 @@ class TopicModel(Model):
         check_document_records(party, records, self.words)
 
     def stand_in(self, records: Records) -> Records:
-        """Documents with one word each."""
+        """Return artificial documents with one word each."""
         if DOCUMENTS_COLUMN in records:
             found = np.empty(len(records[DOCUMENTS_COLUMN]), object)
             found[:] = [one_word_each(*matrix.shape) for matrix in records[DOCUMENTS_COLUMN]]
@@ -234,7 +238,7 @@ class TopicModel(Model):
     def expect(
         self, concentration: np.ndarray, documents: Documents, *, stretch: float = 1.0
     ) -> Expected:
-        """q(z, θ) of documents given q(β), with `stretch` times the tolerance."""
+        """Return q(z, θ) of documents given q(β), iterated to `stretch` times the tolerance."""
         return expect(
             word_table(concentration),
             documents,
@@ -274,7 +278,7 @@ class TopicModel(Model):
         return {"log": self.statistics_unit * total}
 
     def measured(self, natural: Natural, records: Records, seed: int) -> dict[str, float]:
-        """Per-word perplexities: see `tacit.models.lda.perplexity`."""
+        """Return the per-word perplexities: see `tacit.models.lda.perplexity`."""
         concentration, documents = natural["log"] + 1.0, self.documents(records)
         common = {"alpha": self.doc_topic_prior, "threads": self.threads}
         return {
@@ -283,10 +287,10 @@ class TopicModel(Model):
         }
 
     def log_likelihood(self, theta: Array, records: Records) -> np.ndarray:
-        """Largest lower bound on log p(document | β) over q(z, θ), in NumPy."""
+        """Return the largest lower bound on log p(document | β) over q(z, θ), in NumPy."""
         beta = np.asarray(theta).reshape(self.topics, self.words)
         return document_bounds(np.log(beta), self.documents(records), alpha=self.doc_topic_prior)
 
     def response(self, theta: Array, records: Records) -> np.ndarray:
-        """Refused: documents have no y."""
+        """Raise an error, because documents have no y."""
         raise ConfigError("model 'topics' predicts words, not a target; measure its perplexity")

@@ -7,7 +7,7 @@ import numpy as np
 from tacit.data.documents import Documents
 
 WORDS_PER_BLOCK = 1_000_000
-"""Words drawn per block, which limits memory."""
+"""Largest number of words drawn at a time, to limit memory."""
 MAX_LISTED_WORDS = 20_000_000
 """Blocks with at most this many words are listed, which is faster than searching. The limit keeps a
 very long document from filling the memory.
@@ -15,9 +15,9 @@ very long document from filling the memory.
 
 
 def resampled(documents: Documents, words: int, rng: np.random.Generator) -> Documents:
-    """Each document resampled to exactly `words` of its words, with replacement.
+    """Resample each document to exactly `words` words, drawn from it with replacement.
 
-    Draws are independent per document: replacing one leaves the others unchanged.
+    Draws are independent per document: replacing a document leaves the others unchanged.
     """
     kept = np.empty(documents.nnz, np.float32)
     ends = documents.indptr

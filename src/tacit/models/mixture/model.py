@@ -68,11 +68,15 @@ MAP_SHARES, CELL_SHARES = (0.02, 0.02, 0.04), (0.10, 0.10, 0.20)
 NARROW = 4.0
 """The second visit to the columns covers this many standard deviations around the first mean."""
 LARGEST_ASKED = 1e12
-"""A request with larger numbers is answered with an empty sum: its arithmetic would overflow."""
+"""A request with larger numbers is answered with a sum of zeros, because they could overflow."""
 SUMS = ("sum_count", "sum_linear", "sum_quadratic")
-"""Averaged moments of y in the server's memory from earlier updates; `noise` is their noise sd."""
+"""Names, in the server's memory, of the moments of y averaged over earlier updates; the sd of their
+noise is stored as `noise`.
+"""
 STEP_POWER = 0.7
-"""ρ_t = (1 + t)^−0.7 averages noisy sums over rounds (VIPS, Alg. 1)."""
+"""Exponent of the step sizes ρ_t = (1 + t)^−0.7 that average noisy sums over rounds (VIPS, Alg.
+1).
+"""
 
 
 class GaussianMixture(ColumnModel):
@@ -179,7 +183,9 @@ class GaussianMixture(ColumnModel):
     # Prior and posterior
 
     def prior(self, family: Family) -> Natural:
-        """The prior in units of the declared ranges; a fit uses it in units of its columns."""
+        """Return the prior on the scale of the declared ranges; a fit rescales it to its
+        columns.
+        """
         del family
         low, high = self.bounds
         return self._prior(0.5 * (low + high), np.diag(0.5 * (high - low)))
@@ -195,7 +201,7 @@ class GaussianMixture(ColumnModel):
         )
 
     def _posterior(self, known: Arrays, found: Repaired) -> Natural:
-        """q from moments of y, in the coordinates of x = centre + root·y."""
+        """Return q over the coordinates of x = centre + root·y, from moments of y."""
         centre, root = known["centre"], known["root"]
         mean = centre + found.mean @ root.T
         covariance = root @ found.covariance @ root.T
@@ -273,7 +279,9 @@ class GaussianMixture(ColumnModel):
         return found, None
 
     def _after_columns(self, known: Arrays, answer: StageSum) -> Arrays:
-        """Centre and scale; the first visit determines the range of the second."""
+        """Return centre and scale of the columns; the first visit determines the range of the
+        second.
+        """
         half = np.diagonal(known["root"])
         units = Units(1.0)
         moments = read_moments(answer.total, self.width, units, answer.noise_sd, diagonal=True)
@@ -288,7 +296,7 @@ class GaussianMixture(ColumnModel):
         return {"centre": centre, "root": np.diag(sd)}
 
     def _after_moment(self, known: Arrays, answer: StageSum) -> Arrays:
-        """Whitening: afterwards y has mean 0 and covariance I."""
+        """Return the arrays that whiten the columns: afterwards y has mean 0 and covariance I."""
         moments = read_moments(answer.total, self.width, self._units, answer.noise_sd)
         count = max(float(moments.count[0]), moments.count_sd, 1.0)
         mean = moments.linear[0] / count
@@ -338,7 +346,7 @@ class GaussianMixture(ColumnModel):
         return {**_map(known), **self._request(known, q), **kept, **noise}, q
 
     def _request(self, known: Arrays, q: Natural) -> Arrays:
-        """Arrays that determine responsibilities, in the coordinates of y (Bishop 2006, eq.
+        """Return arrays that determine responsibilities, in coordinates y (Bishop 2006, eq.
         10.46).
         """
         usual = self.own_family.usual(q)
@@ -360,7 +368,7 @@ class GaussianMixture(ColumnModel):
     # Results
 
     def log_predictive(self, natural: Natural, x: Array) -> np.ndarray:
-        """log of weight × predictive density of every record and component: Student's t."""
+        """Return log(weight × predictive density), a Student-t, of every record and component."""
         from scipy.special import gammaln
 
         usual, d = self.own_family.usual(natural), self.width
@@ -386,7 +394,7 @@ class GaussianMixture(ColumnModel):
     def predict(
         self, family: Family, natural: Natural, records: Records, *, draws: int, seed: int
     ) -> Prediction:
-        """Probabilities of the clusters of each record, and its log predictive density."""
+        """Return each record's cluster probabilities and log predictive density."""
         del family, draws, seed
         logs = self.log_predictive(natural, records["x"])
         largest = np.max(logs, axis=1, keepdims=True)
@@ -395,7 +403,9 @@ class GaussianMixture(ColumnModel):
         return Prediction(weights / whole, largest[:, 0] + np.log(whole[:, 0]), None)
 
     def described(self, natural: Natural, units: ColumnUnits) -> list[Description]:
-        """Share, mean and sd of every cluster, the largest first, in the columns' own units."""
+        """Return share, mean and sd of every cluster in the columns' own units, the largest
+        first.
+        """
         usual = self.own_family.usual(natural)
         share = usual["concentration"] / np.sum(usual["concentration"])
         spread = np.maximum(usual["degrees"] - self.width - 1.0, 1.0)
@@ -419,16 +429,16 @@ class GaussianMixture(ColumnModel):
         return float(np.sum(natural["count"]))
 
     def measured(self, natural: Natural, records: Records, seed: int) -> dict[str, float]:
-        """Mean log predictive density of held-out records, in the units of x."""
+        """Return the mean log predictive density of held-out records, in the units of x."""
         found = self.predict(self.own_family, natural, records, draws=1, seed=seed)
         return {"log_predictive_density": float(np.mean(found.log_density))}
 
     def log_likelihood(self, theta: Array, records: Records) -> np.ndarray:
-        """log p(record | θ), in NumPy."""
+        """Return log p(record | θ), in NumPy."""
         return _log_total(self._log_parts(theta, records))
 
     def response(self, theta: Array, records: Records) -> np.ndarray:
-        """Probabilities of the clusters of each record given θ, (n, K)."""
+        """Return the cluster probabilities of each record given θ, (n, K)."""
         logs = self._log_parts(theta, records)
         return np.exp(logs - _log_total(logs)[:, None])
 

@@ -23,11 +23,11 @@ from tacit.models.conjugate import RowStatistics
 from tacit.models.statistics import Statistics
 
 CONSTANT = 0.4
-"""a: the share of the count in a record's norm."""
+"""The share a of the count in a record's norm."""
 
 
 class Units(NamedTuple):
-    """Units of the packed numbers, for the radius R."""
+    """Factors of count, linear and quadratic terms in a packed row, for the radius R."""
 
     radius: float
     constant: float = CONSTANT
@@ -46,7 +46,7 @@ class Units(NamedTuple):
 
 
 def outer_rows(y: np.ndarray, units: Units) -> tuple[np.ndarray, np.ndarray]:
-    """zzᵀ of each row of y as one packed row, and its norm a + c‖y‖²/R²."""
+    """Return zzᵀ of each row of y as a packed row, and its norm a + c‖y‖²/R²."""
     rows, columns = np.triu_indices(y.shape[1])
     root = np.where(rows == columns, 1.0, np.sqrt(2.0))
     packed = np.empty((len(y), 1 + y.shape[1] + len(rows)))
@@ -58,7 +58,8 @@ def outer_rows(y: np.ndarray, units: Units) -> tuple[np.ndarray, np.ndarray]:
 
 
 def diagonal_rows(y: np.ndarray, units: Units) -> tuple[np.ndarray, np.ndarray]:
-    """The diagonal form ⊕ⱼ zⱼzⱼᵀ/√d with zⱼ = (√a, √c·yⱼ/R): (a, yⱼ …, yⱼ² …) and its norm.
+    """Return the diagonal form ⊕ⱼ zⱼzⱼᵀ/√d, zⱼ = (√a, √c·yⱼ/R), packed as (a, yⱼ …, yⱼ² …), and its
+    norm.
 
     Its squared norm is Σⱼ (a + c yⱼ²/R²)²/d, and inner products are Σⱼ (zⱼ·zⱼ')²/d ≥ 0. The d equal
     constants are summed as one number.
@@ -76,14 +77,14 @@ def diagonal_rows(y: np.ndarray, units: Units) -> tuple[np.ndarray, np.ndarray]:
 
 
 def product_statistics(weights: np.ndarray, packed: np.ndarray, norms: np.ndarray) -> RowStatistics:
-    """r ⊗ T for responsibilities r and rows T of known norm."""
+    """Return the statistics r ⊗ T for responsibilities r and rows T of known norm."""
     sizes = np.sqrt(squared_lengths(weights)) * norms
     return RowStatistics(left=weights, right=packed, sizes=sizes)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ComponentStatistics(Statistics):
-    """Statistics of records in each component's own coordinates, times responsibilities.
+    """Statistics of records in the coordinates of each component, times responsibilities.
 
     Parameters
     ----------
@@ -118,7 +119,7 @@ class ComponentStatistics(Statistics):
 
 
 def squared_lengths(rows: np.ndarray) -> np.ndarray:
-    """‖row‖² of every row."""
+    """Return ‖row‖² of every row."""
     squares = np.zeros(len(rows))
     for column in rows.T:
         squares = squares + column * column
@@ -126,7 +127,7 @@ def squared_lengths(rows: np.ndarray) -> np.ndarray:
 
 
 def rowwise_product(rows: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """rows @ matrixᵀ, elementwise: rounding in BLAS may depend on the number of rows."""
+    """Return rows @ matrixᵀ without BLAS, whose rounding may depend on the number of rows."""
     result = np.zeros((len(rows), len(matrix)))
     for i, weights in enumerate(matrix):
         for j, weight in enumerate(weights):
@@ -135,7 +136,7 @@ def rowwise_product(rows: np.ndarray, matrix: np.ndarray) -> np.ndarray:
 
 
 def nearest_cells(y: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """One-hot vector of the nearest centre; of several equally near centres, the first."""
+    """Return a one-hot vector of the nearest centre for each row; ties go to the first centre."""
     squares = np.zeros((len(y), len(centres)))
     for j in range(y.shape[1]):
         squares = squares + np.square(y[:, j, None] - centres[:, j])
@@ -143,12 +144,12 @@ def nearest_cells(y: np.ndarray, centres: np.ndarray) -> np.ndarray:
 
 
 def own_coordinates(y: np.ndarray, mean: np.ndarray, factor: np.ndarray) -> list[np.ndarray]:
-    """factorₖ·(y − meanₖ) of all records, for each component."""
+    """Return factorₖ·(y − meanₖ) of all records, for each component k."""
     return [rowwise_product(y - one, matrix) for one, matrix in zip(mean, factor, strict=True)]
 
 
 def responsibilities(coordinates: Sequence[np.ndarray], log_weight: np.ndarray) -> np.ndarray:
-    """r ∝ exp(log weight − ½‖uₖ‖²); equal where all are impossible."""
+    """Return r ∝ exp(log weightₖ − ½‖uₖ‖²); equal values where all components are impossible."""
     squares = np.stack([squared_lengths(u) for u in coordinates], axis=1)
     logs = log_weight - 0.5 * squares
     weights = np.exp(logs - np.max(logs, axis=1, keepdims=True))

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 class ComparedCounts(PoissonVariance):
-    """Residuals of observed Poisson sites, and the density, for several θ."""
+    """Mixin of NumPyro models: residuals of observed Poisson sites, and the density, for
+    several θ.
+    """
 
     if TYPE_CHECKING:
         program: Program
@@ -43,7 +45,7 @@ class ComparedCounts(PoissonVariance):
         return all(found)
 
     def count_sums(self, thetas: Array, records: Records) -> DispersionSums:
-        """Means of the sums over draws of θ from the posterior.
+        """Return the sums, averaged over draws of θ from the posterior.
 
         If the model is right, a draw and the records have the same joint distribution as the true θ
         and the records, so E[k] = 0 however uncertain θ is. The mean over draws varies less than
@@ -67,11 +69,11 @@ class ComparedCounts(PoissonVariance):
 
     @property
     def site_places(self) -> dict[str, tuple[slice, tuple[int, ...]]]:
-        """Position in θ and shape of each latent site."""
+        """Position in θ and shape of each latent site, by name."""
         return {one.name: (slice(one.start, one.stop), one.shape) for one in self.layout.latents}
 
     def log_joints(self, thetas: Array, records: Records) -> Array:
-        """log p(records, θ) for each row of `thetas`."""
+        """Return log p(records, θ) for each row of `thetas`."""
         return self._log_joints(jnp.asarray(thetas), self.program.batch(records))
 
     @partial(jax.jit, static_argnums=0)
@@ -83,7 +85,7 @@ class ComparedCounts(PoissonVariance):
 
 
 def _rate(site: dict[str, Any]) -> tuple[Array, Array] | None:
-    """Rates and weights of an observed Poisson site; None for another one."""
+    """Return rates and weights of an observed Poisson site; None for other sites."""
     fn, mask = site["fn"], jnp.ones(())
     if site["scale"] is not None:
         return None

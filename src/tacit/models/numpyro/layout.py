@@ -25,7 +25,7 @@ _WRAPPERS = (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independen
 
 
 class Layout(NamedTuple):
-    """The latents in trace order, the observed sites and the plate over records."""
+    """The latent sites in trace order, the observed sites and the plate over records."""
 
     latents: tuple[Latent, ...]
     observed: tuple[str, ...]
@@ -51,7 +51,7 @@ class _Site(NamedTuple):
 
 
 def find_layout(program: Program, size: int) -> Layout:
-    """The layout of a model, from traces with `size` and `size + 1` records."""
+    """Find the layout of a model from traces with `size` and `size + 1` records."""
     sites = _trace(program, size, f"the model fails on the example's {size} records")
     latents = [site for site in sites if not site.observed]
     observed = [site for site in sites if site.observed]
@@ -96,7 +96,7 @@ def _target(observed: list[_Site], size: int) -> _Site | None:
 
 
 def _place(latents: list[_Site]) -> tuple[Latent, ...]:
-    """The slice of θ of each latent, in trace order."""
+    """Return the slice of θ of each latent site, in trace order."""
     placed, start = [], 0
     for site in latents:
         shape = site.free_shape or ()
@@ -107,7 +107,9 @@ def _place(latents: list[_Site]) -> tuple[Latent, ...]:
 
 
 def _trace(program: Program, size: int, failure: str) -> list[_Site]:
-    """The sample sites for `size` records, from an abstract call without numerical computation."""
+    """Return the sample sites for `size` records, from a call with abstract arrays (no
+    computation).
+    """
     found: list[_Site] = []
 
     def call(records: dict[str, Any]) -> None:
@@ -210,7 +212,9 @@ def _check_latents(latents: list[_Site]) -> None:
 
 
 def _record_plate(observed: list[_Site], more: dict[str, _Site], size: int) -> str:
-    """Name of the single plate around all observed sites whose size follows the batch."""
+    """Return the name of the only plate around all observed sites whose size is that of the
+    batch.
+    """
     plates: dict[str, str] = {}
     for site in observed:
         what = f"numpyro.factor '{site.name}'" if site.factor else f"observed site '{site.name}'"

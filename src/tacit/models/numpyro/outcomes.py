@@ -36,7 +36,7 @@ _WRAPPERS = (dist.ExpandedDistribution, dist.Independent)
 
 
 class SimulatedOutcomes:
-    """Mixin with the ability `SimulatesOutcomes` of a NumPyro model."""
+    """Mixin that gives a NumPyro model the ability `SimulatesOutcomes`."""
 
     program: Program
     layout: Sites
@@ -46,7 +46,9 @@ class SimulatedOutcomes:
     """Description of each column of x by the public schema, if there is one."""
 
     def outcome_law(self) -> OutcomeLaw:
-        """p(outcome | covariates, θ); raises a ConfigError with the reason if there is none."""
+        """Return p(outcome | covariates, θ); raise a ConfigError with the reason if there is
+        none.
+        """
         return self._outcome_law
 
     @cached_property
@@ -55,7 +57,9 @@ class SimulatedOutcomes:
 
 
 def checked_columns(columns: Columns | None, keys: tuple[str, ...]) -> dict[str, Any]:
-    """Declarations of columns that the model takes: levels ≥ 2, or a pair low < high."""
+    """Return checked declarations of columns that the model takes: levels ≥ 2, or a pair low <
+    high.
+    """
     checked: dict[str, Any] = {}
     for name, value in (columns or {}).items():
         if name not in keys:
@@ -101,7 +105,9 @@ class NumPyroCovariates(Covariates):
             return x_layout
         if isinstance(declared, int):
             if shape:
-                raise ConfigError(f"columns[{key!r}] = {declared} levels, but its records are rows")
+                raise ConfigError(
+                    f"columns[{key!r}] = {declared} levels, but each record has a row of numbers"
+                )
             self.levels[key] = declared
             return (Feature("level", key),) * declared
         names = [key] if not shape else [f"{key}[{place}]" for place in range(width)]
@@ -143,7 +149,9 @@ class NumPyroCovariates(Covariates):
 
 
 class NumPyroLaw(OutcomeLaw):
-    """p of all observed sites of one record; an outcome is a dictionary of their values."""
+    """Joint distribution of all observed sites of one record; an outcome is a dictionary by
+    site.
+    """
 
     def __init__(
         self, program: Program, layout: Sites, columns: Columns, x_layout: Layout | None
@@ -233,7 +241,7 @@ class NumPyroLaw(OutcomeLaw):
         return self.program.run(records, theta=theta, latents=self.layout.latents)[0]
 
     def _check(self) -> frozenset[str]:
-        """Refuse sites whose outcomes cannot be drawn; returns the columns that contain the
+        """Refuse sites whose outcomes cannot be drawn; return the columns that contain the
         outcomes.
         """
         blank = self.program.blank(1)

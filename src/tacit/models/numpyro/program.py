@@ -37,7 +37,9 @@ Sites = dict[str, dict[str, Any]]
 
 
 def load_program(place_and_name: str) -> Callable[..., Any]:
-    """The function named by model.function: "package.module:function" or "file.py:function"."""
+    """Load the function named by model.function: "package.module:function" or
+    "file.py:function".
+    """
     place, colon, name = place_and_name.rpartition(":")
     if not colon:
         raise ConfigError(
@@ -87,7 +89,7 @@ class Program:
         self.dtypes = {key: array.dtype for key, array in arrays.items()}
 
     def batch(self, records: Records) -> Records:
-        """The records that the model takes, or an error that names the invalid key."""
+        """Return the records that the model takes, or raise an error that names the invalid key."""
         batch, size = {}, None
         for key in self.keys:
             if records.get(key) is None:
@@ -112,7 +114,7 @@ class Program:
         return batch
 
     def blank(self, size: int) -> Records:
-        """Records of zeros, with which the prior is traced, so that no data is kept."""
+        """Return records of zeros for tracing the prior, so that no data are kept."""
         return {key: np.zeros((size, *self.shapes[key]), self.dtypes[key]) for key in self.keys}
 
     def run(
@@ -125,10 +127,11 @@ class Program:
         simulate: bool = False,
         blank: bool = False,
     ) -> tuple[Sites, Array]:
-        """All sites of one call, and log|dx/dθ| of the latents that θ was substituted for.
+        """Call the model once; return all sites, and log|dx/dθ| of the latent sites whose values
+        came from θ.
 
         Sites without a value are drawn with `key`; `simulate` draws the observed ones too. With
-        `blank` the records are zeros, which need not be valid parameters of the likelihood.
+        `blank` all records are zeros, for which parameters of the likelihood may be invalid.
         """
         if theta is not None and theta.shape != (latents[-1].stop,):
             raise ConfigError(
@@ -149,7 +152,7 @@ class Program:
 
 
 class _FlatSites(Messenger):
-    """Gives a latent site with a flat prior, which cannot be drawn, a value near the origin of ℝᵈ.
+    """Gives latent sites with a flat prior, which cannot be drawn, a value near the origin of ℝᵈ.
 
     Only used if no θ is substituted: to find the sites and to choose a starting point.
     """
@@ -218,7 +221,7 @@ def _as_array(key: str, value: Array) -> Array:
 def _accepted(
     model: Callable[..., Any], keys: tuple[str, ...], arguments: tuple[str, ...]
 ) -> tuple[tuple[str, ...], frozenset[str]]:
-    """The record keys that the model takes, and which of them are optional."""
+    """Return the record keys that the model takes, and which of them are optional."""
     parameters = inspect.signature(model).parameters
     named = {name: value for name, value in parameters.items() if value.kind in _KEYWORD}
     takes_any = any(value.kind is inspect.Parameter.VAR_KEYWORD for value in parameters.values())

@@ -44,7 +44,7 @@ def epsilon(
     *,
     accountant: Accountant = "pld",
 ) -> float:
-    """An ε such that the composition of the events is (ε, δ)-private under the adjacency.
+    """Return an ε such that the composition of the events is (ε, δ)-private under the adjacency.
 
     Formal guarantee: the sequence of releases, each chosen after seeing the earlier ones but with
     noise, clip and sampling fixed in advance, is (ε, δ)-differentially private. The result does not
@@ -64,7 +64,7 @@ def delta(
     *,
     accountant: Accountant = "pld",
 ) -> float:
-    """A δ such that the composition of the events is (ε, δ)-private under the adjacency.
+    """Return a δ such that the composition of the events is (ε, δ)-private under the adjacency.
 
     Formal guarantee: as for `epsilon`; a result of 1 means that there is none.
 
@@ -83,7 +83,7 @@ def epsilon_curve(
     *,
     accountant: Accountant = "pld",
 ) -> list[float]:
-    """ε after rounds 1, 2, …, `rounds`, or after each of the given numbers of rounds.
+    """Return ε after rounds 1, 2, …, `rounds`, or after each of the given numbers of rounds.
 
     Each point costs one composition for any number of rounds, because equal events are composed as
     a power. For a long curve, give only the rounds to plot.

@@ -23,7 +23,7 @@ class _Module(Protocol):
     """Functions that each accountant module defines."""
 
     def refusal(self, step: Step) -> str | None:
-        """Why this accountant cannot bound the step, or None."""
+        """Return why this accountant cannot bound the step, or None."""
         ...
 
     def epsilon(self, steps: Steps, delta: float) -> float: ...
@@ -38,7 +38,7 @@ def _module(accountant: Accountant) -> _Module:
 
 
 def supported(event: GaussianEvent, adjacency: Adjacency, accountant: Accountant) -> str | None:
-    """Why the accountant cannot bound this event under this adjacency, or None if it can.
+    """Return why the accountant cannot bound this event under this adjacency, or None if it can.
 
     >>> from tacit.privacy.events import Poisson
     >>> event = GaussianEvent(clip=1.0, noise_sd=1.0, sampling=Poisson(rate=0.1))
@@ -79,7 +79,9 @@ class Composition:
             )
 
     def add(self, *events: GaussianEvent) -> Composition:
-        """The composition with the events added; ConfigError if one cannot be bounded."""
+        """Return the composition with the events added; raise a ConfigError if one cannot be
+        bounded.
+        """
         counts = dict(self.steps)
         for event in events:
             if reason := supported(event, self.adjacency, self.accountant):
@@ -89,13 +91,13 @@ class Composition:
         return self._with(counts.items())
 
     def repeat(self, times: int) -> Composition:
-        """The composition repeated `times` times."""
+        """Return the composition repeated `times` times."""
         if not (times >= 1 and times == int(times)):
             raise ConfigError(f"times = {times}; repeat a whole number of times, at least 1")
         return self._with((step, count * int(times)) for step, count in self.steps)
 
     def epsilon(self, delta: float) -> float:
-        """ε at δ; `math.inf` if there is no bound, as for Gaussian noise at δ = 0.
+        """Return ε at δ; `math.inf` if there is no bound, as for Gaussian noise at δ = 0.
 
         The losses of pure releases are bounded and are added to the ε at δ of the others.
         """
@@ -107,7 +109,7 @@ class Composition:
         return math.inf if delta == 0 else pure + _epsilon(self.accountant, others, float(delta))
 
     def delta(self, epsilon: float) -> float:
-        """δ at ε, at most 1."""
+        """Return δ at ε, at most 1."""
         if not (epsilon >= 0 and math.isfinite(epsilon)):
             raise ConfigError(f"epsilon = {epsilon}; it must be a finite number, 0 or more")
         pure, others = _pure(self.steps)
@@ -122,7 +124,7 @@ class Composition:
 
 
 def _pure(steps: Steps) -> tuple[float, Steps]:
-    """Sum of the losses of pure releases, rounded up, and the other steps."""
+    """Return the sum of the losses of pure releases, rounded up, and the other steps."""
     each = [step.far * count for step, count in steps if step.scheme == "pure"]
     total = math.nextafter(math.fsum(each), math.inf) if each else 0.0
     return total, tuple(item for item in steps if item[0].scheme != "pure")
@@ -147,7 +149,8 @@ def _delta(accountant: Accountant, steps: Steps, epsilon: float) -> float:
 
 
 def _slack(steps: Steps) -> float:
-    """κ of all releases: δ(ε) ≤ e^κ δ′(ε − 2κ), where δ′ is the δ of the dominating Gaussians.
+    """Return κ of all releases: δ(ε) ≤ e^κ δ′(ε − 2κ), where δ′ is that of the dominating
+    Gaussians.
 
     The proof is in docs/methods/lattice.md. At k = 20 κ is far below a unit in the last place.
     """

@@ -18,7 +18,7 @@ _ROUNDING = 4e-16
 
 
 def log_delta(mu: float, epsilon: float) -> float:
-    """ln δ(ε) of N(0,1) against N(μ,1).
+    """Return ln δ(ε) of N(0,1) against N(μ,1).
 
     δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ)   (Balle and Wang 2018, Theorem 8)
 
@@ -34,12 +34,12 @@ def log_delta(mu: float, epsilon: float) -> float:
 
 
 def delta(mu: float, epsilon: float) -> float:
-    """δ(ε) of N(0,1) against N(μ,1)."""
+    """Return δ(ε) of N(0,1) against N(μ,1)."""
     return math.exp(log_delta(mu, epsilon))
 
 
 def epsilon(mu: float, delta: float) -> float:
-    """The smallest ε ≥ 0 with δ(ε) ≤ δ, rounded up.
+    """Return the smallest ε ≥ 0 with δ(ε) ≤ δ, rounded up.
 
     Formal guarantee: the returned ε satisfies log_delta(mu, ε) ≤ ln δ in floating point.
 

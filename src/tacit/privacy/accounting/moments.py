@@ -38,12 +38,12 @@ def refusal(step: Step) -> str | None:
 
 
 def epsilon(steps: Steps, delta: float) -> float:
-    """ε = min over λ of (α(λ) − ln δ) / λ   (MEng eq. 2.11)."""
+    """Return ε = min over λ of (α(λ) − ln δ) / λ (MEng eq. 2.11)."""
     return float(np.min((_compose(steps) - math.log(delta)) / LAMBDAS))
 
 
 def delta(steps: Steps, epsilon: float) -> float:
-    """δ = min over λ of exp(α(λ) − λε)   (MEng eq. 2.10)."""
+    """Return δ = min over λ of exp(α(λ) − λε) (MEng eq. 2.10)."""
     return math.exp(min(0.0, float(np.min(_compose(steps) - LAMBDAS * epsilon))))
 
 
@@ -53,7 +53,7 @@ def _compose(steps: Steps) -> np.ndarray:
 
 @functools.lru_cache(maxsize=256)
 def _log_moments(step: Step) -> np.ndarray:
-    """α(λ) of one step: λ(λ+1)/(2σ²) without sampling, else ln max(E₁, E₂)   (2.15)."""
+    """Return α(λ) of one step: λ(λ+1)/(2σ²) without sampling, else ln max(E₁, E₂) (2.15)."""
     with np.errstate(over="ignore"):
         unsampled = LAMBDAS * (LAMBDAS + 1) * np.float64(step.far) ** 2 / 2
     sigma = 1 / step.far
@@ -65,26 +65,26 @@ def _log_moments(step: Step) -> np.ndarray:
 
 
 def _log_e1(sigma: float, rate: float, moment: int) -> float:
-    """ln E₁ = ln ∫ μ₀ (μ₀/μ₁)^λ   (2.16): a Gaussian times a power with poles πσ² off the axis."""
+    """Return ln E₁ = ln ∫ μ₀ (μ₀/μ₁)^λ (2.16); the integrand's poles are πσ² off the real axis."""
     spacing = min(sigma, sigma**2) / 16
     x = np.arange(-12 * sigma, 12 * sigma + spacing, spacing)
     return _log_integral(x, spacing, sigma, -moment * _log_ratio(x, sigma, rate))
 
 
 def _log_e2(sigma: float, rate: float, moment: int) -> float:
-    """ln E₂ = ln ∫ μ₁ (μ₁/μ₀)^λ   (2.17): Gaussians of width σ at 0, 1, …, λ + 1."""
+    """Return ln E₂ = ln ∫ μ₁ (μ₁/μ₀)^λ (2.17): Gaussians of sd σ at 0, 1, …, λ + 1."""
     spacing = sigma / 8
     x = np.arange(-12 * sigma, moment + 1 + 12 * sigma + spacing, spacing)
     return _log_integral(x, spacing, sigma, (moment + 1) * _log_ratio(x, sigma, rate))
 
 
 def _log_ratio(x: np.ndarray, sigma: float, rate: float) -> np.ndarray:
-    """ln μ₁(x)/μ₀(x) = ln (1 − q + q e^{(2x−1)/(2σ²)})   (2.13, 2.14, with Δ = 1)."""
+    """Return ln μ₁(x)/μ₀(x) = ln (1 − q + q e^{(2x−1)/(2σ²)}) (2.13, 2.14, with Δ = 1)."""
     return np.logaddexp(math.log1p(-rate), math.log(rate) + (2 * x - 1) / (2 * sigma**2))
 
 
 def _log_integral(x: np.ndarray, spacing: float, sigma: float, factor: np.ndarray) -> float:
-    """ln ∫ μ₀(x) e^{factor(x)} dx by the trapezoidal rule, in logarithms."""
+    """Return ln ∫ μ₀(x) e^{factor(x)} dx by the trapezoidal rule, in logarithms."""
     log_density = -(x**2) / (2 * sigma**2) - math.log(sigma * math.sqrt(2 * math.pi))
     terms = log_density + factor
     highest = float(terms.max())

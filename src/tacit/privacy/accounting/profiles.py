@@ -20,7 +20,7 @@ _TAIL = 10.0
 
 
 def hockey_stick(epsilon: np.ndarray, rate: float, far: float, near: float) -> np.ndarray:
-    """H_{e^ε}(P‖Q) for every ε ≥ 0.
+    """Return the hockey-stick divergence H_{e^ε}(P‖Q) for every ε ≥ 0.
 
     With κ = (1−q)(e^ε − 1)/q it is q·[Φ(t) − e^ε Φ(t−far) − κ Φ(t−near)], where the threshold t
     solves e^{ε + far·t − far²/2} + κ e^{near·t − near²/2} = 1: P ≥ e^ε Q exactly on (−∞, t].
@@ -33,7 +33,9 @@ def hockey_stick(epsilon: np.ndarray, rate: float, far: float, near: float) -> n
 
 
 def _threshold(epsilon: np.ndarray, log_kappa: np.ndarray, far: float, near: float) -> np.ndarray:
-    """The t of `hockey_stick`: Newton on a convex increasing function, from the right."""
+    """Return the t of `hockey_stick`, by Newton's method on a convex increasing function, from the
+    right.
+    """
     first = epsilon - far**2 / 2
     if near == 0:  # the second term is the constant κ; for κ ≥ 1 the set is empty
         with np.errstate(divide="ignore"):
@@ -52,7 +54,7 @@ def _threshold(epsilon: np.ndarray, log_kappa: np.ndarray, far: float, near: flo
 
 
 def loss(x: np.ndarray | float, rate: float, far: float, near: float) -> np.ndarray:
-    """ln P(x)/Q(x), decreasing in x: ln [1 + r e₂(x)] − ln [e₁(x) + r e₂(x)].
+    """Return ln P(x)/Q(x) = ln [1 + r e₂(x)] − ln [e₁(x) + r e₂(x)], which decreases in x.
 
     e₁ = N(far)/N(0), e₂ = N(near)/N(0) and r = (1−q)/q.
     """
@@ -63,12 +65,12 @@ def loss(x: np.ndarray | float, rate: float, far: float, near: float) -> np.ndar
 
 
 def largest_loss(rate: float, far: float, near: float) -> float:
-    """An ε beyond which the hockey stick is below 8e-24·rate."""
+    """Return an ε beyond which the hockey-stick divergence is below 8e-24·rate."""
     return float(loss(-_TAIL, rate, far, near))
 
 
 def loss_moments(rate: float, far: float, near: float) -> tuple[float, float]:
-    """E|L| and Var L of the privacy loss L under P, used to choose a grid (not a bound)."""
+    """Return E|L| and Var L of the privacy loss L under P, used to choose a grid (not a bound)."""
     x = np.linspace(-_TAIL, near + _TAIL, 4001)
     density = rate * np.exp(-(x**2) / 2) + (1 - rate) * np.exp(-((x - near) ** 2) / 2)
     density /= density.sum()

@@ -24,7 +24,7 @@ Scheme = Literal["all", "poisson", "without-replacement", "pure"]
 
 
 class Step(NamedTuple):
-    """One release: sampling scheme, and the distance that one unit moves the sum, in units of the
+    """One release: sampling scheme, and how far one unit moves the sum, in standard deviations of
     noise.
 
     `far` is the distance between the sums with the unit and with its replacement (or without it);
@@ -47,7 +47,7 @@ class Step(NamedTuple):
 
 
 def to_step(event: GaussianEvent, adjacency: Adjacency) -> Step:
-    """Step of an event under an adjacency; a rate of 1 means no sampling.
+    """Convert an event under an adjacency to a step; a rate of 1 means no sampling.
 
     | sampling            | adjacency         | far            | near           |
     |---------------------|-------------------|----------------|----------------|
@@ -76,8 +76,8 @@ def to_step(event: GaussianEvent, adjacency: Adjacency) -> Step:
 
 
 def not_negative(value: float, *, if_nan: float = math.inf) -> float:
-    """The larger of 0 and a computed bound; for NaN the value `if_nan` (`max(0.0, nan)` would be
-    0).
+    """Return the larger of 0 and a computed bound; for NaN return `if_nan` (`max(0.0, nan)` would
+    be 0).
 
     >>> not_negative(-1e-17), not_negative(float("nan"))
     (0.0, inf)
@@ -86,7 +86,7 @@ def not_negative(value: float, *, if_nan: float = math.inf) -> float:
 
 
 def refusal(event: GaussianEvent, adjacency: Adjacency) -> str | None:
-    """Why no accountant bounds this event under this adjacency, or None."""
+    """Return why no accountant bounds this event under this adjacency, or None."""
     if adjacency not in get_args(Adjacency):
         return f"adjacency = {adjacency!r}; it must be one of {', '.join(get_args(Adjacency))}"
     if not isinstance(event, GaussianEvent):

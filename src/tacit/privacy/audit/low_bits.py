@@ -24,7 +24,7 @@ def low_bits_epsilon(
     *,
     confidence: float = CONFIDENCE,
 ) -> float:
-    """Lower bound on ε from the low bits of released numbers, integers or floating point.
+    """Return a lower bound on ε from the low bits of released numbers, integers or floating point.
 
     Parameters
     ----------
@@ -51,7 +51,9 @@ def low_bits_epsilon(
 
 
 def reachable(values: np.ndarray, total: np.ndarray, noise_sd: float) -> np.ndarray:
-    """Mask of values fl(total + noise_sd·√2·erfinv(u)) for some u of jax.random.normal."""
+    """Return a mask of the values that fl(total + noise_sd·√2·erfinv(u)) attains for some u of
+    jax.random.normal.
+    """
     import jax
     import jax.numpy as jnp
     from scipy.special import erf
@@ -76,7 +78,8 @@ def reachable(values: np.ndarray, total: np.ndarray, noise_sd: float) -> np.ndar
 
 
 def _integer_scores(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Log-likelihood ratios of the lowest bits, with frequencies of the first half of the draws.
+    """Return log-likelihood ratios of the lowest bits, with frequencies from the first half of the
+    draws.
 
     Only the second half is scored, so that the frequencies are not fitted to the scored draws.
     """

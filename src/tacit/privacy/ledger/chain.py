@@ -24,11 +24,11 @@ FORMAT = 1
 Kind = Literal["budget", "link", "records", "plan", "charge", "reply", "close"]
 OLD_KINDS = {"ceiling": "budget"}
 OLD_ADJACENCY = {"substitute": "replace-one", "add-or-remove": "add-or-remove-one"}
-"""Names used in ledgers written by version 0.1."""
+"""Names of adjacencies in ledgers written by version 0.1, with their present names."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """Identity of the ledger; the salt excludes entries of another ledger with the same key."""
+    """Identity of the ledger; its salt reveals entries of another ledger with the same key."""
 
     format: int
     created: str
@@ -69,12 +69,16 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 FIELDS = Entry.__struct_fields__
 COLUMNS = tuple({"adjacency": "relation"}.get(name, name) for name in FIELDS)
-"""Columns of the entries table, in the order of `FIELDS`; one keeps its name of version 0.1."""
+"""Columns of the entries table, in the order of `FIELDS`; `adjacency` has its name of version
+0.1.
+"""
 _HASHED = FIELDS[:-1]
 
 
 def _hash(key: bytes, use: bytes, *fields: str | int | bytes) -> bytes:
-    """Keyed hash of fields, each prefixed by type and length so that encodings are unique."""
+    """Return a keyed hash of fields, each prefixed by type and length so that encodings are
+    unique.
+    """
     state = hashlib.blake2b(key=key, person=use, digest_size=32)
     for field in fields:
         raw = field if isinstance(field, bytes) else str(field).encode()
@@ -84,38 +88,42 @@ def _hash(key: bytes, use: bytes, *fields: str | int | bytes) -> bytes:
 
 
 def first_hash(key: bytes, header: Header) -> bytes:
-    """Hash that precedes the first entry."""
+    """Return the hash that precedes the first entry."""
     return _hash(key, b"tacit.header", header.format, header.created, header.salt)
 
 
 def sealed(key: bytes, entry: Entry) -> Entry:
-    """The entry with its hash."""
+    """Return the entry with its hash."""
     fields = (getattr(entry, name) for name in _HASHED)
     return msgspec.structs.replace(entry, hash=_hash(key, b"tacit.entry", *fields))
 
 
 def reply_hash(key: bytes, run: str, request: str, body: bytes) -> str:
-    """Digest of a stored reply, kept in the chain."""
+    """Return the digest of a stored reply, which is kept in the chain."""
     return _hash(key, b"tacit.reply", run, request, body).hex()
 
 
 def records_hash(key: bytes, dataset: str, elements: bytes, columns: bytes) -> str:
-    """Digest of the stored record hashes of a data set, kept in the chain."""
+    """Return the digest of a data set's record hashes, which is kept in the chain."""
     return _hash(key, b"tacit.records", dataset, elements, columns).hex()
 
 
 def noise_code(key: bytes, charge: tuple[str, str, int], content: str, secret: bytes) -> bytes:
-    """Code that binds a noise secret to its charge (run, request, attempt) and content."""
+    """Return a code that binds a noise secret to its charge (run, request, attempt) and request
+    content.
+    """
     return _hash(key, b"tacit.noise", *charge, content, secret)
 
 
 def noise_key(secret: bytes, run: str, request: str, content: str) -> bytes:
-    """Noise key of one reply. Any other request or content gets unrelated noise."""
+    """Return the noise key of one reply. Any other request or request content gets unrelated
+    noise.
+    """
     return _hash(secret, b"tacit.draw", run, request, content)
 
 
 def make_head(key: bytes, salt: bytes, count: int, last: bytes) -> Head:
-    """Head of a chain of `count` entries whose last hash is `last`."""
+    """Return the head of a chain of `count` entries whose last hash is `last`."""
     code = _hash(key, b"tacit.head", salt, count, last)
     return Head(salt=salt, count=count, hash=last, code=code)
 
@@ -128,7 +136,7 @@ def check_head(key: bytes, salt: bytes, head: Head, where: str) -> None:
 
 
 def follow(key: bytes, rows: Iterable[tuple], count: int, last: bytes) -> Iterator[Entry]:
-    """Entries of `rows`, each checked to follow its predecessor.
+    """Yield the entries in `rows`, after checking that each follows its predecessor.
 
     `count` and `last` give the end of the chain so far. A misplaced or changed row is refused.
     Names of version 0.1 are hashed as written and then converted.
@@ -159,7 +167,7 @@ def modern(entry: Entry) -> Entry:
 
 
 def read_row(row: tuple, place: int) -> Entry:
-    """Convert a row to an entry; refused if the types do not match."""
+    """Convert a row to an entry; refuse it if the types do not match."""
     try:
         return msgspec.convert(dict(zip(FIELDS, row, strict=True)), prepare(Entry))
     except msgspec.ValidationError as error:
@@ -181,4 +189,6 @@ ADVICE = (
     "nothing is charged or released: find out who changed it (tacit ledger verify), then restore"
     " the ledger from a copy"
 )
-"""A damaged ledger is never repaired, because a repair could understate what was spent."""
+"""Advice in errors about a damaged ledger, which is never repaired: a repair could understate what
+was spent.
+"""

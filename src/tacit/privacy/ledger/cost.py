@@ -28,9 +28,7 @@ class BudgetCheck(msgspec.Struct, frozen=True, kw_only=True):
     total: float
     budget: Budget
     only_run: str = ""
-    """An unfinished run whose plan alone exceeds the budget beside any other run; empty if there is
-    none.
-    """
+    """An unfinished run whose plan leaves no room for any other run; empty if there is none."""
     unfinished: tuple[str, ...] = ()
     """Other runs that have reserved a part of the budget for the rest of their plans."""
 
@@ -41,14 +39,14 @@ class BudgetCheck(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def used(self) -> float:
-        """Total as a share of the budget."""
+        """`total` as a share of the budget."""
         return self.total / self.budget.epsilon
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
-    """Spending on a data set and on those that it continues.
+    """Spending on a data set and on the data sets that it continues.
 
-    Every ε is at the budget's δ, adjacency and unit; None without a budget.
+    Every ε is for the budget's δ, adjacency and unit; None without a budget.
     """
 
     dataset: str
@@ -70,20 +68,21 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
     `epsilon` is the cost of choosing each run after seeing the earlier ones.
     """
     shared: dict[str, int | None] = {}
-    """Contents of other data sets with records in common, and their numbers; None means possibly
+    """Fingerprints of other data sets with records in common, and how many; None means possibly
     all.
     """
 
 
 class CachedAccountant:
-    """An accountant with a cache, called only if cached bounds do not decide."""
+    """An accountant with a cache; it is called only if cached bounds do not decide."""
 
     def __init__(self, epsilon: Epsilon | None) -> None:
         self._epsilon = epsilon
         self._cache = EpsilonCache()
 
     def of(self, charged: Charged, budget: Budget) -> float:
-        """Upper bound on ε of all charges and plans, at the budget's δ, unit and adjacency.
+        """Return an upper bound on ε of all charges and plans, for the budget's δ, unit and
+        adjacency.
 
         Releases of one run were planned in advance. Several runs may have been chosen adaptively,
         so a filter must bound them, with the plans of those that may continue. It must also bound
@@ -107,7 +106,9 @@ class CachedAccountant:
         return max(self._value(_query(part, budget)) for part in parts)
 
     def _only_run(self, charged: Charged, budget: Budget, run: str) -> str:
-        """Another unfinished run that no run may accompany, whatever it costs; "" without one."""
+        """Return another unfinished run whose plan leaves no room for any run; "" if there is
+        none.
+        """
         paid = charged.paid
         plans = ((one, plan) for one, plan in charged.plans.items() if one != run)
         left = ((one, plan) for one, plan in plans if not plan <= paid)
@@ -115,11 +116,13 @@ class CachedAccountant:
         return next(found, "") if charged.adaptive else ""
 
     def as_one_run(self, charged: Charged, budget: Budget) -> float:
-        """ε of all charges as if they had been planned in advance as one run."""
+        """Return ε of all charges as if they had been planned in advance as one run."""
         return self._value(_query(charged.paid, budget))
 
     def smallest_budget(self, charged: Charged, terms: Budget) -> float:
-        """Smallest budget ε, in these terms, that admits all charges and each plan."""
+        """Return the smallest ε of a budget, with δ, unit and adjacency of `terms`, that allows all
+        charges and each plan.
+        """
         plans = (self._value(_query(plan, terms)) for plan in charged.unfinished.values())
         low = max([self._value(_query(charged.committed, terms)), *plans])
         if not charged.adaptive or not 0.0 < low < math.inf:
@@ -157,7 +160,7 @@ class CachedAccountant:
     def compare(
         self, spent: Charged, requested: Counter[Paid], total: Charged, budget: Budget, run: str
     ) -> BudgetCheck:
-        """ε spent and planned before, requested by `run`, and in total, with the budget."""
+        """Compare ε with the budget: spent and planned before, requested by `run`, and in total."""
         return BudgetCheck(
             spent=self.of(spent, budget),
             requested=self._value(_query(requested, budget)),
@@ -176,8 +179,8 @@ class CachedAccountant:
         budget: Budget,
         shared: str = "",
     ) -> None:
-        """Refuse releases, by run, that would exceed the budget; `shared` names overlapping data
-        sets.
+        """Refuse the requested releases (by run) if they would exceed the budget. `shared`
+        describes overlapping data sets in the message.
         """
         if self.fits(total, budget):
             return
@@ -198,7 +201,7 @@ class CachedAccountant:
         )
 
     def _filtered(self, paid: Counter[Paid], budget: Budget) -> float:
-        """ε of adaptively chosen runs; see `tacit.privacy.accounting.filters`."""
+        """Return ε of adaptively chosen runs; see `tacit.privacy.accounting.filters`."""
         from tacit.privacy.accounting.filters import filtered_epsilon
 
         events = under(paid, budget)
@@ -239,7 +242,7 @@ def _query(paid: Counter[Paid], budget: Budget) -> EpsilonQuery:
 
 
 def only_run_reason(check: BudgetCheck) -> str:
-    """Why the budget admits no run in addition to `check.only_run`, and what to do."""
+    """Explain why the budget allows no run in addition to `check.only_run`, and what to do."""
     return (
         f"run {check.only_run} is unfinished and was planned for all of the budget"
         f" {shown(check.budget)}; no other run fits beside it, even if it is closed: finish that"
@@ -248,7 +251,9 @@ def only_run_reason(check: BudgetCheck) -> str:
 
 
 def unfinished_reason(check: BudgetCheck) -> str:
-    """Clause that names other runs with a reservation, and what to do; empty if there are none."""
+    """Return a clause that names other runs with a reservation, and what to do; empty without such
+    runs.
+    """
     if not check.unfinished:
         return ""
     first, more = check.unfinished[0], len(check.unfinished) - 1
@@ -260,7 +265,7 @@ def unfinished_reason(check: BudgetCheck) -> str:
 
 
 def shown(budget: Budget) -> str:
-    """A budget as text."""
+    """Return a budget as text."""
     return (
         f"ε = {budget.epsilon:.6g} at δ = {budget.delta:g} (per {budget.unit}, {budget.adjacency})"
     )

@@ -14,13 +14,13 @@ Events = Counter[Paid]
 
 
 class Charged(NamedTuple):
-    """Events charged to a group of data sets, and the plans of their runs, by run."""
+    """Events charged to a group of data sets and plans of these runs, by run."""
 
     by_run: Mapping[str, Events]
     plans: Mapping[str, Events] = {}
     """Complete plans of these runs; runs of earlier versions have none."""
     reserved: Mapping[str, Events] = {}
-    """The part of each plan that is not charged yet; without runs that are closed."""
+    """The part of each plan that is not charged yet, except for closed runs."""
 
     @property
     def paid(self) -> Events:
@@ -33,7 +33,7 @@ class Charged(NamedTuple):
         return _together([*self.by_run.values(), *self.reserved.values()])
 
     def without(self, run: str) -> Charged:
-        """The same without one run."""
+        """Return the same without one run."""
         kept = ({r: e for r, e in part.items() if r != run} for part in self)
         return Charged(*kept)
 
@@ -48,13 +48,13 @@ class Charged(NamedTuple):
 
     @property
     def unfinished(self) -> dict[str, Events]:
-        """Complete plans that are not contained in all charges and reservations, by run."""
+        """Complete plans, by run, that all charges and reservations together do not contain."""
         committed = self.committed
         return {run: plan for run, plan in self.plans.items() if not plan <= committed}
 
 
 ByContent = Mapping[str, Mapping[str, Events]]
-"""Events by content of a data set and by run."""
+"""Events by fingerprint of the data set (`DatasetId.content`), then by run."""
 
 
 def _together(parts: Iterable[Events]) -> Events:
@@ -65,7 +65,7 @@ def _together(parts: Iterable[Events]) -> Events:
 
 
 def _merged(parts: Iterable[Mapping[str, Events]]) -> dict[str, Events]:
-    """Events of several data sets by run."""
+    """Add up the events of several data sets, by run."""
     found: dict[str, Events] = {}
     for part in parts:
         for run, events in part.items():
@@ -76,7 +76,8 @@ def _merged(parts: Iterable[Mapping[str, Events]]) -> dict[str, Events]:
 class Exposure:
     """Groups of data sets that share records, with their charges and budgets.
 
-    `older` maps the content of a data set of this process to its id under version 0.1.
+    `older` maps the fingerprint (`DatasetId.content`) of a data set of this process to its id under
+    version 0.1.
     """
 
     def __init__(
@@ -85,12 +86,12 @@ class Exposure:
         self.state, self.overlaps, self._older = state, overlaps, older or {}
 
     def groups(self, dataset: DatasetId) -> list[Group]:
-        """Groups of data sets that share records of this data set."""
+        """Return the groups of data sets that share records of this data set."""
         return self._widened(dataset, self.overlaps.groups)
 
     def _widened(self, dataset: DatasetId, groups_of: Callable[[str], list[Group]]) -> list[Group]:
-        """Groups of all data sets linked to this one, with the data sets linked to their
-        members.
+        """Return the groups of all data sets linked to this one, each with the data sets linked to
+        its members.
         """
         family = self._family(dataset.content)
         groups = {group for own in family for group in groups_of(own)}
@@ -105,10 +106,10 @@ class Exposure:
         *,
         ended: str | None = None,
     ) -> Charged:
-        """All events ever charged to the members of a group, with the plans of their runs.
+        """Return all events ever charged to the members of a group, with the plans of their runs.
 
         `charges` and `plans` are counted too, as if they were recorded, and the run `ended` as if
-        it were closed. A plan of a run that has one already adds only what exceeds it.
+        it were closed. If the run has a plan already, a further plan adds only what exceeds it.
         """
         paid, planned, reserved = [], [], []
         for content in sorted(group):
@@ -126,7 +127,7 @@ class Exposure:
         return Charged(_merged(paid), _merged(planned), _merged(reserved))
 
     def largest(self, dataset: DatasetId) -> list[Charged]:
-        """Distinct charges of the groups of a data set."""
+        """Return the charges to each group of a data set, without repetitions."""
         found = []
         for group in self.groups(dataset):
             charged = self.charged(group)
@@ -135,13 +136,13 @@ class Exposure:
         return found
 
     def budgets(self, group: Group) -> list[Budget]:
-        """Budgets of the members of a group."""
+        """Return the budgets of the members of a group."""
         families = {self._family(content) for content in group}
         found = (self.state.budget_of(family) for family in sorted(families, key=sorted))
         return list(dict.fromkeys(budget for budget in found if budget is not None))
 
     def budget(self, dataset: DatasetId) -> Budget | None:
-        """A data set's own budget; otherwise the smallest of the budgets that cover all its
+        """Return a data set's own budget; otherwise the smallest of the budgets that cover all its
         records.
         """
         own = self.state.budget_of(self._family(dataset.content))
@@ -160,7 +161,7 @@ class Exposure:
 
 
 def affected(exposure: Exposure, datasets: Iterable[DatasetId]) -> dict[Group, list[DatasetId]]:
-    """Groups to which a charge of these data sets adds, with the charged members."""
+    """Return the groups to which a charge of these data sets adds, with the charged members."""
     found: dict[Group, list[DatasetId]] = {}
     for dataset in dict.fromkeys(datasets):
         for group in exposure.groups(dataset):

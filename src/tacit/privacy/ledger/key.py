@@ -17,7 +17,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def load_key(path: Path) -> bytes:
-    """Read the key; refused if it is missing, damaged or readable by other users."""
+    """Read the key; refuse one that is missing, damaged or readable by other users."""
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)

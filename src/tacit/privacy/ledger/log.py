@@ -55,7 +55,7 @@ class EntryLog:
 
     @contextmanager
     def writing(self) -> Iterator[State]:
-        """Context with the present state and the exclusive write lock; an error rolls back."""
+        """Hold the exclusive write lock and yield the present state; an error rolls back."""
         if os.getpid() != self._pid:
             raise DataError(
                 f"{self.store.path} was opened before a fork; open it again in the new process"
@@ -64,10 +64,10 @@ class EntryLog:
             yield self._catch_up()
 
     def append(self, state: State, drafts: Iterable[Entry]) -> int:
-        """Write the next entries; call at most once inside `writing`.
+        """Write the next entries and return the number of the first.
 
-        Returns the number of the first. The state is unchanged until the entries are read from
-        disk.
+        Call this at most once inside `writing`. The state is unchanged until the entries are read
+        from disk.
         """
         time, last, entries = _now(), state.last, []
         for seq, draft in enumerate(drafts, state.count + 1):
@@ -87,7 +87,7 @@ class EntryLog:
             return state
 
     def reply(self, state: State, place: tuple[str, str]) -> bytes | None:
-        """Stored reply to a run's request, or None; call inside `writing`."""
+        """Return the stored reply to a run's request, or None; call inside `writing`."""
         answer = state.answers.get(place)
         if answer is None:
             return None
@@ -103,7 +103,7 @@ class EntryLog:
         return body
 
     def records(self, state: State, content: str) -> HashedRecords:
-        """Stored record hashes of a data set; call inside `writing`."""
+        """Return the stored record hashes of a data set; call inside `writing`."""
         known = state.records[content]
         stored = self.store.records(known.seq)
         if stored is None or not hmac.compare_digest(
@@ -137,7 +137,7 @@ class EntryLog:
 
 
 def draft(kind: Kind, dataset: DatasetId, body: Any, **fields: Any) -> Entry:
-    """An entry without its position in the chain, which `EntryLog.append` sets."""
+    """Make an entry without its position in the chain, which `EntryLog.append` sets."""
     text = msgspec.json.encode(body).decode()
     return Entry(
         seq=0, time="", previous=b"", kind=kind, dataset=str(dataset), body=text, **fields
@@ -145,5 +145,5 @@ def draft(kind: Kind, dataset: DatasetId, body: Any, **fields: Any) -> Entry:
 
 
 def _now() -> str:
-    """Current UTC time in RFC 3339 format."""
+    """Return the current UTC time in RFC 3339 format."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""Which data sets of a ledger have records in common.
+"""Find the data sets of a ledger that have records in common.
 
 If a record is in several data sets, the charges of all of them add up for this record. So the
 ledger considers every *group*: the data sets that contain one record. The spending of a data set is
@@ -18,9 +18,9 @@ import numpy as np
 from tacit.privacy.ledger.records import HashedRecords
 
 Group = frozenset[str]
-"""Contents of data sets (`DatasetId.content`) that are charged together."""
+"""Fingerprints (`DatasetId.content`) of data sets that are charged together."""
 SAME_VALUES = 8
-"""Number of equal sampled values from which two columns count as the same records. Of 64 sampled
+"""Two columns with at least this many equal sampled values count as the same records. Of 64 sampled
 values, tables with a quarter of the records in common share 16 on average. Columns of unrelated
 records share a few at most, because a column is sampled only if its values do not repeat.
 """
@@ -67,11 +67,13 @@ class Overlaps:
         self._covering = self._grouped(self._shared, fewer)
 
     def groups(self, content: str) -> list[Group]:
-        """The groups of a data set; only itself if its records are not known."""
+        """Return the groups of a data set; only the data set itself if its records are not
+        known.
+        """
         return sorted(self._groups.get(content, {frozenset({content})}), key=sorted)
 
     def covering(self, content: str) -> list[Group]:
-        """Groups whose budgets a data set may inherit.
+        """Return the groups whose budgets a data set may inherit.
 
         If two data sets share some records and a column, their other records may be the same too.
         Charges assume that they are; a budget is not inherited, because they may be new.
@@ -79,7 +81,7 @@ class Overlaps:
         return sorted(self._covering.get(content, {frozenset({content})}), key=sorted)
 
     def covering_rows(self, content: str) -> list[Group]:
-        """As `covering`, by hashes of each party's records on their own.
+        """Return the same as `covering`, judged by hashes of each party's records on their own.
 
         These find records again in a table with one more column that is constant in each party, or
         with other parties' equal rows.
@@ -96,7 +98,9 @@ class Overlaps:
     def _grouped(
         self, groups: Iterable[Group], pairs: Iterable[tuple[str, str]]
     ) -> dict[str, set[Group]]:
-        """Groups of each data set, if these pairs may be the same records."""
+        """Return the groups of each data set, if these pairs of data sets may have the same
+        records.
+        """
         alike: dict[str, set[str]] = {}
         for one, other in pairs:
             alike.setdefault(one, set()).add(other)
@@ -112,12 +116,12 @@ class Overlaps:
         return self._sizes[content]
 
     def in_common(self, one: str, other: str) -> int:
-        """Number of records that two data sets have in common."""
+        """Return the number of records that two data sets have in common."""
         return self._common[(min(one, other), max(one, other))]
 
     def others(self, content: str) -> dict[str, int | None]:
-        """Data sets with records in common, and their number; None for equal columns, so
-        possibly all.
+        """Return the data sets with records in common, and how many; None (possibly all) if only
+        columns are equal.
         """
         found: dict[str, int | None] = {}
         for group in self.groups(content):
@@ -157,7 +161,7 @@ class Overlaps:
         return [group | choice for choice in self._choices(free)]
 
     def _undivided(self, groups: Iterable[Group]) -> set[Group]:
-        """Groups with equal rows as groups with one part of each division."""
+        """Split groups with equal rows into groups with only one part of each division."""
         found: set[Group] = set()
         beside: dict[str, set[str]] = {}
         for group in groups:
@@ -170,7 +174,7 @@ class Overlaps:
         return found | {frozenset({one, two}) for one in beside for two in beside[one]}
 
     def _parts(self, members: Iterable[str]) -> list[list[str]]:
-        """Data sets by division, each without one by itself."""
+        """Group data sets by division; a data set without a division is a group by itself."""
         parts: dict[tuple[str, str], list[str]] = {}
         for one in sorted(members):
             division = self._divisions.get(one, "")
@@ -178,7 +182,9 @@ class Overlaps:
         return list(parts.values())
 
     def _choices(self, members: Iterable[str]) -> list[Group]:
-        """All selections of one part of each division among these data sets; all if too many."""
+        """Return all selections of one part per division among these data sets; if there are too
+        many, one group of all.
+        """
         parts = self._parts(members)
         sizes = sorted(len(part) for part in parts)
         if math.prod(sizes[:-1]) > MOST_CHOICES:  # beside each part of the largest division
@@ -186,7 +192,7 @@ class Overlaps:
         return [frozenset(choice) for choice in product(*parts)]
 
     def size(self, content: str) -> int | None:
-        """Number of records and persons of a data set; None if they are not known."""
+        """Return the number of records and persons of a data set; None if they are not known."""
         return self._sizes.get(content)
 
 
@@ -195,12 +201,12 @@ def _alone(hashed: HashedRecords) -> np.ndarray:
 
 
 def division_name(contents: Iterable[str]) -> str:
-    """Name of the division of records into data sets with these contents."""
+    """Return the name of the division of records into data sets with these fingerprints."""
     return hashlib.blake2b("".join(sorted(contents)).encode(), digest_size=16).hexdigest()
 
 
 def shared_records(elements: Mapping[str, np.ndarray]) -> Counter[Group]:
-    """Number of records for each set of data sets that contain them.
+    """Count the records that are in exactly these data sets, for each set of data sets.
 
     >>> one, two = np.array([1, 2, 3], np.uint64), np.array([3, 4], np.uint64)
     >>> sorted((sorted(group), n) for group, n in shared_records({"a": one, "b": two}).items())
@@ -225,7 +231,7 @@ def shared_records(elements: Mapping[str, np.ndarray]) -> Counter[Group]:
 
 
 def _same_columns(columns: Mapping[str, np.ndarray]) -> set[tuple[str, str]]:
-    """Pairs of data sets with a column whose sampled values coincide."""
+    """Return the pairs of data sets with a column whose sampled values coincide."""
     holders: dict[int, list[tuple[str, int]]] = {}
     for name, rows in columns.items():
         for place, row in enumerate(rows):

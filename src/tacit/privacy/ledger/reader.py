@@ -59,7 +59,7 @@ class LedgerReader:
         self.close()
 
     def identify(self, schema: Any, records: Mapping[str, np.ndarray]) -> DatasetId:
-        """Id of a data set under this party's key: see `identify_many`.
+        """Return the id of a data set under this party's key: see `identify_many`.
 
         Parameters
         ----------
@@ -78,7 +78,7 @@ class LedgerReader:
         person: str | None = None,
         older: Callable[[str], DatasetId] | None = None,
     ) -> dict[str, DatasetId]:
-        """Ids of the data sets of parties that have no record in common.
+        """Return the ids of the data sets of parties that have no record in common.
 
         The caller declares this: equal rows of two of these parties are different records, and
         equal columns (a time grid) do not mean that two of them hold the same records.
@@ -117,7 +117,7 @@ class LedgerReader:
         return {name: hashed.id for name, hashed in found.items()}
 
     def first_version_id(self, schema: Any, records: Mapping[str, np.ndarray]) -> DatasetId:
-        """Id of a data set under version 0.1: see `fingerprint`.
+        """Return the id of a data set under version 0.1: see `fingerprint`.
 
         Parameters
         ----------
@@ -129,7 +129,7 @@ class LedgerReader:
         return fingerprint(schema, records, self._log.store.key)
 
     def _exposure(self, state: State) -> Exposure:
-        """Which data sets share records, with the present charges; call inside `writing`."""
+        """Return which data sets share records, with the present charges; call inside `writing`."""
         contents = dict.fromkeys(self._hashed, "")
         contents |= {one: known.division for one, known in state.records.items()}
         contents |= self._divisions
@@ -142,7 +142,7 @@ class LedgerReader:
         return Exposure(state, self._overlaps[1], self._older)
 
     def derived_key(self, use: str) -> bytes:
-        """Key derived from the ledger's for one other use; always the same.
+        """Derive a key for another use from the ledger's key; equal uses give equal keys.
 
         Parameters
         ----------
@@ -154,7 +154,7 @@ class LedgerReader:
         return state.digest()
 
     def budget(self, data: DatasetId | str) -> Budget | None:
-        """Budget of a data set; None if none was set.
+        """Return the budget of a data set; None if it has none.
 
         A data set without a budget inherits the smallest budget of the data sets that share its
         records, if these cover each of its records.
@@ -168,7 +168,7 @@ class LedgerReader:
             return self._exposure(state).budget(_as_dataset(data))
 
     def recall(self, run: str, request: str) -> bytes | None:
-        """One stored reply: see `recall_many`.
+        """Return one stored reply: see `recall_many`.
 
         Parameters
         ----------
@@ -178,7 +178,8 @@ class LedgerReader:
         return self.recall_many([(run, request)])[0]
 
     def recall_many(self, requests: Sequence[tuple[str, str]]) -> list[bytes | None]:
-        """The stored replies to (run, request), to be sent again unchanged; None for no reply.
+        """Return the stored replies to pairs (run, request), to be sent again unchanged; None
+        without a reply.
 
         Parameters
         ----------
@@ -189,7 +190,7 @@ class LedgerReader:
             return [self._log.reply(state, place) for place in requests]
 
     def charges(self, run: str) -> list[Charge]:
-        """Charges of a run, in order.
+        """Return the charges of a run, in order.
 
         Parameters
         ----------
@@ -201,7 +202,8 @@ class LedgerReader:
         return sorted(found, key=lambda charge: charge.seq)
 
     def paid_for(self, run: str) -> list[Charge]:
-        """Charges of a run whose replies are stored or can be recomputed without a new charge.
+        """Return the charges of a run whose replies are stored or can be recomputed without a new
+        charge.
 
         Parameters
         ----------
@@ -217,7 +219,7 @@ class LedgerReader:
             ]
 
     def spent(self, data: DatasetId | str) -> Spent:
-        """ε spent on a data set, with its budget.
+        """Return the ε spent on a data set, with its budget.
 
         Parameters
         ----------
@@ -251,7 +253,7 @@ class LedgerReader:
             )
 
     def remaining(self, data: DatasetId | str) -> float | None:
-        """Budget minus the ε of all charges and unfinished plans; None without a budget.
+        """Return the budget minus the ε of all charges and unfinished plans; None without a budget.
 
         ε is not additive: use `check` to see whether a run fits.
 
@@ -263,12 +265,12 @@ class LedgerReader:
         return self.spent(data).remaining
 
     def datasets(self) -> list[DatasetId]:
-        """All data sets in the ledger, in the order of their first entry."""
+        """Return all data sets in the ledger, in the order of their first entry."""
         with self._log.writing() as state:
             return list(state.datasets)
 
     def lookalikes(self, dataset: DatasetId) -> list[DatasetId]:
-        """Charged data sets with the same schema that are not linked with this one.
+        """Return the charged data sets with the same schema that are not linked with this one.
 
         Parameters
         ----------
@@ -279,7 +281,7 @@ class LedgerReader:
             return list(state.lookalikes(dataset))[::-1]
 
     def entries(self, data: DatasetId | str | None = None) -> list[Row]:
-        """All entries in order, checked again.
+        """Return all entries in order, after checking them again.
 
         Parameters
         ----------
@@ -297,7 +299,9 @@ class LedgerReader:
             ]
 
     def receipt(self) -> str:
-        """Number and hash of the last entry; kept elsewhere, it reveals a later rollback."""
+        """Return number and hash of the last entry. A copy kept outside the ledger reveals whether
+        the ledger was later rolled back.
+        """
         with self._log.writing() as state:
             return f"{state.count}:{state.last.hex()}"
 

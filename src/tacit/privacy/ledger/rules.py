@@ -17,7 +17,7 @@ class LineageWarning(UserWarning):
 
 
 def check_same_release(state: State, wanted: ReleaseRequest) -> list[Charge]:
-    """Charges of a request; refused if they were for other records or a different release.
+    """Return the charges of a request; refuse it if they were for other records or another release.
 
     Ids come from a server, and a reused id must not return the reply to another request.
     """
@@ -31,29 +31,32 @@ def check_same_release(state: State, wanted: ReleaseRequest) -> list[Charge]:
 
 
 def check_open(state: State, wanted: Iterable[ReleaseRequest]) -> None:
-    """Refuse charges of closed runs: the rest of their plans is not reserved any more."""
+    """Refuse charges of closed runs, because the rest of their plans is no longer reserved."""
     for release in wanted:
         reason = state.closed(release.run, release.dataset.content)
         if reason is not None:
             raise PrivacyBudgetError(
-                f"run {release.run} was closed ({reason}) and is charged no more: start a new run"
+                f"run {release.run} was closed ({reason}) and cannot be charged: start a new run"
             )
 
 
 def check_same_content(charge: Charge, wanted: ReleaseRequest, content: str) -> None:
-    """Refuse to recompute a lost reply for content other than that charged.
+    """Refuse to recompute a lost reply if the content of the request is not the one that was
+    charged.
 
     The same noise in two different replies would cancel in their difference.
     """
     if wanted.content != content:
         raise PrivacyBudgetError(
-            f"request {wanted.request} of run {wanted.run} was charged for another content (entry "
+            f"request {wanted.request} of run {wanted.run} was charged with other content (entry "
             f"{charge.seq}); only the original content can be answered: use a new request id"
         )
 
 
 def answerable(state: State, reply: Reply, digest: str) -> Charge | None:
-    """Charge of a reply, or None if the same reply is already stored; otherwise refused."""
+    """Return the charge of a reply, or None if the same reply is already stored; refuse other
+    replies.
+    """
     place = f"request {reply.request} of run {reply.run}"
     charges = state.charges.get(reply.place)
     if not charges:
@@ -69,8 +72,8 @@ def answerable(state: State, reply: Reply, digest: str) -> Charge | None:
 
 
 def required_budget(exposure: Exposure, dataset: DatasetId) -> Budget:
-    """Budget of a data set, or of the data sets that contain all its records; refused if there
-    is none.
+    """Return the budget of a data set, or of the data sets that contain all its records; raise an
+    error if there is none.
     """
     budget = exposure.budget(dataset)
     if budget is not None:
@@ -92,7 +95,9 @@ def required_budget(exposure: Exposure, dataset: DatasetId) -> Budget:
 
 
 def shared_records(exposure: Exposure, dataset: DatasetId) -> str:
-    """Clause that names the data sets with records of this one; empty if there are none."""
+    """Return a clause that names the data sets with records of this one; empty if there are
+    none.
+    """
     others = exposure.overlaps.others(dataset.content)
     if not others:
         return ""

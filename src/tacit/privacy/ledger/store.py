@@ -84,7 +84,7 @@ class NoiseSecret(NamedTuple):
     """Secret from which a charged reply draws its noise, kept until the reply is stored."""
 
     seq: int
-    """The entry of the charge."""
+    """Number of the charge's entry."""
     content: str
     secret: bytes
     code: bytes
@@ -160,7 +160,7 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Context with the exclusive write lock, committed or rolled back as a whole."""
+        """Hold the exclusive write lock; commit or roll back all changes as a whole."""
         with self.errors():
             self._holds_secrets = False
             try:
@@ -191,7 +191,7 @@ class Store:
             os.fsync(journal.fileno())
 
     def check_structure(self) -> None:
-        """Refuse a file that SQLite finds damaged or whose tables are not the ledger's."""
+        """Refuse a file that SQLite finds damaged, or that does not have the tables of a ledger."""
         (sound,) = self.db.execute("PRAGMA integrity_check(1)").fetchone()
         if sound != "ok":
             raise DataError(f"{self.path} is damaged ({_printable(sound)}); {ADVICE}")
@@ -201,7 +201,7 @@ class Store:
         if self.path.stat().st_size != pages * size:  # SQLite reads missing bytes as zeros
             raise DataError(f"{self.path} is cut short; {ADVICE}")
         if self.db.execute(_TABLES).fetchall() not in _known_tables():
-            raise DataError(f"{self.path} has other tables than a ledger's; {ADVICE}")
+            raise DataError(f"{self.path} does not have the tables of a ledger; {ADVICE}")
 
     def has_noise_secrets(self) -> bool:
         """True if the table of noise secrets exists; ledgers of version 0.1 lack it."""
@@ -214,7 +214,7 @@ class Store:
             self.db.execute(statement)
 
     def records(self, seq: int) -> tuple[bytes, bytes] | None:
-        """The stored record hashes of an entry, unchecked; None if there are none."""
+        """Return the stored record hashes of an entry, unchecked; None if there are none."""
         if self.db.execute(_TABLES).fetchall() != _known_tables()[-1]:
             return None
         rows = self.db.execute("SELECT * FROM records WHERE seq = ?", (seq,)).fetchall()
@@ -225,7 +225,7 @@ class Store:
         self.db.executemany("INSERT INTO records VALUES (?, ?, ?)", kept)
 
     def head(self) -> Head:
-        """The checked head inside the database."""
+        """Return the head inside the database, after checking it."""
         row = self.db.execute("SELECT count, hash, code FROM head").fetchone()
         if row is None:
             raise DataError(f"{self.path} has no head; {ADVICE}")
@@ -234,7 +234,7 @@ class Store:
         return head
 
     def outer_head(self) -> Head:
-        """The checked head outside the database."""
+        """Return the head outside the database, after checking it."""
         head = read_head(self.head_path)
         if head is None:
             raise DataError(f"{self.head_path} is missing; {ADVICE}")
@@ -251,12 +251,12 @@ class Store:
         row = self.db.execute("SELECT hash FROM entries WHERE seq = ?", (outer.count,)).fetchone()
         if outer.hash != (row[0] if row else self.first):
             raise DataError(
-                f"{self.path} has another history than {self.head_path} up to entry {outer.count}:"
-                f" it was replaced by a diverged copy; {ADVICE}"
+                f"{self.path} and {self.head_path} differ up to entry {outer.count}:"
+                f" the ledger was replaced by a diverged copy; {ADVICE}"
             )
 
     def rows(self, after: int = 0) -> Iterator[tuple]:
-        """Unchecked entries after number `after`, in order.
+        """Yield the unchecked entries after number `after`, in order.
 
         Read in pages, because a query left open by an error would keep its lock.
         """
@@ -267,7 +267,7 @@ class Store:
             after = page[-1][0]
 
     def reply(self, seq: int) -> bytes | None:
-        """The stored reply of an entry, unchecked."""
+        """Return the stored reply of an entry, unchecked."""
         rows = self.db.execute("SELECT body FROM replies WHERE seq = ?", (seq,)).fetchall()
         return rows[0][0] if rows and isinstance(rows[0][0], bytes) else None
 
@@ -283,12 +283,14 @@ class Store:
         self.db.executemany("INSERT INTO replies VALUES (?, ?)", enumerate(bodies, first))
 
     def noise_secret(self, seq: int) -> NoiseSecret | None:
-        """The secret of the charge that is entry `seq`, unchecked; None once it is answered."""
+        """Return the secret of the charge in entry `seq`, unchecked; None once the charge is
+        answered.
+        """
         rows = self.db.execute("SELECT * FROM noise_secrets WHERE seq = ?", (seq,)).fetchall()
         return NoiseSecret(*rows[0]) if rows else None
 
     def noise_secrets(self) -> list[NoiseSecret]:
-        """All noise secrets, unchecked."""
+        """Return all noise secrets, unchecked."""
         return [NoiseSecret(*row) for row in self.db.execute("SELECT * FROM noise_secrets")]
 
     def keep_secrets(self, kept: Sequence[NoiseSecret]) -> None:
@@ -363,7 +365,7 @@ def _check_name(path: Path) -> None:
 
 
 def read_head(path: Path) -> Head | None:
-    """The unchecked outer head, or None."""
+    """Return the unchecked outer head, or None."""
     try:
         return _as_head(msgspec.json.decode(path.read_bytes()), path)
     except FileNotFoundError:
@@ -412,7 +414,7 @@ def _fill(store: Store, created: str) -> None:
 
 @cache
 def _known_tables() -> list[list[tuple]]:
-    """Tables of each version, the first being 0.1."""
+    """Return the tables of a ledger of each version, beginning with 0.1."""
     return [_tables_of(*_SCHEMA, *_ADDED[:count]) for count in range(len(_ADDED) + 1)]
 
 

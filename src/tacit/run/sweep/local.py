@@ -18,18 +18,18 @@ from tacit.errors import ConfigError
 from tacit.run.sweep.job import Job, Row, failed_row
 
 TRIES = 2
-"""Attempts for a run whose worker dies."""
+"""Number of attempts for a run whose worker dies."""
 
 
 def default_workers() -> int:
-    """One worker per available core."""
+    """Return the number of available cores."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _shared(workers: int) -> list[list[int]]:
-    """Separate cores for every worker, if there are enough; otherwise none are assigned."""
+    """Assign separate cores to every worker if there are enough; otherwise assign none."""
     if not hasattr(os, "sched_getaffinity"):
         return [[]] * workers
     cores = sorted(os.sched_getaffinity(0))
@@ -153,7 +153,7 @@ class _Process:
 
 
 class _Waiting:
-    """Jobs that are not started, assigned such that compiled code is reused.
+    """Jobs that are not started, assigned to workers such that compiled code is reused.
 
     The next job of a worker is the one that has most in common with its last one and least with the
     other workers' jobs; ties go to the first.
@@ -165,7 +165,7 @@ class _Waiting:
         self._at: dict[int, Job] = {}
 
     def take(self, worker: int) -> Job | None:
-        """The next job of that worker, or None."""
+        """Return the next job of this worker, or None."""
         with self._lock:
             if not self._jobs:
                 return None
@@ -183,7 +183,7 @@ class _Waiting:
 
 
 def _common(one: Job, other: Job) -> int:
-    """Number of swept keys with equal values in both."""
+    """Return the number of swept keys with equal values in both jobs."""
     return sum(other.case.get(key) == value for key, value in one.case.items())
 
 

@@ -45,11 +45,11 @@ class Sweep(Table, frozen=True, kw_only=True):
     grid: dict[str, Any] = msgspec.field(default_factory=dict)
     """List of values per key."""
     runs: list[dict[str, Any]] = msgspec.field(default_factory=list)
-    """Individual points."""
+    """Individual runs, each a table of changed keys."""
 
 
 def read_sweep(path: Path, overrides: tuple[str, ...] = ()) -> Sweep:
-    """The sweep in a TOML file, with its base read and `--set key=value` applied to the base."""
+    """Read a sweep from a TOML file, read its base and apply `--set key=value` to the base."""
     asked = read_table(read_toml(path), Sweep)
     if isinstance(asked.base, str):
         base = read_toml(path.parent / asked.base, overrides)
@@ -61,7 +61,7 @@ def read_sweep(path: Path, overrides: tuple[str, ...] = ()) -> Sweep:
 
 
 def expand(asked: Sweep) -> list[Job]:
-    """All runs of a sweep, validated before anything runs.
+    """Return all runs of a sweep, validated before anything runs.
 
     In a simulation the noise seed follows the run's seed unless the sweep sets it: runs with the
     same noise would understate the standard error.
@@ -123,7 +123,7 @@ def _job(asked: Sweep, fixed: dict[str, Any], case: dict[str, Any], seed: int | 
 
 
 def make_job(raw: dict[str, Any], case: dict[str, Any], runner: str | None = None) -> Job:
-    """Job of one configuration; `case` holds its distinguishing values.
+    """Make the job of one configuration; `case` holds the values that distinguish it.
 
     >>> base = {"privacy": "none", "seed": 3, "data": {"source": "synthetic-cohort"}}
     >>> make_job(base, {}).seed
@@ -148,7 +148,7 @@ def make_job(raw: dict[str, Any], case: dict[str, Any], runner: str | None = Non
 
 
 def _flat(table: dict[str, Any], where: str, prefix: str = "") -> dict[str, Any]:
-    """Dotted keys of nested tables."""
+    """Flatten nested tables to dotted keys."""
     found: dict[str, Any] = {}
     for key, value in table.items():
         name = f"{prefix}{key}"
@@ -160,7 +160,7 @@ def _flat(table: dict[str, Any], where: str, prefix: str = "") -> dict[str, Any]
 
 
 def _digest(config: Config, other: Any) -> str:
-    """Digest of a run's configuration without its name, and of other inputs."""
+    """Return a digest of a run's configuration (without its name) and of other inputs."""
     body = msgspec.json.encode(
         plain(msgspec.structs.replace(config, name="")), order="deterministic"
     )

@@ -13,7 +13,7 @@ COUNTS = ("seed", "exit_code", "exchanges", "refused", "compilations")
 
 
 def summarise(jobs: Sequence[Job], rows: Sequence[Row]) -> list[Row]:
-    """One row per case: number of runs and failures, mean and standard error of each metric.
+    """Return one row per case: number of runs and failures, mean and standard error of each metric.
 
     The standard error is s/√n with s² = Σ(x − x̄)²/(n − 1); a single run has none. A private case
     includes its guarantee, the weakest over the seeds.
@@ -44,7 +44,7 @@ def _case(group: Sequence[Job], rows: Sequence[Row]) -> Row:
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
-    """x̄ and s/√n.
+    """Return the mean x̄ and its standard error s/√n.
 
     >>> mean_and_error([1.0, 3.0])
     (2.0, 1.0)

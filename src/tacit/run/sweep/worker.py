@@ -18,7 +18,7 @@ from tacit.support.type_info import prepare
 
 
 def main() -> None:
-    """Run jobs until there are no more."""
+    """Read jobs and run them until there are no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the sweep handles Ctrl-C
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # library output goes to the log, not between the rows

@@ -23,7 +23,7 @@ TUNABLE = ("method", "schedule", "posterior")
 
 
 class Choice(NamedTuple):
-    """Values of one key: multiples of the configured value, and others."""
+    """Values to try for one key: multiples of the configured value, and others."""
 
     times: tuple[float, ...] = ()
     others: tuple[Any, ...] = ()
@@ -63,7 +63,7 @@ DRAWS_PER_TRIAL = 50
 
 
 def default_grid(config: Config, kind: str, units: int) -> Grid:
-    """Small grid around a configuration, for parties with about `units` units."""
+    """Return a small grid around a configuration, for parties with about `units` units."""
     table = dict(GRIDS.get(kind, DEFAULT_GRID))
     if kind not in GRIDS and METHODS[kind].private:
         table["method.clip"] = CLIP
@@ -82,7 +82,7 @@ def default_grid(config: Config, kind: str, units: int) -> Grid:
 
 
 def parse_grid(texts: Sequence[str], table: Mapping[str, Any] | None = None) -> Grid:
-    """`--grid key=v1,v2` and a [tune.grid] table, as one grid.
+    """Combine `--grid key=v1,v2` and a [tune.grid] table to one grid.
 
     >>> parse_grid(["schedule.rounds=10,20"], {"method": {"clip": [1.0, 2.0]}})
     {'method.clip': (1.0, 2.0), 'schedule.rounds': (10, 20)}
@@ -107,7 +107,8 @@ def parse_grid(texts: Sequence[str], table: Mapping[str, Any] | None = None) -> 
 
 
 def settings_to_try(grid: Grid, given: Mapping[str, Any], most: int, seed: int) -> list[Settings]:
-    """The given configuration ({}) first, then all others, or `most` − 1 random ones.
+    """Return the settings to try: the given configuration ({}), then all others or `most` − 1
+    random ones.
 
     A random setting keeps each given value with probability ½, so that most differ in few keys. A
     setting lists only changed keys.
@@ -138,7 +139,7 @@ def settings_to_try(grid: Grid, given: Mapping[str, Any], most: int, seed: int) 
 
 
 def with_settings(config: Config, settings: Settings, kind: str) -> Config:
-    """The configuration with these values and an explicit method."""
+    """Return the configuration with these values and an explicit method."""
     raw = plain_config(config)
     named = any(key.startswith("method.") for key in settings)
     for key, value in (({"method.kind": kind} if named else {}) | settings).items():
@@ -151,7 +152,7 @@ def with_settings(config: Config, settings: Settings, kind: str) -> Config:
 
 
 def current_values(config: Config, kind: str, keys: Sequence[str]) -> dict[str, Any]:
-    """Configured value of each key, or the method's default."""
+    """Return the configured value of each key, or the method's default."""
     return {key: _current(config, kind, key) for key in keys}
 
 

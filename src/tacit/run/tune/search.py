@@ -20,7 +20,7 @@ from tacit.run.tune.trials import Trial, TrialRunner
 
 NOTHING_SPENT = "No budget was spent: only synthetic records were used."
 FIRST_SHARE = 4
-"""The first stage has 1/4 of the federations of the last."""
+"""The first stage uses the last stage's number of federations divided by this."""
 
 Progress = Callable[[int, int, str], None]
 
@@ -34,7 +34,7 @@ class Tuned:
     """Kind of the local method, resolved if "auto"."""
     grid: Grid
     trials: tuple[Trial, ...]
-    """Best first; trials with fewer federations come last."""
+    """All trials, the best first; trials with fewer federations come last."""
     best: Trial
     check: tuple[Trial, Trial] | None
     """The best and the given setting on new federations; None if they are the same."""
@@ -44,7 +44,7 @@ class Tuned:
 
     @property
     def given(self) -> Trial:
-        """The given configuration."""
+        """The trial of the given configuration."""
         return next(trial for trial in self.trials if not trial.settings)
 
     @property
@@ -124,8 +124,8 @@ def _by_halving(
     federations: Sequence[int],
     advance: Callable[[list[Trial], int], list[Trial]],
 ) -> tuple[list[Trial], list[Trial]]:
-    """Trials after that many new federations per stage, best first, followed by those dropped
-    earlier.
+    """Run the stages with these numbers of new federations. Return the remaining trials, the best
+    first, and the trials that were dropped.
     """
     over: list[Trial] = []
     first = 0
@@ -141,7 +141,9 @@ def _by_halving(
 
 
 def _halved(trials: list[Trial]) -> tuple[list[Trial], list[Trial]]:
-    """The better half, always with the given configuration, and the others."""
+    """Split trials into the better half, which always includes the given configuration, and the
+    others.
+    """
     keep = max(1, math.ceil(len(trials) / 2))
     ranked = sorted(trials, key=lambda trial: -trial.mean)
     stays = [trial for i, trial in enumerate(ranked) if i < keep or not trial.settings]
@@ -155,7 +157,7 @@ def _check_counts(**counts: int | None) -> None:
 
 
 def _stages(settings: int, last: int) -> list[tuple[int, int]]:
-    """(settings, new federations) of every stage, approximately."""
+    """Return the approximate (number of settings, number of new federations) of every stage."""
     upto = [max(1, last // FIRST_SHARE), max(1, last // 2), last]
     stages, before = [], 0
     for federations in dict.fromkeys(upto):

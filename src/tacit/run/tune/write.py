@@ -35,7 +35,7 @@ def check_tune_out(out: Path, *, overwrite: bool) -> None:
 
 
 def write_tuned(out: Path, tuned: Tuned, source: str, overrides: tuple[str, ...] = ()) -> Path:
-    """Write the three files; returns the path of tuned.toml.
+    """Write tuned.toml and all trials as JSON and CSV; return the path of tuned.toml.
 
     tuned.toml is `source`, the text of the configuration, with the tuned values; comments and order
     are kept. `overrides` are its `--set` arguments.
@@ -49,7 +49,7 @@ def write_tuned(out: Path, tuned: Tuned, source: str, overrides: tuple[str, ...]
 
 
 def tuned_toml(tuned: Tuned, source: str, overrides: tuple[str, ...] = ()) -> str:
-    """The configuration's text with the tuned values."""
+    """Return the configuration's text with the tuned values."""
     document = tomlkit.parse(source)
     for asked in overrides:
         override(document, asked)
@@ -60,7 +60,7 @@ def tuned_toml(tuned: Tuned, source: str, overrides: tuple[str, ...] = ()) -> st
 
 
 def snippet(tuned: Tuned) -> str:
-    """The tuned values as TOML."""
+    """Return the tuned values as TOML."""
     document = tomlkit.document()
     _put(document, named_settings(tuned))
     return tomlkit.dumps(document).strip()
@@ -76,7 +76,7 @@ def _put(document: Any, settings: Settings) -> None:
 
 
 def named_settings(tuned: Tuned) -> Settings:
-    """Tuned values, including the method's kind if it was "auto"."""
+    """Return the tuned values, including the method's kind if it was "auto"."""
     found = {key: value for key, value in tuned.best.settings.items() if value is not None}
     named = any(key.startswith("method.") for key in found)
     if named and tuned.config.method.kind == "auto":
@@ -85,7 +85,7 @@ def named_settings(tuned: Tuned) -> Settings:
 
 
 def as_data(tuned: Tuned) -> dict[str, Any]:
-    """All trials and the best settings as JSON values."""
+    """Return all trials and the best settings as JSON values."""
     check = None
     if tuned.check is not None:
         gain, error = tuned.check[0].gain_over(tuned.check[1])

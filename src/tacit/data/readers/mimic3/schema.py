@@ -30,12 +30,14 @@ SPANS: dict[str, tuple[float, float]] = {
 
 _SKEW = 4.0
 _FEW, _MANY = 1.0, 6.0
-"""Minimum of an expected count, and the clip as a multiple of it."""
+"""Smallest expected count of measurements; and the largest count, as a multiple of the expected
+one.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Channel:
-    """One measured quantity: plausible bounds, normal value, deviation, measurements per day."""
+    """One measured quantity: bounds, normal value, typical deviation and measurements per day."""
 
     low: float
     high: float
@@ -43,7 +45,7 @@ class Channel:
     scale: float
     daily: float
     texts: dict[str, float] = field(default_factory=dict[str, float])
-    """Text that may be charted instead of a number, in lower case."""
+    """Values of the texts (in lower case) that may be charted instead of a number."""
 
 
 _REFILL = {"brisk": 0, "normal <3 secs": 0, "delayed": 1, "abnormal >3 secs": 1}
@@ -93,7 +95,7 @@ CHANNELS: dict[str, Channel] = {
 
 
 def column_name(channel: str, span: str, statistic: str) -> str:
-    """Name of a statistic's column of x."""
+    """Return the name of the column of x for a statistic of a channel."""
     return f"{channel} {statistic} {span}"
 
 
