@@ -158,7 +158,7 @@ class Party {
     const line = tls.connect({ host, port, ...this.files, minVersion: "TLSv1.3", maxVersion: "TLSv1.3" });
     const read = reader((name, fields) => this.receive(line, name, fields));
     line.on("secureConnect", () => {
-      const hello = { data_size: this.records.length, protocol: 3, encodings: ["json"], heartbeat: true };
+      const hello = { data_size: this.records.length, protocol: 4, encodings: ["json"], heartbeat: true };
       if (this.settings.configuration) hello.configuration = this.settings.configuration;
       this.send(line, this.joined ? "ReJoinCluster" : { JoinCluster: hello });
     });

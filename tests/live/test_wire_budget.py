@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -18,6 +19,8 @@ from tacit.live.join import (
     required_budget,
 )
 from tacit.live.plan import server_plan
+from tacit.live.protocol import messages as m
+from tacit.live.session import RejectedError
 from tacit.party.datasets import identify_parties
 from tacit.plan.plan import first_factors
 from tacit.privacy.ledger.ledger import Ledger
@@ -210,3 +213,22 @@ def test_the_check_on_rejoining_counts_each_visit_once(tmp_path):
     file = str(fed.base / "a.toml")
     budget_command(None, file, needed, DELTA, None, None, reason="again", raising=True)
     check_budget(ready)
+
+
+@pytest.mark.usefixtures("shared_models")
+def test_a_private_run_needs_one_protocol_at_all_ends(tmp_path, monkeypatch):
+    """Steps of releases are computed at both ends, and depend on the version."""
+    fed = make(tmp_path / "fed")
+    newer = SimpleNamespace(**{**vars(m), "PROTOCOL": m.PROTOCOL + 1})
+    monkeypatch.setattr("tacit.live.session.m", newer)
+
+    async def main():
+        server = await started(fed)
+        try:
+            await asyncio.wait_for(join(fed.party("a")), 60)
+        finally:
+            await ended(server)
+
+    with pytest.raises(RejectedError, match="the server announced protocol"):
+        asyncio.run(main())
+    assert spent(fed, "a")[0].charges == 0

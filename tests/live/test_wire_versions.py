@@ -16,7 +16,7 @@ from tacit.live.approval import approved_versions
 from tacit.live.config import read_agreed
 from tacit.live.join import approve, join, prepare_party
 from tacit.live.plan import server_plan
-from tacit.live.protocol.messages import JoinCluster
+from tacit.live.protocol.messages import PROTOCOL, JoinCluster
 from tacit.live.serve import serve
 from tacit.live.server.live_run import LiveRun, RefusedError
 from tacit.live.server.status import give_command
@@ -350,13 +350,13 @@ def test_an_excluded_party_stays_excluded(tmp_path):
         for number, (name, key) in enumerate([("a", "1"), ("b", "2"), ("c", "2"), ("d", "4")])
     }
     for name in ("a", "b"):
-        live.join(peers[name], JoinCluster(data_size=5, protocol=3), 0.0)
+        live.join(peers[name], JoinCluster(data_size=5, protocol=PROTOCOL), 0.0)
     live.start(0.0)
     live.leave("b", 0.0)
     second = add_c(fed)
     live.propose(Proposal(second, server_plan(second)))
     assert live.unapproved == ["a", "c"], "a party that has left permanently is not waited for"
-    asks = JoinCluster(data_size=5, protocol=3, configuration=second.digest)
+    asks = JoinCluster(data_size=5, protocol=PROTOCOL, configuration=second.digest)
     with pytest.raises(RefusedError, match="has left this run permanently"):
         live.join(peers["b"], asks, 0.0)
     with pytest.raises(RefusedError, match="c has the key of b, which left permanently"):

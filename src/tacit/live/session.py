@@ -206,6 +206,14 @@ class AsyncSession:
             await self._close_early(message)
         assert isinstance(message, m.AcceptedIntoCluster | m.ReAcceptanceIntoCluster)
         self.announced = bool(_given(message.protocol))
+        if who.guarantee is not None and _given(message.protocol) not in (None, m.PROTOCOL):
+            raise RejectedError(
+                f"the server announced protocol {message.protocol}, and this party has protocol "
+                f"{m.PROTOCOL}; a private run needs the same at all ends, because both compute the "
+                "steps of the releases: install the same version of tacit",
+                fixable=False,
+                code=None,
+            )
         self.configuration = _given(message.configuration)
         self.run = _given(message.run) or ""
         self.parties = _given(message.parties)

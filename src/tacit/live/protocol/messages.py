@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from tacit.live.secure.messages import Consent, Offer, Parcel
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of the protocol extensions."""
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
