@@ -178,7 +178,7 @@ def test_records_that_were_used_are_refused(batches, tmp_path):
                       "pressure": {"low": 50, "high": 250}}}, "'age' has high = 90.0"),
         ({"model": {"kind": "linear", "noise_sd": 11.0, "prior_sd": 5.0}}, "noise_sd: 10.0 then"),
         ({"posterior": "mean-field"}, "mean-field"),
-        ({"method": {"kind": "natural"}}, "continues with method.kind = 'natural'"),
+        ({"method": {"kind": "natural"}}, "continues an earlier one with method.kind = 'natural'"),
         ({"baseline": "central"}, "baseline"),
     ],
 )  # fmt: skip

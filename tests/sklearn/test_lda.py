@@ -375,7 +375,7 @@ def test_nothing_is_asked_of_a_model_that_has_not_learnt():
     model = LDA(2, privacy="none").fit([[1, 2], [3, 1]])
     with pytest.raises(DataError, match="of 3 words, but the vocabulary has 2"):
         model.transform([[1, 2, 3]])
-    with pytest.raises(ConfigError, match="3 words for topics over 2"):
+    with pytest.raises(ConfigError, match="3 words, but the documents have 2 columns"):
         model.topics(["a", "b", "c"])
     with pytest.raises(ConfigError, match="top = 3"):
         model.topics(["a", "b"], top=3)

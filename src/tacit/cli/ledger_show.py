@@ -87,7 +87,7 @@ class Unlimited(Spent, frozen=True, kw_only=True):
 
 
 def _without_budget(ledger: Ledger, dataset: DatasetId, entries: Sequence[Row]) -> Spent:
-    """Return the spending on a data set; without a budget, for the unit and adjacency of its
+    """Return the spending on a data set without a budget, for the unit and adjacency of its
     charges.
     """
     found, terms = ledger.spent(dataset), _terms(entries, str(dataset))

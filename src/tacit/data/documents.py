@@ -92,7 +92,7 @@ def check_vocabulary(vocabulary: Any, words: int) -> list[str]:
     found = [str(word) for word in vocabulary]
     if len(found) != words:
         raise ConfigError(
-            f"the vocabulary has {len(found)} words for topics over {words}; give one word per"
-            " column, in the columns' order"
+            f"the vocabulary has {len(found)} words, but the documents have {words} columns; give"
+            " one word per column, in the columns' order"
         )
     return found

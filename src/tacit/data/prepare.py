@@ -150,7 +150,7 @@ def _read_numeric(series: pl.Series, config: ColumnConfig) -> Column:
 
 
 def _numbers(texts: Sequence[str]) -> list[float]:
-    """Convert the texts that are numbers, so that "0" also matches 0.0 in a typed file."""
+    """Convert texts that are numbers, so that "0" matches 0.0 of a file with column types."""
     parsed = pl.Series(list(texts), dtype=pl.String).cast(pl.Float64, strict=False)
     return parsed.drop_nulls().to_list()
 

@@ -209,8 +209,9 @@ class AsyncSession:
         if who.guarantee is not None and _given(message.protocol) not in (None, m.PROTOCOL):
             raise RejectedError(
                 f"the server announced protocol {message.protocol}, and this party has protocol "
-                f"{m.PROTOCOL}; a private run needs the same at all ends, because both compute the "
-                "steps of the releases: install the same version of tacit",
+                f"{m.PROTOCOL}; in a private run the server and all parties need the same one, "
+                "because each computes the lattice step of releases: install the same version of "
+                "tacit",
                 fixable=False,
                 code=None,
             )

@@ -1,8 +1,9 @@
 """Adaptive clip: follow a quantile of the contributions' norms, estimated privately.
 
-The scaled contributions cᵢ/S are clipped to C, with a public scale S: requests publish log S. With
-every sum a party releases the number of its units within the clip, as an extra coordinate of the
-same release: (Σ clip(cᵢ/S), ω Σ ±½). The charged clip is its norm bound, √(C² + ω²/4) with ω = w·C.
+The scaled contributions cᵢ/S are clipped to C, with a public scale S: requests publish log S. Each
+release has an extra coordinate that counts units: a unit adds ω/2 if it is within the clip, and
+−ω/2 if not: (Σ clip(cᵢ/S), ω Σ ±½). The charged clip is the bound on the norm of a unit's extended
+contribution, √(C² + ω²/4) with ω = w·C and a public weight w.
 If no coordinate of a contribution is negative, the extra coordinate is 0 or ω/2 instead of ±ω/2.
 The bound is the same, and the distance between two contributions is still at most √2 times the
 bound. A unit is a record, a person, a shard or a whole party: whatever makes one contribution.

@@ -105,9 +105,10 @@ def check_continued(method: LocalMethod, model: Model) -> None:
     """Refuse to continue an earlier run with a method that cannot start from its posterior."""
     if not method.takes_batches or model.has_site_prior:
         raise ConfigError(
-            f"continues with method.kind = {method.kind!r} and model {model.kind!r}; an earlier "
-            "posterior can be updated with method.kind = 'exact' (linear regression, declared "
-            "prior_sd), 'expected-statistics' or 'dp-statistics': use it in both runs"
+            f"this run continues an earlier one with method.kind = {method.kind!r} and model "
+            f"{model.kind!r}; an earlier posterior can be updated with method.kind = 'exact' "
+            "(linear regression, declared prior_sd), 'expected-statistics' or 'dp-statistics': use "
+            "one of these in both runs"
         )
 
 

@@ -28,7 +28,7 @@ class Thresholds(NamedTuple):
 
     @property
     def shares(self) -> int:
-        """Number of parties (q − c) whose noise adds up to the noise of the guarantee."""
+        """Number of parties, quorum − colluding, whose noise adds up to the required noise."""
         return self.quorum - self.colluding
 
     @property

@@ -169,9 +169,8 @@ def _check_balance(config: Config) -> None:
         return
     if config.data.balance and config.private.insecure_noise_seed is None:
         raise ConfigError(
-            "data.balance = true in a private run; which records are dropped depends on exact "
-            "records: leave it out, or simulate with "
-            "privacy.insecure_noise_seed"
+            "data.balance = true in a private run; the choice of dropped records depends on exact "
+            "records: leave data.balance out, or simulate with privacy.insecure_noise_seed"
         )
 
 

@@ -198,8 +198,9 @@ class LogisticRegression(ClassifierMixin, _Regression):
         or a dictionary by column name. Values outside are clipped. Required with privacy; by
         default columns are scaled by their mean and standard deviation.
     prior_sd
-        Prior standard deviation of the intercept and of each coefficient of a scaled column (half
-        the width of its bounds, or its standard deviation). By default scales are learned as in
+        Prior standard deviation of the intercept and of each coefficient. Columns are divided by
+        half the width of their bounds, or by their standard deviation. By default scales are
+        learned as in
         `tacit.fit` if the method supports it, and 1 otherwise; `fit_.summary()` states the prior.
     classes
         All classes of y. With privacy they are public facts and required unless they are 0 and 1.

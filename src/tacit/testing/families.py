@@ -84,7 +84,7 @@ def _check_structure(family: Family, natural: Natural) -> None:
             family.check(bad, what="check_family")
         except ConfigError:
             continue
-        raise AssertionError(f"check: accepts natural parameters with {what}")
+        raise AssertionError(f"check: accepts natural parameters with {what}, which it must refuse")
 
 
 def _check_propriety(family: Family, natural: Natural) -> None:

@@ -160,7 +160,7 @@ def check_diagonal(subject: Subject) -> None:
 
 
 def check_in_numpy(subject: Subject) -> None:
-    """Check that the formulas give NumPy types and the compiled values with NumPy arrays."""
+    """Check that the formulas return NumPy types and the compiled values for NumPy arrays."""
     import jax
 
     model, rng = subject.model, subject.rng

@@ -126,9 +126,11 @@ def worst_pair(event: GaussianEvent, adjacency: Adjacency) -> Pair:
     releases.
 
     Here s is the noise and q the sampling rate. Poisson, add-or-remove-one: a unit contributes C,
-    or is absent. Poisson, replace-one: contributions C and −C (if nonnegative two orthogonal ones,
-    projected on their difference). Without replacement, replace-one: all other units contribute the
-    same as the replacement, at the full sensitivity from the unit.
+    or is absent. Poisson, replace-one: the unit contributes C to one data set and −C to the other.
+    If contributions cannot be negative, these are two orthogonal ones, projected on their
+    difference.
+    Without replacement, replace-one: the replacement and all other units make the same
+    contribution, at a distance of the full sensitivity from the unit's own.
     """
     assert event.sampling is not None, "an event without sampling has a closed form"
     rate, clip = event.sampling.rate, event.clip / event.noise_sd

@@ -270,8 +270,9 @@ def _known_key(mine: list[Issued], who: str, key_path: Path) -> Any:
     ]
     if taken_back:
         raise ConfigError(
-            f"the key of {who} was revoked on {taken_back[-1].revoked_at:%Y-%m-%d}; revoke the "
-            "name, if one of its certificates is valid, and issue a new one without --renew"
+            f"the key of {who} was revoked on {taken_back[-1].revoked_at:%Y-%m-%d}; issue a "
+            "new certificate without --renew, and before that revoke the name if another of its "
+            "certificates is valid"
         )
     if key_path.exists() and fingerprint(read_key(key_path).public_key()) != last.key_fingerprint:
         raise ConfigError(f"{key_path} is not the key that {who} has; move it or choose --out")

@@ -102,7 +102,8 @@ def weigh_draws(theta: np.ndarray, log_density: np.ndarray, log_joint: np.ndarra
     log_density
         Logarithm of the density that they were drawn from, up to a constant.
     log_joint
-        Logarithm of the posterior's density up to a constant; FAILED if it is not finite.
+        Logarithm of the posterior's density at the draws, up to a constant; the constant FAILED
+        where it is not finite.
     """
     count, size = theta.shape
     ratios = log_joint - log_density

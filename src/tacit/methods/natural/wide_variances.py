@@ -1,4 +1,4 @@
-"""The phases of `WideSolver` that compute standard deviations including correlations."""
+"""The phases of `WideSolver` that compute standard deviations, accounting for correlations."""
 
 from __future__ import annotations
 

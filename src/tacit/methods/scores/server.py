@@ -457,7 +457,7 @@ def _misfit(slopes: np.ndarray, spreads: np.ndarray) -> str:
 
 
 def fit_of(memory: Arrays) -> Fit | None:
-    """Return the verdict of the rank histogram, once it was released."""
+    """Return how well the model fits by the rank histogram; None until it is released."""
     if RANK not in memory:
         return None
     return rank_fit(memory[RANK], float(memory["rank_noise"][0]))

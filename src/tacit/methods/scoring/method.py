@@ -68,9 +68,9 @@ class PrivateScoring(SummedMethod):
     Parameters
     ----------
     empirical_bayes
-        True: learn scales although a prior is declared, of which only the ratios of its sds are
-        used. False: use N(0, 1) if none is declared. By default scales are learned only if no prior
-        is declared.
+        True: learn scales even if a prior is declared; only the ratios of the declared sds are then
+        used. False: use N(0, 1) if no prior is declared. By default scales are learned only if no
+        prior is declared.
     clip, clip_end, noise_end
         Not used by this method, which computes its own scale: leave them out.
     dtype

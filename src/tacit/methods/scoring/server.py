@@ -40,7 +40,7 @@ STILL = 0.2
 
 
 class History(NamedTuple):
-    """Per round t: the point θₜ on x, the score on z, and the standard deviation of its noise."""
+    """For each round t: the point θₜ in units of x, the score in units of z, and its noise's sd."""
 
     points: np.ndarray
     scores: np.ndarray

@@ -28,7 +28,10 @@ _SMALLEST_NOISE = 0.02
 
 
 def refusal(step: Step) -> str | None:
-    """Refuse sampling under replace-one: the integrals cover a mixture against a Gaussian."""
+    """Refuse sampling under replace-one, which compares two mixtures.
+
+    The integrals compare one mixture with a Gaussian.
+    """
     if step.scheme == "all" or (step.scheme == "poisson" and step.one_way):
         return None
     return (

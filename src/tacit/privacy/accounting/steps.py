@@ -30,9 +30,9 @@ class Step(NamedTuple):
     `far` is the distance between the sums with the unit and with its replacement (or without it);
     `near` is the distance between the sum with the unit and the sum of a batch that excludes it. A
     release with Laplace noise has the scheme "pure": `far` is its ε, the largest possible loss.
-    With `one_way` the same neighbour has the unit in every step, so the two directions of the
-    privacy loss are composed separately (add-or-remove-one). Otherwise they are mixed
-    (replace-one).
+    With `one_way` (add-or-remove-one) the same one of the two data sets contains the unit in every
+    step, so the two directions of the privacy loss are composed separately. Otherwise
+    (replace-one) they are mixed.
     """
 
     scheme: Scheme

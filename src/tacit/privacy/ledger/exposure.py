@@ -161,7 +161,10 @@ class Exposure:
 
 
 def affected(exposure: Exposure, datasets: Iterable[DatasetId]) -> dict[Group, list[DatasetId]]:
-    """Return the groups to which a charge of these data sets adds, with the charged members."""
+    """Return the groups whose spending a charge of these data sets increases.
+
+    Each group is returned with its charged members.
+    """
     found: dict[Group, list[DatasetId]] = {}
     for dataset in dict.fromkeys(datasets):
         for group in exposure.groups(dataset):

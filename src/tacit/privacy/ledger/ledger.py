@@ -1,8 +1,9 @@
 """The party's privacy ledger: charges are recorded before a release can leave the process.
 
 Charges add up per data set, across runs. A release that would exceed the operator's budget is
-refused before anything is computed. A noise key is stored with the charge and erased with the
-reply, so that a reply lost in between is recomputed identically under the same charge.
+refused before anything is computed. A noise key is stored with the charge and erased
+when the reply is stored. If the process stops between the two, the same reply is computed again
+with the stored key, without a second charge.
 docs/ledger.md describes which attacks the ledger detects.
 
     with Ledger(path) as ledger:
