@@ -485,7 +485,7 @@ def test_a_result_that_was_heard_survives_the_party(tmp_path):
     # A new approval is for a new run: nothing of the last one is said again.
     approve(fed.party("a"))
     fed.write_party("a", retry_for="0.5s")
-    with pytest.raises(PeerError, match="no server"):
+    with pytest.raises(PeerError, match="none of the servers"):
         asyncio.run(join(fed.party("a")))
 
 

@@ -90,7 +90,7 @@ ATTACKS = {
     told_few: "a sum of 3 parties; at least 4 were agreed",
     told_without_me: "a set of survivors without this party",
     told_other_keys: "an invalid signature",
-    told_few_keys: "all 5 that were agreed take part",
+    told_few_keys: "all 5 agreed parties must take part",
     told_other_shares: "are not signed by their dealer",
 }
 
