@@ -42,7 +42,7 @@ def clinic(tmp_path_factory):
     return str(path)
 
 
-def config(path, target, bounds=None, *, privacy="none", model=None, rounds=12):
+def config(path, target, bounds=None, *, privacy="none", model=None, rounds=12, method="auto"):
     columns = {"age": {"low": 0, "high": 100}, target: {"feature": False} | (bounds or {})}
     return parse_config({
         "privacy": privacy,
@@ -52,6 +52,7 @@ def config(path, target, bounds=None, *, privacy="none", model=None, rounds=12):
         "partition": {"parties": 3},
         "model": model or {"kind": "linear", "noise_sd": 4.0, "prior_sd": 200.0},
         "schedule": {"rounds": rounds},
+        "method": {"kind": method},
         "evaluate": {"reference": "none"},
     })  # fmt: skip
 
