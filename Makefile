@@ -40,6 +40,10 @@ OPTIMISED = $(filter-out $(RAY_TESTS),$(shell grep -rl full_optimisation tests -
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 WORKERS ?= $(shell expr $(CORES) + 1)
 PYTEST = $(BIN)/python -m pytest
+# Tests write many small files durably. In memory this does not wait for a disk; a container's
+# memory of 64 MB would be too small.
+MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 2000000 2>/dev/null && echo /dev/shm)
+SCRATCH = scratch=$$(mktemp -d $(if $(MEMORY),-p $(MEMORY),-t) tacit-tests.XXXXXX); trap 'rm -rf $$scratch' EXIT;
 # Run a command, and print its output as one block when it ends.
 AT_ONCE = log=$$(mktemp); $(1) >$$log 2>&1; status=$$?; cat $$log; rm $$log; exit $$status
 
@@ -48,8 +52,8 @@ test: setup ## everything that is checked
 
 .PHONY: other-tests ray-tests linted
 other-tests:
-	nice $(PYTEST) -n $(CORES) --dist loadfile -m full_optimisation $(OPTIMISED)
-	XLA_FLAGS="$$XLA_FLAGS $(QUICK)" nice $(PYTEST) -n $(WORKERS) --dist loadfile -m "not full_optimisation"
+	$(SCRATCH) nice $(PYTEST) --basetemp=$$scratch/t -n $(CORES) --dist loadfile -m full_optimisation $(OPTIMISED)
+	$(SCRATCH) XLA_FLAGS="$$XLA_FLAGS $(QUICK)" nice $(PYTEST) --basetemp=$$scratch/t -n $(WORKERS) --dist loadfile -m "not full_optimisation"
 
 ray-tests:
 	@$(call AT_ONCE,$(PYTEST) $(RAY_TESTS))

@@ -40,9 +40,9 @@ CLASSES, LARGEST = ("a", "b", "c"), 20.0
 
 def numbers(rng, given):
     count = given.records
-    x = np.sqrt(1.0 - given.correlation) * rng.standard_normal((count, 10))
+    x = np.sqrt(1.0 - given.correlation) * rng.standard_normal((count, given.columns))
     x = np.clip(x + np.sqrt(given.correlation) * rng.standard_normal((count, 1)), -3, 3)
-    layout = (INTERCEPT, *(Feature("numeric", f"v{i}", -3.0, 3.0) for i in range(10)))
+    layout = (INTERCEPT, *(Feature("numeric", f"v{i}", -3.0, 3.0) for i in range(given.columns)))
     return np.column_stack([np.ones(count), x]), layout
 
 
@@ -179,6 +179,7 @@ def main():
     parser.add_argument("--method", choices=METHODS, default="dp-scoring")
     parser.add_argument("--records", type=int, default=24_000)
     parser.add_argument("--parties", type=int, default=10)
+    parser.add_argument("--columns", type=int, default=10, help="of the design of numbers")
     parser.add_argument("--bounds", type=float, default=1.0)
     parser.add_argument("--size", type=float, action="append", help="sd of the weights")
     parser.add_argument("--seed", type=int, default=17)

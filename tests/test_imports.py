@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,15 @@ def loaded_after(code: str, *arguments: str) -> set[str]:
     )
     assert done.returncode == 0, done.stderr
     return set(done.stdout.rpartition("loaded ")[2].split())
+
+
+def test_there_are_at_most_ten_layers():
+    project = tomllib.loads((EXAMPLES.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = project["tool"]["importlinter"]["contracts"]
+    (order,) = [one for one in contracts if one["type"] == "layers"]
+    assert order["exhaustive"]
+    assert len(order["layers"]) <= 10
+    assert order["exhaustive_ignores"] == ["__main__"]
 
 
 NO_COMPILER = (

@@ -189,5 +189,5 @@ def test_a_coefficient_of_which_nothing_was_learned_is_named():
         privacy="none",
     )
     assert fitted.cautions == [
-        "Little was learned about unseen: almost as wide as under the prior."
+        "Little was learned about unseen: intervals are almost as wide as under the prior."
     ]

@@ -55,8 +55,8 @@ def special(*arrays: Array) -> ModuleType:
 def softplus(value: Array) -> Array:
     """Return log(1 + eᵛ), computed without overflow.
 
-    JAX's `logaddexp` has exact first and second derivatives everywhere; NumPy's is five times as
-    slow as this formula.
+    JAX arrays use `jax.numpy.logaddexp`, whose first and second derivatives are exact everywhere.
+    NumPy arrays use an explicit formula, which is five times as fast as `numpy.logaddexp`.
     """
     if namespace(value) is np:
         return np.maximum(value, 0.0) + np.log1p(np.exp(-np.abs(value)))
@@ -90,16 +90,14 @@ def solve_lower(factor: Array, right: Array) -> Array:
         return solve_triangular(factor, right, lower=True)
     factor, right = np.asarray(factor), np.asarray(right)
     if not (np.all(np.isfinite(factor)) and np.all(np.isfinite(right))):
-        raise ValueError("a triangular system has a number that is not finite")
+        raise ValueError("the triangular matrix or the right side is not finite; check both")
     if not np.all(np.diagonal(factor)):
         raise np.linalg.LinAlgError("a triangular matrix is singular")
     return _forward(factor, right)
 
 
 def _forward(factor: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Solve by forward substitution; large systems are halved so that most work is matrix
-    products.
-    """
+    # Large systems are halved, so that most of the work is matrix products.
     size = len(factor)
     if size > SUBSTITUTED_ROWS:
         half = size // 2
@@ -120,13 +118,13 @@ def kept_rows(weights: Array, rows: Array) -> Array:
 
 
 def whole_blocks(rows: int) -> int:
-    """Return the number of rows, rounded up to a multiple of `BLOCK_ROWS`.
+    """Return `rows` rounded up to a multiple of `BLOCK_ROWS`.
 
     If the length of an array is not a multiple of the processor's vector length, its last rows are
-    computed by other instructions, which round differently. With another length, such a record gets
-    slightly different numbers, and for an adversarial q completely different ones. If the number of
-    records is secret, one additional record would then change the contributions of others. Rows in
-    whole blocks are all computed in the same way.
+    computed by other instructions, which round differently. The numbers of a record would then
+    depend on how many records there are, and for an adversarial q they could change completely. If
+    the number of records is secret, adding a record must not change the contributions of the
+    others.
 
     >>> whole_blocks(1), whole_blocks(64), whole_blocks(65)
     (64, 64, 128)
@@ -135,9 +133,11 @@ def whole_blocks(rows: int) -> int:
 
 
 def unit_rows(rows: Array) -> tuple[Array, Array]:
-    """Return the rows in float64, each divided by its largest entry, and those largest entries.
+    """Return the rows in float64, each divided by its largest absolute entry, and these largest
+    entries.
 
-    Squares of the scaled rows cannot overflow, and underflow is negligible.
+    A row of zeros is not divided. Scaled entries are at most 1, so that their squares cannot
+    overflow.
     """
     xp = namespace(rows)
     wide = rows.astype(np.float64)
@@ -150,8 +150,9 @@ def computed_once(values: Any) -> Any:
 
     A norm and the sum that it bounds must use the same numbers. XLA may compute an expression once
     per use, with different rounding, and for an adversarial q the difference can be arbitrarily
-    large. (On CPU `optimization_barrier` is removed before that decision.) The result of a loop of
-    unknown length is kept in memory.
+    large. `jax.lax.optimization_barrier` does not prevent this on CPU, where it is removed before
+    the compiler decides what to recompute. The arrays are therefore passed through a loop whose
+    length is unknown at compile time: the result of such a loop is stored, not recomputed.
     """
     if sys.modules.get("jax") is None:
         return values

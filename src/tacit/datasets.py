@@ -60,7 +60,7 @@ def load(
     Parameters
     ----------
     name
-        A data set of `tacit.datasets.list()`, or "file" with `path=` for a file of your own.
+        A data set of `tacit.datasets.list()`, or "file", with the path of your file as `path`.
     parties
         Number of parties; by default the data set's own sites, or 10.
     kind
@@ -105,7 +105,7 @@ def load(
 def _kind(
     name: str, parties: int | None, party: str | None, *, skewed: bool
 ) -> Literal["balanced", "skew", "source"]:
-    """Return how records are assigned to parties: "skew", "source" (its own sites) or
+    """Return how records are assigned to parties: "skew", "source" (sites of the data set) or
     "balanced".
     """
     if skewed:
@@ -117,8 +117,8 @@ def _kind(
 def _check_arguments(name: str, data: dict[str, Any]) -> None:
     if name == SOURCE:
         raise ConfigError(
-            'tacit.datasets.load takes no "posteriordb", which has a model per data set; use'
-            " load_posterior_data and load_reference"
+            'tacit.datasets.load cannot load "posteriordb", which has a model for each data set; '
+            "use load_posterior_data and load_reference"
         )
     known = {*fields_of(DataConfig)} - {"source", "party", "columns"}
     for key in data.keys() - known:

@@ -228,7 +228,7 @@ def test_now_and_then_is_what_is_accounted(parties):
             (
                 one(None, noise_end=2.0),
                 {"schedule": Synchronous(rounds=40, parties_per_round=k), "aggregation": how},
-                "less noise than a party needs",
+                "may have too little noise",
             )
             for k, how in ((3, "trusted"), (3, "server"), (1, "server"))
         ),

@@ -85,9 +85,9 @@ def test_the_grid_has_every_method_epsilon_split_and_trust():
         central = [cell for cell in cells if cell.method == "central"]
         assert len(unique_jobs(central)) == len(central) / 3
     trusted = {name: method.trusted for name, method in whole.methods.items()}
-    assert trusted["scoring"] == "nobody"
+    assert trusted["scoring"] == "none"
     assert trusted["scoring-trusted"] == "the aggregator"
-    assert trusted["central"] == "whoever has all"
+    assert trusted["central"] == "central holder"
 
 
 def test_it_runs_on_the_sweep_goes_on_and_writes_everything(tiny, tmp_path, monkeypatch):

@@ -95,7 +95,7 @@ def test_one_clip_serves_unequal_parties_better_than_clips_by_scale():
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_unequal_parties_are_each_charged_for_their_own_clip():
     """The library's runs behind the table: every way to choose the clip keeps to the same ε."""
-    for label in ("½ of each party's declared number", "log-precision, C = 0.1"):
+    for label in ("½ of each party's declared number of records", "log-precision, C = 0.1"):
         divergence, epsilon = party_kl(0, "plain", VARIANTS[label])
         assert 0.99 * EPSILON < epsilon <= EPSILON
         assert 0.0 <= divergence < 1e6

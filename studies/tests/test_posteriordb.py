@@ -182,8 +182,9 @@ def test_outcomes_are_counted():
     table = summary_table(runs)
     first = dict(zip(table.columns, table.rows[0], strict=True))
     expected = {
-        "posteriors": 7, "right": 3, "tight": 2, "flagged": 2, "refused": 1, "wrong in silence": 1,
-        "right but flagged": 1, "median exchanges": 5.0, "most exchanges": 24.0,
+        "posteriors": 7, "right": 3, "tight": 2, "flagged": 2, "refused": 1,
+        "wrong without warning": 1, "right but flagged": 1, "median exchanges": 5.0,
+        "most exchanges": 24.0,
     }  # fmt: skip
     assert first.items() >= expected.items()
     assert table.rows[1][:4] == ["own NUTS", 5, 1, 1]

@@ -172,7 +172,7 @@ def test_quick_writes_everything_and_says_so(tiny, tmp_path):
     assert row["method"] == "DP optimisation, one step*"
     assert row["paper: accuracy"] == 0.8385
     assert row["ours − paper"] == pytest.approx(row["accuracy"] - 0.8385, abs=1e-6)
-    assert row["trusted"] == "nobody"
+    assert row["trusted"] == "none"
     assert row["regret"] is not None
     assert "physionet.org/content/mimiciii" in result["tables"][2]["shown"][0][1]
     assert "this is Adult" in result["tables"][-1]["note"]
@@ -271,7 +271,7 @@ def test_a_figure_that_is_not_there(value, monkeypatch, capsys, tmp_path):
 
 def test_the_registry_knows_the_figures(tmp_path):
     assert STUDIES["tmlr"].figures == FIGURES
-    with pytest.raises(ConfigError, match="as a whole"):
+    with pytest.raises(ConfigError, match="no separate figures"):
         STUDIES["fedvi"](tmp_path, figure=1)
     with pytest.raises(ConfigError, match="1 to 5"):
         tmlr.reproduce(tmp_path, figure=7)

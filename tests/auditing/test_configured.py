@@ -54,7 +54,7 @@ def test_the_command_shows_claims_bounds_and_power(tacit, tmp_path):
         (["--minutes", "0"], "--minutes 0"),
         (["--records", "1"], "--records 1"),
         (["--figure", "a.txt"], "must end in"),
-        (["--set", 'privacy="none"'], "no claim to audit"),
+        (["--set", 'privacy="none"'], "only a private study has an ε to audit"),
     ],
 )
 def test_wrong_arguments_are_refused_before_any_work(tacit, tmp_path, options, said):

@@ -251,10 +251,16 @@ def test_from_certificates_to_the_posterior(tacit, place, start):
     page = (base / "north" / "state" / "public" / "report.html").read_text()
     assert "as party &#39;north&#39; received it" in page
     assert "Not private" in page
+    verdicts = []
     for name in ("server", *PARTIES):
         result = json.loads((base / name / "state" / "public" / "result.json").read_text())
         assert {"converged", "why", "learned", "cautions"} <= set(result)
+        verdicts.append([result[key] for key in ("converged", "why", "learned", "cautions")])
         assert [row["term"] for row in result["coefficients"]] == ["intercept", "age"]
+    assert verdicts[0][0] is False, "three rounds are not enough"
+    assert all(one == verdicts[0] for one in verdicts)
+    code, out, _ = tacit("show", str(base / "north" / "state"))
+    assert (code, "97.5 %" in out, "WARNING: This fit did not converge" in out) == (0, True, True)
     (base / "new.csv").write_text("age\n40\n80\n")
     predictions = []
     for name in ("server", *PARTIES):
@@ -370,7 +376,7 @@ def test_what_must_not_join_is_refused(tacit, place):
     north = base / "north"
     join = ("join", str(north / "party.toml"))
     refused(tacit(*join), "is not approved", 2)
-    refused(tacit(*join, "--reason", "x"), "without --leave", 2)
+    refused(tacit(*join, "--reason", "x"), "only used with --leave", 2)
     assert tacit("approve", join[1], "--yes")[0] == 0
     refused(tacit(*join), "has replied for 1 s", 5)
 
@@ -475,7 +481,7 @@ def test_the_agreed_file_can_be_checked_by_anybody(tacit, place):
     refused(tacit("check", path, "--seed", "4"), "the seed is part of the agreed file", 2)
     refused(tacit("run", path), "docs/live.md", 2)
     refused(tacit("status", path), "it has no state", 2)
-    refused(tacit("status", str(base / "south")), "not a state directory", 4)
+    refused(tacit("status", str(base / "south")), "is not the state directory", 4)
     refused(tacit("status", str(base / "server" / "server.toml")), "no server has run here", 4)
     refused(tacit("server", "stop", str(base / "server" / "server.toml")), "nothing to stop", 2)
     refused(tacit("server", "readmit", str(base / "server" / "server.toml"), "x"), "'x' is", 2)

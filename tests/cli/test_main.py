@@ -95,7 +95,7 @@ BAD = [
     (["schedule.round=3"], 2, "did you mean rounds"),
     (["schedul.rounds=3"], 2, "did you mean schedule"),
     (["schedule.kind=random"], 2, "sequential"),
-    (["schedule.parties_per_round=9"], 2, "there are only 3 parties"),
+    (["schedule.parties_per_round=9"], 2, "it must be at most 3"),
     (["method.steps=3"], 2, 'is not a key of kind = "auto"'),
     (["method.kind=exact"], 2, "method.kind = 'exact'"),
     (["model.kind=linear"], 2, "model.kind = 'linear'"),

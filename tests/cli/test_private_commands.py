@@ -103,14 +103,14 @@ BAD = {
     "clip nan": (["method.clip=nan"], "method.clip = nan"),
     "rate 0": (["method.sampling_rate=0.0"], "method.sampling_rate = 0.0"),
     "steps 0": (["method.steps=0"], "method.steps = 0"),
-    "trusted, one party": ([*TRUSTED, "method.shards=1", "partition.parties=1"], "with 1 party"),
+    "trusted, one party": ([*TRUSTED, "method.shards=1", "partition.parties=1"], "has 1 party"),
     "trusted, one a round": (
         [*TRUSTED, "schedule.parties_per_round=1"],
-        "privacy.aggregation = 'trusted' with 1 party per round",
+        "but a round has 1 party",
     ),
     "trusted, dpsgd": (
         ["privacy.aggregation=trusted", "method.steps=2"],
-        "method.steps = 2 with privacy.aggregation = 'trusted'",
+        "method.steps = 2 cannot be combined with privacy.aggregation = 'trusted'",
     ),
     "trusted, sequential": (
         [*TRUSTED, "schedule.kind=sequential"],

@@ -61,6 +61,18 @@ def test_a_draft_is_a_study_that_a_private_run_refuses(tacit, patients):
     assert "study.toml exists" in err
 
 
+def test_a_draft_reads_semicolons_and_refuses_decimal_commas(tacit, patients):
+    commas = draft_study("patients.csv", "died", "hospital").text
+    table = patients.read_text().replace(",", ";")
+    patients.write_text(table)
+    assert draft_study("patients.csv", "died", "hospital").text == commas
+    patients.write_text(table.replace(".", ","))
+    code, _, err = tacit("init", "patients.csv", "--outcome", "died", "--party", "hospital")
+    assert code == 4
+    assert 'column "age", data row 1' in err
+    assert "has a decimal comma; write numbers with a point" in err
+
+
 def test_a_draft_can_be_audited_and_two_values_are_levels(patients):
     pl.read_csv(patients).with_columns(died=pl.col("died") + 1).write_csv(patients)
     draft = draft_study("patients.csv", "died", "hospital")
@@ -134,6 +146,13 @@ def test_a_draft_leaves_the_noise_of_a_number_to_inference(patients):
     assert config.model.noise_sd is None
     age = next(column for column in config.data.columns if column.name == "age")
     assert age.affine is not None
+
+
+def test_a_draft_of_counts_names_the_model_of_counts(tmp_path):
+    path = tmp_path / "visits.csv"
+    rows = "".join(f"{20 + row % 60},{row % 7}\n" for row in range(90))
+    path.write_text("age,visits\n" + rows)
+    assert 'kind = "poisson"' in draft_study(str(path), "visits").text
 
 
 def test_codes_are_drafted_as_codes(tacit, patients):

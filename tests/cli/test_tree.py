@@ -118,5 +118,10 @@ def test_a_run_is_checked_run_explained_and_shown_as_json(tacit, tmp_path):
     code, out, _ = tacit("compare", "out", "other")
     assert (code, "held_out.rmse" in out, "privacy" in out) == (0, True, True)
     assert tacit("compare", "out")[0] == 2
+    path = tmp_path / "out" / "public" / "result.json"
+    path.write_text(json.dumps(shown | {"cautions": [{"kind": "x", "text": "Believe nothing."}]}))
+    code, out, err = tacit("show", "out", "--quiet")
+    assert (code, out, "WARNING: Believe nothing." in err) == (0, "", True)
+    assert "WARNING: Believe nothing." in tacit("show", "out")[1]
     code, _, err = tacit("show", "nowhere")
     assert (code, "result.json is missing" in err) == (4, True)

@@ -39,16 +39,16 @@ def test_tune_says_that_nothing_was_spent_and_leaves_a_configuration(tacit, tmp_
     assert not list(tmp_path.rglob("*.sqlite"))
     code, out, error = tacit("tune", "ward.toml")
     assert code == 2
-    assert "holds earlier trials; use --overwrite" in error
+    assert "contains earlier trials; add --overwrite" in error
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine", encoding="utf-8")
     code, _, error = tacit("tune", "ward.toml", "--out", "mine", "--overwrite")
     assert code == 2
-    assert "is not empty and has no trials" in error
+    assert "contains files that are not from tune" in error
 
 
 def test_tune_explains_a_bad_grid(tacit, tmp_path):
     (tmp_path / "ward.toml").write_text(SCHEMA, encoding="utf-8")
     code, _, error = tacit("tune", "ward.toml", "--grid", "privacy.epsilon=1,2")
     assert code == 2
-    assert "only keys of method, schedule, posterior are tuned" in error
+    assert "only keys of method, schedule, posterior can be tuned" in error

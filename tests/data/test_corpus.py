@@ -53,5 +53,5 @@ def test_what_is_missing_changed_or_unknown_is_refused(wiki, monkeypatch, tmp_pa
         load_corpus(held_out=6)
     (folder / "dictnostops.txt").unlink()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "nothing"))
-    with pytest.raises(DataError, match=r"dictnostops\.txt is not here"):
+    with pytest.raises(DataError, match=r"dictnostops\.txt is missing"):
         load_corpus(held_out=6)

@@ -103,7 +103,7 @@ def test_a_fetched_source_loads(server: Server):
 @pytest.mark.parametrize("body", [b"tampered", CONTENT + b"more", CONTENT * 20])
 def test_a_wrong_checksum_keeps_nothing(server: Server, body: bytes):
     server.body = body
-    with pytest.raises(DataError, match=r"gave SHA-256 .*, expected .*nothing was kept"):
+    with pytest.raises(DataError, match=r"has SHA-256 .*, expected .*was deleted"):
         fetch("rugged")
     assert cached() == []
 

@@ -75,7 +75,7 @@ def test_effects_are_those_of_least_squares_in_the_users_units():
     solution = np.linalg.lstsq(design, FRAME["stay"].to_numpy(), rcond=None)[0]
     np.testing.assert_allclose(table["mean"].to_numpy()[:5], solution, atol=0.05)
     np.testing.assert_allclose(fit.predict(FRAME), design @ solution, atol=0.1)
-    assert "Interactions: other effects are those at age = 60." in str(fit)
+    assert "Interactions: main effects of interacting columns hold at age = 60." in str(fit)
     named = tacit.Schema(bounds=SCHEMA.bounds, levels=SCHEMA.levels, units={"age": "10 years"})
     rows = tacit.fit(FORMULA, FRAME, party="ward", schema=named, privacy=None).summary()
     np.testing.assert_allclose(rows["mean"][4], 10 * table["mean"][4], rtol=1e-6)
@@ -86,10 +86,10 @@ def test_effects_are_those_of_least_squares_in_the_users_units():
 
 def test_bounds_of_derived_columns_are_public_and_saved(tmp_path):
     privacy = tacit.Privacy(epsilon=50.0, delta=1e-5, insecure_noise_seed=1)
-    frame = FRAME.assign(high=(FRAME["stay"] > 10).astype(int))
+    frame = FRAME.assign(high=np.random.default_rng(3).integers(0, 2, len(FRAME)))
     levels = {"sex": ["f", "m"], "high": [0, 1]}
     schema = tacit.Schema(bounds={"age": (20, 100), "dose": (1, 60)}, levels=levels)
-    fit = tacit.fit("high ~ age:C(sex) + log(dose)", frame, schema=schema, privacy=privacy)
+    fit = tacit.fit("high ~ age*C(sex) + log(dose)", frame, schema=schema, privacy=privacy)
     found = {one.name: (one.low, one.high) for one in fit.schema.columns}
     assert found["age:sex[m]"] == (-40.0, 40.0)
     np.testing.assert_allclose(found["log(dose)"], (0.0, np.log(60)))
@@ -125,6 +125,6 @@ died = { levels = ["no", "yes"] }
     features = [one.name for one in config.data.columns if one.feature and one.name != "died"]
     assert features == ["age", "sex", "log(dose)", "age:sex[m]"]
     assert parse_config(plain_config(config)) == config
-    for wrong, words in (("log(dos)", 'names "dos"'), ("age:weight", 'names "weight"')):
+    for wrong, words in (("log(dos)", 'names "dos"'), ("age*weight", 'names "weight"')):
         with pytest.raises(ConfigError, match=words):
             parse_config(tomllib.loads(text.replace("log(dose)", wrong)))

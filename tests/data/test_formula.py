@@ -23,15 +23,31 @@ def test_terms_references_and_backticks():
 
 
 def test_interactions_and_transformations():
-    found = parse_formula("y ~ a*C(b) + np.log(c) + I((d - 60)/10):a")
+    found = parse_formula("y ~ a*C(b) + np.log(c) + I((d - 60)/10)*a")
     assert [term.column for term in found.terms] == [
-        "a", "b", "a:b", "log(c)", "I((d-60)/10):a",
+        "a", "b", "a:b", "log(c)", "I((d-60)/10)", "I((d-60)/10):a",
     ]  # fmt: skip
     assert found.terms[2].factors == (Term("a"), Term("b", True))
-    assert found.terms[4].sources == ("d", "a")
+    assert found.terms[5].sources == ("d", "a")
     three = parse_formula("y ~ a*b*c").terms
     assert [term.column for term in three] == ["a", "b", "c", "a:b", "a:c", "b:c", "a:b:c"]
     assert [term.column for term in parse_formula("y ~ a:b + a*b").terms] == ["a:b", "a", "b"]
+    assert [term.column for term in parse_formula("y ~ b:a + .").terms] == ["b:a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("y ~ a:C(b)", r"the interaction a:b needs a as a term too: write a\*C\(b\)"),
+        ("y ~ a + a:C(b)", "the interaction a:b needs b as a term too"),
+        ("y ~ a + b + c + a:b:c", "the interaction a:b:c needs a:b as a term too"),
+        ("y ~ log(a):b + .", r"needs log\(a\) as a term too"),
+    ],
+)
+def test_an_interaction_without_what_it_contains_is_refused(text, words):
+    """With columns centred and compared with a reference level it would be another model."""
+    with pytest.raises(ConfigError, match=words):
+        parse_formula(text)
 
 
 def test_a_dot_is_every_other_declared_column():
@@ -47,7 +63,7 @@ def test_a_dot_is_every_other_declared_column():
         ("y ~ 1 | g", "random effects of groups"),
         ("y ~ a*.", "cannot be part of an interaction"),
         ("y ~ a:a", "interacts with itself"),
-        ("y ~ a*b*c*d*e", "5 factors joined by"),
+        ("y ~ a*b*c*d*e", "5 factors are joined by"),
         ("y ~ a:y", "is the outcome and a term"),
         ("y ~ poly(a, 2)", "depends on the records of all parties"),
         ("y ~ center(a)", r"use public constants, e.g. I\(x - 60\)"),

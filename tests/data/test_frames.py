@@ -94,7 +94,7 @@ def test_without_privacy_facts_may_come_from_records():
     x = np.concatenate([records["x"] for records in found.parties.values()])
     assert x[:, 1].mean() == pytest.approx(0, abs=1e-12)
     # Such a federation is refused by a private fit, whatever was read from its records.
-    with pytest.raises(ConfigError, match="public bounds, but age"):
+    with pytest.raises(ConfigError, match="public bounds, but these columns have none: age"):
         tacit.fit(tacit.models.LogisticRegression, found, privacy=tacit.Privacy(epsilon=1.0))
 
 

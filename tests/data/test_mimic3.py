@@ -129,7 +129,7 @@ def test_what_happens_after_48_hours_is_not_used(one_stay):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([row(1.0), "2.0,,,"], r"line 3: 4 cells, the header has 18"),
+        ([row(1.0), "2.0,,,"], r"line 3 has 4 cells, but the header has 18"),
         ([row(1.0, Heart_Rate="fast")], r'line 2, column "Heart Rate": "fast" is not a number'),
         ([row(1.0, Heart_Rate="nan")], r'"nan" is not a number'),
         (
@@ -147,14 +147,14 @@ def test_a_malformed_row_is_named(one_stay, rows, message):
 
 
 def test_a_missing_channel_is_named(one_stay, mimic3):
-    with pytest.raises(DataError, match=r'column "pH" is missing'):
+    with pytest.raises(DataError, match=r'has no column "pH"'):
         one_stay(header=mimic3.header.removesuffix(",pH"))
 
 
 def test_a_listfile_must_be_the_benchmarks(tmp_path, mimic3):
     for name, label, message in (
         ("7_episode1.csv", "1", r'line 2: stay "7_episode1\.csv" is not <subject>_episode'),
-        (STAY, "2", r'line 2: y_true = "2"; it must be 0 or 1'),
+        (STAY, "2", r'line 2: y_true = "2" must be 0 or 1'),
     ):
         mimic3.write_listfile(tmp_path / "train", {name: label})
         mimic3.write_listfile(tmp_path / "test", {})
@@ -164,7 +164,7 @@ def test_a_listfile_must_be_the_benchmarks(tmp_path, mimic3):
     with pytest.raises(DataError, match="both listfiles are empty"):
         datasets.load("mimic3", path=str(tmp_path))
     (tmp_path / "train" / "listfile.csv").write_text("stay,period_length\n")
-    with pytest.raises(DataError, match='column "y_true" is missing'):
+    with pytest.raises(DataError, match='has no column "y_true"'):
         datasets.load("mimic3", path=str(tmp_path))
     (tmp_path / "train" / "listfile.csv").write_text(f"stay,y_true\n{STAY},1\n{STAY},0\n")
     with pytest.raises(DataError, match=r"line 3: .*occurs twice"):
@@ -174,7 +174,7 @@ def test_a_listfile_must_be_the_benchmarks(tmp_path, mimic3):
 def test_a_missing_episode_is_named(tmp_path, mimic3):
     names = list(mimic3.write_benchmark(tmp_path))
     (tmp_path / "train" / names[0]).unlink()
-    with pytest.raises(DataError, match=f"{names[0]}: the file cannot be read"):
+    with pytest.raises(DataError, match=f"{names[0]} cannot be read"):
         datasets.load("mimic3", path=str(tmp_path))
 
 
@@ -202,7 +202,7 @@ def test_without_files_the_error_says_how_to_get_them(tmp_path, monkeypatch):
         ):
             assert part in text
     monkeypatch.delenv("TACIT_DATA")
-    with pytest.raises(DataError, match="are not here"):
+    with pytest.raises(DataError, match="are missing"):
         datasets.load("mimic3")
 
 

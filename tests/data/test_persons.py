@@ -100,7 +100,9 @@ def test_a_record_of_nobody_is_named(load_table):
     cells = {**EIGHT, "who": ["b", "a", "", "c", "d", "d", "a", "e"]}
     with pytest.raises(DataError, match=r'column "who", data row 3: the value is missing'):
         load_table(cells, person="who")
-    with pytest.raises(DataError, match=r'column "whom" is not in the data \(data\.person names'):
+    with pytest.raises(
+        DataError, match=r'column "whom" is not in the data, but data\.person names'
+    ):
         load_table(EIGHT, person="whom")
     declared = ColumnConfig(
         name="who", kind="categorical", levels=("b",), feature=False, missing_values=("c",)
@@ -173,7 +175,7 @@ def test_balance_leaves_out_records_of_the_larger_class(load_table):
     assert federation.notes[0].startswith("balance: 4 records of the larger class left out, 4 rec")
     assert "no privacy guarantee covers" in federation.notes[0]
     assert load_table(EIGHT, balance=True).notes == ()
-    with pytest.raises(DataError, match=r"all 8 records have one class"):
+    with pytest.raises(DataError, match=r"all 8 records have the same class"):
         load_table({**EIGHT, "ill": ["yes"] * 8}, balance=True)
 
 

@@ -4,11 +4,16 @@ import gzip
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import polars as pl
 import pytest
 
 from tacit.data import ColumnConfig, DataConfig, PartitionConfig, load_federation, load_party
+from tacit.data.federation import Federation
+from tacit.data.schema.schema import Schema
 from tacit.errors import ConfigError, DataError
+from tacit.party.datasets import identify_parties
+from tacit.privacy.ledger.ledger import Ledger
 
 
 def test_declared_schema_makes_the_columns(load_table):
@@ -125,7 +130,7 @@ def test_absent_columns_are_named_with_those_there(load_table):
         load_table(None, ColumnConfig(name="bmi", low=0, high=1))
     with pytest.raises(DataError, match=r'column "dead" is not in the data'):
         load_table(outcome="dead")
-    with pytest.raises(DataError, match=r'"ward" is not in the data \(data\.party names it'):
+    with pytest.raises(DataError, match=r'"ward" is not in the data, but data\.party names it'):
         load_table(party="ward")
 
 
@@ -242,6 +247,59 @@ def test_separators_and_compression(tmp_path: Path, name, separator, opener):
     records = load_party(data, "here").parties["here"]
     assert np.array_equal(records["x"], [[1, -1], [1, 1]])
     assert np.array_equal(records["y"], [1, 0])
+
+
+def file_of(path: Path, separator=","):
+    return DataConfig(
+        source="file",
+        path=str(path),
+        separator=separator,
+        columns=(ColumnConfig(name="age", low=0, high=100),),
+        outcome="ill",
+        positive="yes",
+        held_out=0,
+    )
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
+@pytest.mark.parametrize("between", [";", "\t"])
+def test_the_header_shows_the_separator_and_every_door_reads_the_same_records(
+    tmp_path: Path, name, between
+):
+    rows = [("age", "ill", "ward"), ("40.5", "yes", "a"), ("60.25", "no", "b, left")]
+    path = tmp_path / name
+    with (gzip.open if name.endswith("gz") else open)(path, "wt", encoding="utf-8-sig") as out:
+        out.writelines(between.join(row) + "\n" for row in rows)
+    found = load_party(file_of(path), "here")
+    declared = load_party(file_of(path, between), "here")
+    frame = pd.read_csv(path, sep=between)
+    schema = Schema(bounds={"age": (0, 100)}, levels={"ill": ["no", "yes"]})
+    given = Federation.from_frame({"here": frame}, "ill ~ age", schema=schema)
+    with Ledger(tmp_path / "ledger.sqlite", create=True) as ledger:
+        ids = [
+            identify_parties(ledger, one, one.parties)["here"].content
+            for one in (found, declared, given)
+        ]
+    assert len(set(ids)) == 1
+    np.testing.assert_array_equal(found.parties["here"]["x"], declared.parties["here"]["x"])
+
+
+@pytest.mark.parametrize(
+    ("content", "separator", "message"),
+    [
+        ("age;ill\tx\n1;2\t3\n", ",", r'one column, named "age;ill\\tx": set data.separator to'),
+        ("age,ill\n1,yes\n", ";", r"set data.separator to ',', or save the file with commas"),
+        ("age,ill\n64,5,yes\n", ",", r"line 2 has 3 fields and the header 2; .*decimal commas"),
+        ("age;ill\n64,5;yes\n7;no\n", ",", r'row 1: "64,5" has a decimal comma; write numbers'),
+    ],
+)
+def test_csv_files_that_cannot_be_read_say_what_was_seen(
+    tmp_path: Path, content, separator, message
+):
+    path = tmp_path / "t.csv"
+    path.write_text(content)
+    with pytest.raises(DataError, match=message):
+        load_party(file_of(path, separator), "here")
 
 
 @pytest.mark.parametrize(

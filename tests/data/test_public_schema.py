@@ -51,9 +51,9 @@ def test_a_study_file_keeps_every_key_of_its_columns(tmp_path):
         ({"bounds": {"age": ("a", 5)}}, r"low of bounds..age.. = .a.; it must be"),
         ({"levels": {"smoker": "yes"}}, r"levels\['smoker'\] = 'yes'; give a list"),
         ({"bounds": {"age": (0, 1)}, "levels": {"age": ["a"]}}, "a column with levels"),
-        ({"missing": {"age": "level"}}, "declare the levels of that column"),
+        ({"missing": {"age": "level"}}, "needs declared levels"),
         ({"levels": {"age": ["a"]}, "missing": {"age": "guess"}}, r"missing..age.. = .guess."),
-        ({"bounds": [("age", 1)]}, "give a dictionary by column name"),
+        ({"bounds": [("age", 1)]}, "give a dictionary with column names as keys"),
     ],
 )
 def test_a_wrong_declaration_is_refused_when_it_is_made(how, message):

@@ -172,14 +172,17 @@ def test_the_number_of_sites_is_public_too():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (DataConfig(scaling="pooled"), r'data\.scaling = "pooled"; without records there'),
+        (DataConfig(scaling="pooled"), r'data\.scaling = "pooled" needs records'),
         (
             DataConfig(
                 source="file", path="a.csv", outcome="ill", positive="y", columns=COLUMNS[:1]
             ),
-            r'outcome = "ill" has no levels.*declare them as columns\.ill\.levels',
+            r'outcome = "ill" has no declared levels.*declare them as columns\.ill\.levels',
         ),
-        (DataConfig(source="heart", keep=("wing",)), r'data\.keep names "wing"; the columns that'),
+        (
+            DataConfig(source="heart", keep=("wing",)),
+            r'data\.keep names "wing"; choose from the columns',
+        ),
     ],
 )
 def test_what_is_not_public_is_refused(config, message):

@@ -64,9 +64,11 @@ def test_a_hospital_needs_its_own_file_alone(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     va = load_party(DataConfig(source="heart", site="va", held_out=0), "va")
     assert len(va.parties["va"]["y"]) == 200
-    with pytest.raises(DataError, match=r"TACIT_DATA to a folder with heart/processed\.cleveland"):
+    with pytest.raises(
+        DataError, match=r"TACIT_DATA to a folder that contains heart/processed\.cleveland"
+    ):
         load_party(DataConfig(source="heart", site="cleveland"), "cleveland")
-    with pytest.raises(DataError, match='the files of "heart" are not here'):
+    with pytest.raises(DataError, match='the files of "heart" are missing'):
         load_party(DataConfig(source="heart"), "all")
 
 
@@ -105,7 +107,7 @@ def test_without_a_site_all_records_are_one_partys():
         ),
         ({"site": "hospital-1"}, None, r'data\.site = "hospital-1"; .* hospital-01, hospital-02'),
         ({"site": ""}, 100, r'data\.site = ""; .*hospital-050, … \(100 in all\)'),
-        ({}, 0, r"sites = 0; it must be at least 1|0 sites with"),
+        ({}, 0, r"sites = 0; it must be at least 1|has 0 sites"),
     ],
 )
 def test_unknown_sites_are_refused_with_those_there_are(keys, sites, message):

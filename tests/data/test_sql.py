@@ -74,7 +74,7 @@ def test_a_relation_is_a_data_frame(database):
     ("data", "words"),
     [
         ({"query": "select * from nothing"}, "data.query cannot be run"),
-        ({"query": "select age, sex, died from stay where age > 999"}, "gives no rows"),
+        ({"query": "select age, sex, died from stay where age > 999"}, "selects no rows"),
         ({"query": "select age, age, sex, died from stay"}, 'column.* "age"'),
         ({"query": "select age, died from stay"}, 'column "sex" is not in the data'),
         ({"query": "drop table stay"}, "data.query cannot be run .*read-only"),

@@ -111,11 +111,34 @@ def test_a_ledger_that_cannot_be_charged_is_refused(parties, privacy, ledger, sa
     assert not list(tmp_path.iterdir())
 
 
-def test_charges_in_other_terms_have_no_common_bound(parties):
+def test_charges_of_two_adjacencies_have_a_total_under_replace_one(parties, tmp_path):
+    """A fit under replace-one may use the number of records, so that it does not count under
+    add-or-remove-one; the reverse counts with twice the clip.
+    """
+    first = fitted(parties)
+    removing = tacit.Privacy(epsilon=1.0, delta=1e-5, adjacency="add-or-remove-one")
+    with pytest.warns(RunningTotalWarning, match="with this fit, at δ = 1e-05 per record under r"):
+        second = fitted(parties, removing)
+    plans = (first._outcome.plan, second._outcome.plan)
+    events = [one for plan in plans for one in plan.settled["north"].all_events]
+    together = epsilon(events, GAUSSIAN_SHARE * 1e-5, "replace-one")
+    assert second.privacy.total_epsilon == pytest.approx(together, rel=1e-6)
+    assert "inf" not in str(second.privacy)
+    assert (
+        f"so far: ε = {second.privacy.total_epsilon:.4g} at δ = 1e-05 per record under replace-one"
+    ) in str(second.privacy)
+    loaded = tacit.load(second.save(tmp_path / "fit"))
+    assert str(loaded.privacy) == str(second.privacy)
+
+
+def test_charges_that_cannot_be_added_up_say_so(parties, monkeypatch):
     fitted(parties)
+    monkeypatch.setattr("tacit.fitting.charged.counting_terms", lambda *own: [own])
     removing = tacit.Privacy(epsilon=1.0, delta=1e-5, adjacency="add-or-remove-one")
     with pytest.warns(RunningTotalWarning, match="the total ε has no bound"):
-        assert fitted(parties, removing).privacy.total_epsilon == math.inf
+        found = fitted(parties, removing).privacy
+    assert found.total_epsilon == math.inf
+    assert "so far: no bound on ε, because they have different units or adjacencies" in str(found)
 
 
 def test_the_saved_fit_does_not_name_the_ledger(parties, tmp_path):

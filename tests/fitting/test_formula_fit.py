@@ -107,6 +107,38 @@ def test_a_linear_fit_is_least_squares_with_calibrated_intervals():
     assert fit.metrics["training"]["rmse"] == pytest.approx(noise, rel=0.01)
 
 
+def test_tables_are_frames_of_the_library_that_was_given(exact, tmp_path):
+    columns = ["term", "unit", "mean", "sd", "low", "high", "learned", "prior"]
+    table = exact.summary()
+    assert type(table) is pd.DataFrame
+    assert list(table.columns) == columns
+    assert table["mean"].dtype == table["learned"].dtype == np.float64
+    assert type(exact.privacy.threats()) is pd.DataFrame
+    assert type(tacit.load(exact.save(tmp_path / "fit")).summary()) is pd.DataFrame
+    polars = pl.DataFrame(FRAME[["hospital", "age", "died"]].to_dict("list"))
+    arrow = polars.to_arrow()
+    polars.write_csv(tmp_path / "records.csv")
+    known = tacit.Federation.from_frame(arrow, "died ~ age", party="hospital", infer=True)
+    for data, kind in (
+        (polars, pl.DataFrame),
+        (arrow, type(arrow)),
+        (tmp_path / "records.csv", pl.DataFrame),
+        (polars.to_dict(as_series=False), pl.DataFrame),
+    ):
+        fit = tacit.fit("died ~ age", data, party="hospital", privacy=None)
+        assert type(fit.summary()) is kind
+        assert pl.DataFrame(fit.summary())["term"].to_list() == ["intercept", "age"]
+    fit = tacit.fit(tacit.models.LogisticRegression, known, privacy=None)
+    assert type(fit.summary()) is type(arrow)
+    assert type(fit.predict(arrow.select(["age"]), "interval")) is type(arrow)
+
+
+def test_a_saved_fit_of_pandas_frames_needs_no_pandas(exact, tmp_path, monkeypatch):
+    folder = exact.save(tmp_path / "fit")
+    monkeypatch.setattr("tacit.data.frames.find_spec", lambda _: None)
+    assert type(tacit.load(folder).summary()) is pl.DataFrame
+
+
 def test_counts_have_rate_ratios_and_whole_intervals():
     fit = tacit.fit("stays ~ age", FRAME, party="hospital", family="poisson", privacy=None)
     ratio = fit.summary(exponentiate=True, per={"age": 10})
@@ -211,7 +243,7 @@ def test_a_missing_value_that_is_dropped_has_no_prediction():
     [
         ({"family": "logit"}, "did you mean 'logistic'"),
         ({"family": "numpyro"}, "choose from logistic, softmax, linear, poisson"),
-        ({"family": {"kind": "topics"}}, "it has no formula"),
+        ({"family": {"kind": "topics"}}, "cannot be combined with a formula"),
         ({"family": {"kind": "linear", "noise_s": 1}}, "did you mean noise_sd"),
         ({"model": "sex ~ age", "schema": BOUNDS, "family": "poisson"}, "holds text, but this"),
         ({"test": True}, "test = True; give a share"),
@@ -267,7 +299,7 @@ def test_a_numpyro_function_is_fitted_to_the_columns_that_it_names():
     fitted = tacit.fit(slope, FRAME, party="hospital", privacy="none")
     assert fitted.converged
     assert fitted.posterior.mean[1] == pytest.approx(0.5, abs=0.1)
-    with pytest.raises(ConfigError, match=r"slope, a function; with privacy give tacit.from_nump"):
+    with pytest.raises(ConfigError, match="slope is a function, which cannot be combined"):
         tacit.fit(slope, FRAME, party="hospital", privacy=tacit.Privacy(epsilon=1.0))
     with pytest.raises(ConfigError, match="argument age is not a column of the records"):
         tacit.fit(slope, FRAME.rename(columns={"age": "years"}), party="hospital", privacy="none")
@@ -294,3 +326,9 @@ def test_a_private_numpyro_fit_says_which_columns_to_declare():
     beyond = tacit.from_numpyro(slope, few, columns=facts | {"age": (18, 60)})
     with pytest.raises(DataError, match=r"column 'age': a value is outside .* \[18, 60\]; clip"):
         tacit.fit(beyond, {"a": records}, **how)
+
+
+def test_levels_that_differ_only_in_case_are_refused():
+    frame = pl.DataFrame({"x": [1.0, 2.0, 3.0, 4.0], "y": ["no", "yes", "Yes", "no"]})
+    with pytest.raises(DataError, match="'Yes' and 'yes', which differ only in case or spaces"):
+        tacit.fit("y ~ x", frame, privacy=None)

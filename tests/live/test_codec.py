@@ -90,12 +90,14 @@ def values(hint):
     """Every value of a field."""
     if hint in SIMPLE:
         return SIMPLE[hint]
-    if hint in (m.Promise, m.Offer, m.Parcel, m.Consent):
+    if hint in (m.Promise, m.Offer, m.Parcel, m.Consent, m.Caution, m.FinalVerdict):
         return fields_of(hint)
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return st.one_of([values(each) for each in typing.get_args(hint)])
     if typing.get_origin(hint) is tuple:
         return st.lists(values(typing.get_args(hint)[0]), max_size=4).map(tuple)
+    if hint == list[float]:
+        return st.lists(finite, max_size=4)
     if hint == dict[str, bytes]:
         return st.dictionaries(st.text(max_size=8), SIMPLE[bytes], max_size=3)
     assert typing.get_origin(hint) is dict, f"a new type of field: {hint}"

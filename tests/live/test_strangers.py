@@ -525,7 +525,7 @@ def test_joining_twice(unharmed):
 def test_a_factor_returned_in_the_middle_changes_nothing(unharmed):
     async def attack(now: Scene) -> None:
         await now.south.send(m.ReturnLastLikelihood(likelihood=with_number(now, 1e9)))
-        await now.running.line("returned", factor="not equal")
+        await now.running.line("returned", factor="differs")
 
     unharmed(attack)
 

@@ -356,7 +356,7 @@ def test_a_changed_byte_fails_closed(pki):
     at = der.index(serial_of(pki / "party-north.pem").to_bytes(20, "big").lstrip(b"\0"))
     der[at + 5] ^= 1  # another serial than the one that was revoked
     path.write_bytes(x509.load_der_x509_crl(bytes(der)).public_bytes(serialization.Encoding.PEM))
-    fails_closed(pki, "not signed by our authority")
+    fails_closed(pki, "not signed by the certificate authority")
 
 
 def test_a_missing_list_fails_closed(pki):
@@ -370,9 +370,9 @@ def test_a_missing_list_fails_closed(pki):
 def test_a_list_of_another_authority_fails_closed(pki, theirs):
     revoked = Revoked(pki / "revoked.pem", pki / "ca.pem")
     shutil.copy(theirs["server"].authority.parent / "revoked.pem", pki / "revoked.pem")
-    with pytest.raises(DataError, match="not signed by our authority"):
+    with pytest.raises(DataError, match="not signed by the certificate authority"):
         revoked.contains(1)
-    fails_closed(pki, "not signed by our authority")
+    fails_closed(pki, "not signed by the certificate authority")
 
 
 def test_an_older_list_cannot_bring_anybody_back(pki):
@@ -405,7 +405,7 @@ def test_a_change_that_leaves_no_trace_in_size_or_time_is_seen(pki, theirs, monk
     revoked = Revoked(pki / "revoked.pem", pki / "ca.pem")
     assert not revoked.contains(1)
     shutil.copy(theirs["server"].authority.parent / "revoked.pem", pki / "revoked.pem")
-    with pytest.raises(DataError, match="not signed by our authority"):
+    with pytest.raises(DataError, match="not signed by the certificate authority"):
         revoked.contains(1)
 
 

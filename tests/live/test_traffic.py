@@ -536,7 +536,7 @@ def test_asked_again_it_sends_the_same_and_pays_nothing(tmp_path, pki):
 
     hostile = meet(federation, script)
     assert isinstance(hostile.end, PrivacyBudgetError)
-    assert "a reply is for one visit" in str(hostile.end)
+    assert "the server must use a new id" in str(hostile.end)
     assert len(answers) == len(changes)
     assert all(answer == answers[0] for answer in answers)
     assert len(set(spent)) == 1

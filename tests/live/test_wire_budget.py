@@ -25,10 +25,11 @@ from tacit.party.datasets import identify_parties
 from tacit.plan.plan import first_factors
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.verify import audit
-from tacit.run.directory import EVALUATION, private_part
+from tacit.run.directory import private_part
 from tacit.server.messages import decode_reply
 from tacit.server.state import initial_state, open_requests
 from tacit.server.step import begin, step_together
+from tacit.support.public_files import EVALUATION
 
 NAMES = ("a", "b")
 ROUNDS = 5

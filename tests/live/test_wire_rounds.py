@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import re
+import time
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,7 @@ from wire_harness import (
 
 from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError, PeerError
+from tacit.live import serve as serve_module
 from tacit.live.config import read_agreed
 from tacit.live.join import join, prepare_party
 from tacit.live.plan import server_plan
@@ -441,6 +443,28 @@ def test_the_result_is_held_for_who_is_away(tmp_path):
 
     asyncio.run(main())
     assert_undisturbed(fed)
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_the_result_arrives_even_if_its_verdict_is_slow_or_fails(tmp_path, monkeypatch, slow):
+    """The verdict takes longer than the result is held, or cannot be computed."""
+    found = serve_module._verdict
+
+    def late(*arguments):
+        if not slow:
+            raise ArithmeticError("no verdict")
+        time.sleep(1.5)
+        return found(*arguments)
+
+    monkeypatch.setattr(serve_module, "_verdict", late)
+    fed = federation(tmp_path, rounds=2, serve={"keep_result_for": "0.5s"})
+
+    async def main():
+        async with running(fed, *NAMES) as tasks, asyncio.timeout(60):
+            return await asyncio.gather(*(tasks[name] for name in NAMES))
+
+    for end in asyncio.run(main()):
+        assert end.result.converged is (True if slow else None)
 
 
 def test_the_result_is_not_held_for_ever(tmp_path):

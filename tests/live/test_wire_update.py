@@ -113,7 +113,7 @@ def test_a_party_refuses_records_that_it_has_used(tmp_path, monkeypatch):
         changed = {key: stored[key] for key in stored.files}
     changed["natural/linear"] = 1.001 * changed["natural/linear"]
     np.savez(posterior, **changed)
-    with pytest.raises(DataError, match="name the state directory of that run"):
+    with pytest.raises(DataError, match="to the state directory of the run"):
         prepare_party(fed.party("a"))
 
 

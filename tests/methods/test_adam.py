@@ -16,16 +16,16 @@ def slope(values):
     return {name: CURVATURE[name] * value for name, value in values.items()}
 
 
-def walked(table):
+def walked(table, epsilon=adam.EPSILON):
     def step(carry, pace):
         values, moments = carry
-        return adam.moved(values, moments, slope(values), pace), None
+        return adam.moved(values, moments, slope(values), pace, epsilon), None
 
     return jax.lax.scan(step, (START, adam.at_rest(START)), table)[0][0]
 
 
-def walked_by_optax():
-    optimiser = optax.adam(optax.cosine_decay_schedule(RATE, STEPS, alpha=LEAST))
+def walked_by_optax(epsilon=adam.EPSILON):
+    optimiser = optax.adam(optax.cosine_decay_schedule(RATE, STEPS, alpha=LEAST), eps=epsilon)
 
     def step(carry, _):
         values, state = carry
@@ -48,6 +48,16 @@ def test_it_walks_as_optax_does_and_a_wrong_table_does_not():
     ):
         found = walked(wrong)
         assert not np.allclose(found["location"], expected["location"], rtol=1e-4)
+
+
+def test_a_large_epsilon_makes_steps_proportional_to_the_gradient():
+    table = adam.paces(RATE, STEPS, least=LEAST, dtype="float64")
+    expected = walked_by_optax(5.0)
+    for name, value in walked(table, 5.0).items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-10)
+    one = adam.paces(1.0, 1, least=LEAST, dtype="float64")
+    for name, value in walked(one, 1e6).items():
+        np.testing.assert_allclose(1e6 * (START[name] - value), CURVATURE[name], rtol=1e-4)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 200])

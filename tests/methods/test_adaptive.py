@@ -103,7 +103,7 @@ def test_a_clip_by_records_is_made_of_declared_numbers():
     ]
     with pytest.raises(ConfigError, match=r'privacy\.parties\."p1"\.records is not set'):
         party_plan(sizes, method, epsilon=3.0, parties={"p0": {"records": 12}})
-    with pytest.raises(ConfigError, match=r"records = 12; it is read only by"):
+    with pytest.raises(ConfigError, match=r"records = 12; it is only used with"):
         party_plan(sizes, PrivateUpdate(shards=1), epsilon=3.0, parties=declared)
     with pytest.raises(ConfigError, match="it is for whole parties"):
         party_plan(sizes, method, epsilon=3.0, parties=declared, unit="record")
@@ -260,5 +260,5 @@ def test_a_share_of_a_secret_number_is_refused(parties):
             kind(adaptive=1.0)
     with pytest.raises(ConfigError, match="nothing to adapt to"):
         plan_of(parties, PrivateStatistics(adaptive=0.5, one_shot=True))
-    with pytest.raises(ConfigError, match="needs the number of contributions"):
+    with pytest.raises(ConfigError, match="needs a public number of contributions"):
         plan_of(parties, PrivateUpdate(adaptive=0.5))

@@ -213,7 +213,7 @@ def test_a_bad_option_is_refused_with_its_key_and_value(method, options, message
     ],
 )
 def test_a_method_refuses_what_it_cannot_serve(method, model, family):
-    with pytest.raises(ConfigError, match=r"needs? a .*(use method.kind|set family|leave)"):
+    with pytest.raises(ConfigError, match=r"needs? a .*(use method.kind|set posterior|leave)"):
         method.check(model, family)
 
 

@@ -1,5 +1,7 @@
 """The server's half of natural-gradient inference: steps, weights and numerically hard cases."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -8,9 +10,21 @@ from tacit.expfam import FullGaussian
 from tacit.expfam.quadrature import normal_rule, weighing_draws
 from tacit.expfam.rooted import RootedGaussian
 from tacit.methods.natural.curvature import absolute_eigen, lower_root
+from tacit.methods.natural.move import Place
 from tacit.methods.natural.solver import NaturalSolver
-from tacit.methods.natural.stages import CANDIDATES, DRAWS, EVALUATE, FAILED, MODE, WEIGH
-from tacit.methods.natural.weights import smoothed, weigh_draws
+from tacit.methods.natural.split import (
+    DONE,
+    GOING,
+    LOST,
+    MAX_NODES,
+    Node,
+    is_cut_off,
+    more_nodes,
+    needed,
+)
+from tacit.methods.natural.stages import CANDIDATES, DRAWS, EVALUATE, FAILED, MODE, NODES, WEIGH
+from tacit.methods.natural.weights import DOUBTED, smoothed, weigh_draws
+from tacit.results.verdict import judge_solved
 from tacit.server.combine import RoundSum, Shared
 
 
@@ -181,6 +195,88 @@ def test_draws_with_heavier_tails_find_the_moments_of_a_wider_posterior():
     found = RootedGaussian(size).usual(shared.q | shared.public)
     np.testing.assert_allclose(np.sqrt(np.diagonal(found["covariance"])), sd, rtol=0.04)
     np.testing.assert_allclose(found["mean"], 0.0, atol=0.02)
+
+
+def asked_and_weighed(log_joint, size, most=60):
+    """The solver's states from the weights of a standard normal q on; derivatives are 0."""
+    solver = NaturalSolver(FullGaussian(size), None)
+    public = {"mean": np.zeros(size), "root": np.eye(size), "prior_share": np.asarray(1.0)}
+    memory = {"phase": np.asarray(5), "settled": np.asarray(1.0), "last_change": np.asarray(1e-6)}
+    shared = Shared(solver.natural(np.zeros(size), np.eye(size)), public, memory, stage=WEIGH)
+    states = [shared]
+    while shared.finished is None and len(states) < most:
+        if shared.stage == NODES:
+            means = shared.public["mean"]
+            nothing = np.zeros(means.shape), np.zeros(shared.public["root"].shape)
+            reply = {"value": np.full(len(means), FAILED), "gradient": nothing[0]}
+            reply |= {"hessian": nothing[1]}
+        else:
+            theta = shared.public.get("draws", weighing_draws(size))
+            reply = {"log_likelihood": log_joint(theta)}
+        shared = solver(shared, RoundSum(reply, 1, len(states)))
+        states.append(shared)
+    return states
+
+
+def test_a_tail_that_few_draws_reach_is_looked_for_though_most_draws_are_effective():
+    """A tenth of the posterior is half as wide again in one coordinate: 95 % of the draws of q are
+    effective, but its sd is too small.
+    """
+
+    def log_joint(theta):
+        first, second = np.square(theta).T
+        wide = np.log(0.1 / 1.5) - first / 4.5
+        return np.logaddexp(np.log(0.9) - 0.5 * first, wide) - 0.5 * second
+
+    draws = weighing_draws(2)
+    first = weigh_draws(draws, -0.5 * np.sum(draws * draws, axis=1), log_joint(draws))
+    assert first.effective_share > 0.9
+    assert first.pareto_k > 0.7
+    states = asked_and_weighed(log_joint, 2)
+    assert states[1].stage == DRAWS
+    found = RootedGaussian(2).usual(states[-1].q | states[-1].public)
+    sd = np.sqrt(np.diagonal(found["covariance"]))
+    np.testing.assert_allclose(sd, [np.sqrt(0.9 + 0.1 * 2.25), 1.0], rtol=0.015)
+
+
+def test_q_is_not_trusted_if_draws_with_heavier_tails_contradict_it():
+    """95 % of its own draws are effective, but draws that reach further have uneven weights."""
+    noise = np.random.default_rng(0).normal(size=len(weighing_draws(2)))
+
+    def log_joint(theta):
+        first, second = np.square(theta).T
+        near = np.array_equal(theta, weighing_draws(2))
+        wide = np.log(0.1 / 1.5) - first / 4.5
+        fit = np.logaddexp(np.log(0.9) - 0.5 * first, wide) - 0.5 * second
+        return fit if near else fit + 4.0 * noise
+
+    last = asked_and_weighed(log_joint, 2)[-1]
+    assert last.note == "the split was not better"
+    assert DOUBTED in last.memory
+    state = SimpleNamespace(
+        memory=last.memory, round=9, finished=last.finished, public=last.public,
+        factors={}, not_asked=(), moved_since={},
+    )  # fmt: skip
+    verdict = judge_solved(state, [])
+    assert not verdict.converged
+    assert "far from normal" in verdict.why
+
+
+def test_a_split_that_runs_out_of_nodes_says_so():
+    def node(value, energy, status=DONE):
+        place = Place(np.zeros(1), np.eye(1), energy, np.zeros(1), np.zeros((1, 1)))
+        return Node(value, status, place, np.zeros(1), np.eye(1), 1.0)
+
+    whole = [node(x, -0.5 * x * x) for x in np.linspace(-4.5, 4.5, MAX_NODES)]
+    assert not is_cut_off(whole)
+    high = [node(x, -0.5 * x * x) for x in np.linspace(-4.5, 2.0, MAX_NODES)]
+    assert is_cut_off(high)
+    assert more_nodes(high) == []
+    lost_on_the_way = [*whole, node(30.0, -99.0, GOING), node(0.1, -1.0, GOING)]
+    assert needed(lost_on_the_way) == [*whole, lost_on_the_way[-1]]
+    edge = [node(x, -0.5 * x * x) for x in np.linspace(-4.5, 2.0, 14)]
+    assert is_cut_off([*edge, node(3.0, -np.inf, LOST)])
+    assert len(more_nodes(edge)) > 0
 
 
 def test_lengths_of_many_dimensional_draws_vary_like_those_of_normal_vectors():

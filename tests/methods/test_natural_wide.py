@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
 
 import tacit
-from tacit.errors import ConfigError
+from tacit.engines.execute import carry_out
+from tacit.errors import ConfigError, DataError
 from tacit.expfam import MeanFieldGaussian
+from tacit.expfam.quadrature import hermite
 from tacit.methods import GradientVI, NaturalVI
-from tacit.methods.natural import wide_party
-from tacit.methods.natural.stages import DIRECTION_COUNT, WIDE
-from tacit.methods.natural.subspace import Subspace
+from tacit.methods.natural import wide_party, wide_variances
+from tacit.methods.natural.stages import DIRECTION_COUNT, ROOT_COUNT, WIDE
+from tacit.methods.natural.subspace import Solved, Subspace
 from tacit.methods.natural.wide import WideSolver
 from tacit.methods.reply_bounds import Exchange, broken_bound
 from tacit.plan.auto import choose_method
 from tacit.plan.plan import make_plan
+from tacit.results.verdict import judge_wide
+from tacit.server.checkpoint import Checkpoint
 from tacit.server.combine import RoundSum, Shared
+from tacit.server.state import Published
 
 FEW = 30
 """Stands for the 1,024 parameters of a full covariance, so that tests are small."""
@@ -93,6 +102,47 @@ def test_the_diagonal_of_an_inverse_is_known_once_the_space_is_exhausted():
     np.testing.assert_allclose(inverse, np.diagonal(np.linalg.inv(matrix)), rtol=1e-9)
 
 
+def test_a_root_of_an_inverse_needs_directions_for_its_rows():
+    rng = np.random.default_rng(3)
+    root = rng.normal(size=(200, 80))
+    matrix = root.T @ root / 200 + 0.2 * np.eye(80)
+    values, vectors = np.linalg.eigh(matrix)
+    rows = rng.choice([-1.0, 1.0], (8, 80))
+    right = (rows @ vectors / np.sqrt(values)) @ vectors.T
+    space = Subspace.empty(80)
+    for number in range(5):
+        found = space.solved(space.basis(), np.zeros_like, rows)
+        directions = space.new_directions(found.residual, 8, number)
+        space = space.joined(directions, directions @ matrix)
+    found = space.root_of_inverse(space.basis(), np.zeros_like, rows)
+    assert np.max(np.linalg.norm(found - right, axis=1) / np.linalg.norm(right, axis=1)) < 0.02
+    other = rng.choice([-1.0, 1.0], (8, 80))
+    short = space.root_of_inverse(space.basis(), np.zeros_like, other)
+    assert np.linalg.norm(short) < 0.9 * np.linalg.norm(other @ vectors / np.sqrt(values))
+
+
+def test_the_missing_part_of_a_solution_uses_the_smallest_known_eigenvalue():
+    values = np.r_[0.01, np.ones(39)]
+    space = Subspace.empty(40)
+    rows = np.eye(40)[:2]
+    space = space.joined(rows, rows * values)
+    found = space.solved(space.basis(), np.zeros_like, np.ones((1, 40)))
+    assert found.least == pytest.approx(0.01)
+    assert found.missing(0) == pytest.approx(38 / 0.01)  # with the diagonal it would be 38
+
+
+def test_the_gradient_replaces_the_best_solved_system_only_if_it_matters():
+    rng = np.random.default_rng(0)
+    right = rng.normal(size=(5, 20))
+    residual = right * np.array([0.3, 0.1, 0.2, 0.4, 1e-6])[:, None]
+    small = Solved(right, residual, True, 0.5)
+    np.testing.assert_array_equal(wide_variances._wanted(small, right), residual[:4])
+    large = small._replace(residual=right * np.array([0.3, 0.1, 0.2, 0.4, 0.5])[:, None])
+    np.testing.assert_array_equal(
+        wide_variances._wanted(large, right), large.residual[[4, 3, 0, 2, 1]]
+    )
+
+
 def logistic(units, prior_sd, size=50, count=400, middle=1.0):
     rng = np.random.default_rng(2)
     white = 0.8 * rng.normal(size=(count, size)) + 0.6 * rng.normal(size=(count, 1))
@@ -123,6 +173,57 @@ def test_a_logistic_regression_is_that_of_the_full_covariance(few, monkeypatch):
     assert np.sqrt(np.mean(apart**2)) < 0.1
     assert np.max(np.abs(apart)) < 0.3
     assert np.all(np.abs(wide.posterior.sd / full.posterior.sd - 1.0) < 0.1)
+
+
+def full_normal(parties, sd):
+    """The best normal approximation with a full covariance: mean and sds."""
+    x, y = (np.concatenate([one[name] for one in parties.values()]) for name in ("x", "y"))
+    nodes, weights = hermite(16)
+    mean, spread, form = np.zeros(len(sd)), np.zeros(len(x)), np.zeros((len(sd), len(sd)))
+    for number in range(60):
+        length = 1.0 if number < 8 else 0.7
+        chance = 1.0 / (1.0 + np.exp(-((x @ mean)[:, None] + spread[:, None] * nodes)))
+        new = (x * ((chance * (1.0 - chance)) @ weights)[:, None]).T @ x + np.diag(sd**-2.0)
+        form = (1.0 - length) * form + length * new
+        covariance = np.linalg.inv(form)
+        mean = mean + length * covariance @ (x.T @ (y - chance @ weights) - mean / sd**2)
+        spread = np.sqrt(np.sum((x @ covariance) * x, axis=1))
+    return mean, np.sqrt(np.diagonal(covariance))
+
+
+@pytest.mark.parametrize("middle", [0.0, 2.0])
+def test_few_records_per_column_are_fitted_like_the_full_covariance(few, middle):
+    model, parties = logistic(np.ones(150), 0.5, size=150, count=450, middle=middle)
+    wide = tacit.fit(model, parties, privacy="none")
+    assert wide.converged, wide.why
+    assert wide._result.rounds < 45
+    mean, sd = full_normal(parties, np.r_[5.0, np.full(150, 0.5)])
+    apart = np.abs(wide.posterior.mean - mean) / sd
+    assert np.sqrt(np.mean(apart**2)) < 0.03  # the mean-field optimum: .06 and .09
+    assert np.max(apart) < 0.1  # .16 and .32
+    assert 0.3 * np.max(apart) < wide.diagnostics["mean_error"] < 0.3
+    assert "error of means" in str(wide)
+    assert np.all(np.abs(wide.posterior.sd / sd - 1.0) < 0.01)  # .03 and .05
+
+
+def test_a_run_that_ends_before_its_last_root_has_not_converged(few):
+    model, parties = logistic(np.ones(50), 0.5, count=150)
+    whole = tacit.fit(model, parties, privacy="none")
+    assert whole.converged, whole.why
+    rounds = whole._result.rounds - 1
+    schedule = tacit.schedules.Synchronous(rounds=rounds)
+    assert not tacit.fit(model, parties, privacy="none", schedule=schedule).converged
+
+
+def test_a_large_error_of_the_means_is_reported(few):
+    model, parties = logistic(np.ones(50), 0.5, count=150)
+    fitted = tacit.fit(model, parties, privacy="none")
+    state, log = fitted._outcome.state, []
+    assert judge_wide(state, log).converged
+    state.memory["mean_error"] = np.asarray(0.4)
+    verdict = judge_wide(state, log)
+    assert not verdict.converged
+    assert "0.4 sd" in verdict.why
 
 
 def test_learnt_scales_do_not_depend_on_units_and_use_corrected_variances(few, monkeypatch):
@@ -194,6 +295,8 @@ def test_the_scale_of_many_effects_has_its_marginal_standard_deviation(few):
     # With effects fixed it is 0.4, with normal effects that ignore their variances 0.7 of it.
     assert 0.93 < fitted.posterior.sd[place] / sd < 1.07
     assert "not compared with the exact one" in " ".join(fitted.cautions)
+    early = tacit.schedules.Synchronous(rounds=fitted._result.rounds - 1)
+    assert not tacit.fit(effects, parties, privacy="none", schedule=early).converged
 
 
 def test_a_request_and_its_reply_have_the_declared_shapes(few):
@@ -207,6 +310,55 @@ def test_a_request_and_its_reply_have_the_declared_shapes(few):
     assert found == plan.method.released_shapes(model, plan.family, WIDE)
 
 
+def test_a_checkpoint_without_roots_is_refused_in_one_line(few, tmp_path):
+    model, parties = logistic(np.ones(50), 0.5)
+    plan = make_plan(model, parties)
+
+    def interrupt(state, log):
+        raise KeyboardInterrupt
+
+    def checkpoint():
+        return closing(Checkpoint(tmp_path / "server.sqlite", digest="d"))
+
+    with checkpoint() as stored, pytest.raises(KeyboardInterrupt):
+        carry_out(plan, checkpoint=stored, observe=interrupt)
+    with checkpoint() as stored:
+        found = stored.load()
+        assert found is not None
+        state = found[0]
+        assert any("root" in one.public for one in state.issued.values())
+        old = {
+            number: Published(one.q, {k: v for k, v in one.public.items() if k != "root"})
+            for number, one in state.issued.items()
+        }
+        stored._saved = None
+        stored.save(replace(state, issued=old))
+    with checkpoint() as stored, pytest.raises(DataError) as refused:
+        carry_out(plan, checkpoint=stored)
+    assert "server.sqlite was written by an earlier version of tacit" in str(refused.value)
+    assert "start again with another --out" in str(refused.value)
+    assert refused.value.exit_code == 4
+
+
+def test_a_reply_with_a_root_is_the_same_in_numpy_and_compiled(few):
+    model, parties = logistic(np.ones(50), 0.5)
+    plan = make_plan(model, parties)
+    rng = np.random.default_rng(1)
+    public = plan.method.first_public(model, plan.family) | {
+        "scale": np.full(51, 0.1),
+        "directions": rng.normal(size=(DIRECTION_COUNT, 51)),
+        "spread": np.asarray(1.0),
+    }
+    roots = [np.zeros((ROOT_COUNT, 51)), rng.normal(size=(ROOT_COUNT, 51)) / 8.0]
+    found = [honest(model, public | {"root": root}, parties["p0"]) for root in roots]
+    task = SimpleNamespace(weights=np.ones(len(parties["p0"]["y"])), records=parties["p0"])
+    for root, reply in zip(roots, found, strict=True):
+        task.public = public | {"root": root}
+        for name, value in wide_party.derivatives(model, task).items():
+            np.testing.assert_allclose(reply[name], value, rtol=1e-9, atol=1e-9, err_msg=name)
+    assert abs(found[1]["value"] - found[0]["value"]) > 0.1
+
+
 def honest(model, public, records):
     class Task:
         weights = np.ones(len(records["y"]))
@@ -216,8 +368,9 @@ def honest(model, public, records):
     return wide_party.in_numpy(model, task)
 
 
+@pytest.mark.parametrize("rooted", [False, True])
 @pytest.mark.parametrize("part", ["gradient", "diagonal", "products", "value"])
-def test_a_reply_beyond_its_bounds_is_refused(few, part):
+def test_a_reply_beyond_its_bounds_is_refused(few, part, rooted):
     model, parties = logistic(np.ones(50), 0.5)
     layout = tuple(one._replace(low=-6.0, high=8.0) for one in model.layout)
     model = tacit.models.LogisticRegression(model.names, prior_sd=1.0, layout=layout)
@@ -229,6 +382,8 @@ def test_a_reply_beyond_its_bounds_is_refused(few, part):
         "directions": rng.normal(size=(DIRECTION_COUNT, 51)),
         "spread": np.asarray(1.0),
     }
+    if rooted:
+        public["root"] = 3.0 * rng.normal(size=(ROOT_COUNT, 51))
     released = honest(model, public, parties["p0"])
 
     def broken(released):

@@ -86,6 +86,11 @@ CASES = {
     "update, added": Case(PrivateUpdate(shards=1), LINEAR, OPEN),
     "update, averaged": Case(PrivateUpdate(shards=3, objective="averaged"), LINEAR),
     "update, virtual, added": Case(PrivateUpdate(shards=2), LINEAR, OPEN),
+    "update, network": Case(
+        PrivateUpdate(shards=2, adam_steps=2, adam_rate=1e-2, adam_draws=1, adam_epsilon=10.0),
+        NeuralNetwork(("a", "b"), hidden=2),
+        reach=0.0,
+    ),
     "update, persons": Case(PrivateUpdate(shards=1), LINEAR, {"unit": "person"}),
     "update, shared noise": Case(PrivateUpdate(shards=1), LINEAR, {"aggregation": "trusted"}),
     "party, roll-back": Case(PrivateUpdate(shards=1), LINEAR, PARTY),

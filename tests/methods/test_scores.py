@@ -165,7 +165,7 @@ def test_noise_that_no_linearised_posterior_contains_is_refused_before_anything_
         plan_of(few, epsilon=1.0, aggregation="plain")
     auto = make_plan(MODEL, few, privacy=Privacy(epsilon=1.0, delta=1e-5))
     assert isinstance(auto.method, DPSGD)
-    assert "not dp-scores: 3 parameters" in auto.why
+    assert "dp-scores is not used: 3 parameters" in auto.why
     assert "include neither the noise" in auto.why
 
 
@@ -249,11 +249,11 @@ def test_auto_compares_the_noise_of_both_methods_for_counts():
     model = PoissonRegression(("intercept", "x"), max_count=20.0, layout=COUNTED)
     plan = make_plan(model, few, privacy=privacy)
     assert isinstance(plan.method, PrivateScoring)
-    assert plan.why.startswith("not dp-scores: 2 parameters, 45 records")
+    assert plan.why.startswith("dp-scores is not used: 2 parameters, 45 records")
 
 
 def test_large_counts_start_at_their_mean():
-    """From a rate of 1 the burn-in would have to go 26 units of one record's information."""
+    """From a rate of 1 the burn-in would have to go 26 sds of an estimate from one record."""
     rng = np.random.default_rng(2)
     x = np.column_stack([np.ones(900), rng.uniform(0.2, 0.8, 900)])
     y = rng.poisson(200.0, 900) * 1.0

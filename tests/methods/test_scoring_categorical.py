@@ -223,7 +223,7 @@ def test_auto_is_private_scoring_up_to_as_many_weights_as_it_can_hear():
     privacy = Privacy(epsilon=1.0, delta=1e-5)
     method, why = choose_method(MODEL, privacy=privacy)
     assert isinstance(method, PrivateScoring)
-    assert "'softmax' is a GLM" in why
+    assert "'softmax' is a generalised linear model" in why
     levels = tuple(map(str, range(MAX_LEVELS)))
     numbers = [f"v{i}" for i in range(MAX_COLUMNS // MAX_LEVELS)]
     layout = (INTERCEPT, *(Feature("numeric", name, -1.0, 1.0) for name in numbers))
@@ -231,7 +231,7 @@ def test_auto_is_private_scoring_up_to_as_many_weights_as_it_can_hear():
     method, why = choose_method(many, privacy=privacy)
     assert isinstance(method, DPSGD)
     assert f"{many.dimension} columns (of x, times the levels of y)" in why
-    with pytest.raises(ConfigError, match=f"21 levels; at most {MAX_LEVELS} are supported"):
+    with pytest.raises(ConfigError, match=f"21 levels, but supports at most {MAX_LEVELS}"):
         SoftmaxRegression(NAMES, levels=(*levels, "more"), prior_sd=1.0)
 
 

@@ -107,3 +107,22 @@ def test_synthetic_rows_have_the_variances_and_correlations_of_z(monkeypatch):
     assert error() < 0.05
     monkeypatch.setattr(synthetic, "MATCHES", 1)
     assert error() > 0.15
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_doubt_does_not_grow_as_correlations_vanish(seed):
+    """The ratio of correlations of z to those of u is a slope: 1 + 2/p for p normal columns.
+
+    As a quotient of correlations it would be infinite for a released correlation of 0.
+    """
+    rng = np.random.default_rng(seed)
+    z = np.column_stack([np.zeros(4_000), rng.normal(size=(4_000, 4))])
+    free, among = np.arange(5) > 0, ~np.eye(5, dtype=bool)
+    among[0] = among[:, 0] = False
+    unit = synthetic._unit(z)
+    spread = np.sqrt(np.mean(unit * unit, axis=0))
+    outer = np.outer(spread, spread) + (spread[:, None] * spread == 0)
+    for size in (0.0, 1e-9, 0.05):
+        wanted = np.where(among, size, 0.0)
+        _, gain = synthetic._matched(z, free, among, wanted, outer, np.std(z, axis=0) + (~free))
+        assert gain == pytest.approx(1.5, abs=0.1)

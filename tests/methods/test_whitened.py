@@ -332,7 +332,7 @@ def test_configuration_keys():
         ({"schedule": Asynchronous(rounds=4)}, "asynchronous"),
         ({"schedule": Synchronous(rounds=4, parties_per_round=1)}, "parties_per_round"),
         ({"schedule": Synchronous(rounds=1)}, "at least 2 rounds are needed"),
-        ({"schedule": Synchronous(rounds=4, tolerance=0.1)}, "would end the run"),
+        ({"schedule": Synchronous(rounds=4, tolerance=0.1)}, "the run would end there"),
         ({"privacy": Privacy(epsilon=1.0, unit="party")}, "protects a record"),
         ({"privacy": Privacy(epsilon=1.0, aggregation="server")}, "'server'"),
         (

@@ -270,7 +270,7 @@ def test_a_unit_that_changes_the_shape_of_the_data_is_not_promised_to_be_hidden(
     """
     records = some_records(8) if model is MODEL else {"x": np.ones((8, 2)), "y": np.ones(8)}
     privacy = Privacy(noise_multiplier=1.0, delta=1e-3, **terms)
-    with pytest.raises(ConfigError, match="protect a 'record' with adjacency = 'replace-one'"):
+    with pytest.raises(ConfigError, match=r"set privacy\.unit = 'record'"):
         make_plan(
             model, {"a": records | {"person": np.arange(8)}}, method=DPSGD(step_size=0.05),
             schedule=Synchronous(rounds=2), privacy=privacy,

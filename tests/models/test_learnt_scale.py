@@ -17,6 +17,7 @@ from tacit.models.learnt_scale import (
     LearntScalePrior,
     column_numbers,
     learnt_scale_prior,
+    scale_transform,
     units_of_columns,
 )
 from tacit.plan.plan import make_plan
@@ -60,6 +61,31 @@ def test_a_normal_q_has_a_lower_bound_and_its_slope():
         moved = square + 1e-5 * (np.arange(5) == place)
         slope = (prior.term_of(moved).value - value) / 1e-5
         assert precision[place] == pytest.approx(-2.0 * slope, rel=1e-3)
+
+
+def test_variances_without_records_need_no_dense_inverse(monkeypatch):
+    rng = np.random.default_rng(6)
+    layout = (INTERCEPT, *(Feature("numeric", f"c{j}", -np.inf, np.inf) for j in range(40)))
+    scale, centre = rng.uniform(0.5, 2.0, 41), rng.standard_normal(41)
+    transform = scale_transform(layout, np.where(np.arange(41), scale, 1.0), centre, outputs=2)
+    prior = LearntScalePrior(rng.standard_normal(82), transform, column_numbers(layout, 2), 1.5)
+    root = 0.1 * rng.standard_normal((82, 82))
+    mean, covariance, variance = rng.standard_normal(82), root @ root.T, np.diagonal(root @ root.T)
+    inverse = np.linalg.inv(transform)
+    widest = np.sqrt(np.square(inverse) @ np.square(np.where(prior.column >= 0, 1.5, 15.0)))
+
+    def small(matrix, invert=np.linalg.inv):
+        assert len(matrix) <= 2, "the cost is cubic in the number of columns"
+        return invert(matrix)
+
+    monkeypatch.setattr(np.linalg, "inv", small)
+    np.testing.assert_allclose(prior.widest_sd, widest)
+    for given, whole in ((covariance, covariance), (variance, np.diag(variance))):
+        square = np.square(transform @ (mean - prior.mean))
+        square += np.diagonal(transform @ whole @ transform.T)
+        expected = np.square(inverse) @ (1.0 / prior.term_of(square).precision)
+        found = prior.variance_without_records(mean, given, exact=False)
+        np.testing.assert_allclose(found, expected)
 
 
 def test_units_are_those_of_the_columns():

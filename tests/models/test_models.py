@@ -213,7 +213,7 @@ def test_a_prior_can_stand_in_the_place_of_a_likelihood():
     assert len({stand_in, PriorAsLikelihood(model)}) == 1
     np.testing.assert_allclose(stand_in.log_likelihood(jnp.asarray(THETA), prior_records()), [-1.9])
     assert not np.any(stand_in.prior(FullGaussian(2))["quadratic"])
-    with pytest.raises(NotImplementedError, match="has no records to predict"):
+    with pytest.raises(NotImplementedError, match="has no outcome; predict"):
         stand_in.response(THETA, prior_records())
 
 

@@ -231,7 +231,7 @@ def test_output_and_response(models):
     expected = 1.0 / (1.0 + np.exp(-(X @ theta[:2] + theta[2])))
     for records in ({"x": X, "click": CLICK}, {"x": X, "click": 1 - CLICK}, {"x": X}):
         np.testing.assert_allclose(models["logit"].response(theta, records), expected)
-    with pytest.raises(ConfigError, match="one scalar observed site"):
+    with pytest.raises(ConfigError, match="a single observed site"):
         models["simplex"].response(np.zeros(3), CASES["simplex"][1])
 
 
@@ -306,7 +306,7 @@ def test_records_that_do_not_fit_are_named(models):
         ({**records, "x": X[:, :1]}, r"records\['x'\] has shape"),
         ({**records, "y": Y[:2]}, "same leading axis"),
         ({key: value[:0] for key, value in records.items()}, "empty"),
-        ({**records, "y": np.array(list("abcde"))}, "pass numbers"),
+        ({**records, "y": np.array(list("abcde"))}, "pass an array of numbers"),
     ]:
         with pytest.raises(DataError, match=message):
             model.log_likelihood(theta, wrong)
@@ -459,9 +459,16 @@ def records_read_each_other(y):
 
 
 def at_the_edge(y):
-    a = numpyro.sample("a", dist.Gamma(1e-4, 1e-4))
+    a = numpyro.sample("a", dist.StudentT(0.1, 0.0, 1e308))
     with numpyro.plate("records", len(y)):
         numpyro.sample("y", dist.Normal(a, 1.0), obs=y)
+
+
+def loops_until_it_is_done(y):
+    a = numpyro.sample("a", dist.Normal())
+    root = jax.lax.while_loop(lambda t: jnp.abs(t * t * t - a) > 1e-6, lambda t: t - a, a)
+    with numpyro.plate("records", len(y)):
+        numpyro.sample("y", dist.Normal(root, 1.0), obs=y)
 
 
 def wants_z(z):
@@ -470,6 +477,21 @@ def wants_z(z):
 
 def reads_nothing(z=1):
     numpyro.sample("a", dist.Normal(z, 1.0))
+
+
+def vague_scale(y):
+    """Most draws of the variance are infinite, and draws of the effects with it."""
+    variance = numpyro.sample("variance", dist.InverseGamma(0.001, 0.001))
+    effect = numpyro.sample("effect", dist.Normal(0.0, jnp.sqrt(variance)))
+    precision = numpyro.sample("precision", dist.Gamma(1e-4, 1e-4))
+    with numpyro.plate("records", len(y)):
+        numpyro.sample("y", dist.Normal(effect, 1.0 / jnp.sqrt(precision)), obs=y)
+
+
+def test_a_vague_prior_of_a_scale_has_a_starting_point():
+    model = from_numpyro(vague_scale, {"y": Y})
+    assert np.all(np.abs(model.median) < 3.0)
+    assert np.all(np.isfinite(model.log_likelihood(model.median, {"y": Y})))
 
 
 @pytest.mark.parametrize(
@@ -483,7 +505,7 @@ def reads_nothing(z=1):
         (discrete, "marginalise it .* continuous relaxation"),
         (per_record, "'a' has a value for each record"),
         (per_record_without_plate, "'a' has a value for each record"),
-        (subsample, "remove it, tacit draws the minibatches"),
+        (subsample, "remove this argument, because tacit draws the minibatches"),
         (parameter, "numpyro.param site 'b'"),
         (outside_factor, "numpyro.factor 'penalty' is in no plate"),
         (two_plates, "different record plates"),
@@ -492,15 +514,16 @@ def reads_nothing(z=1):
         (sphere, "handlers.reparam"),
         (delta, "Delta"),
         (python_value, "arguments="),
-        (wrong_axis, "give the observation the distribution's shape"),
+        (wrong_axis, "the shape of the distribution"),
         (sites_change, "different sites for 6"),
         (scanned, "jax.lax.scan"),
         (prior_reads_records, "prior changes with the records"),
         (records_read_each_other, "other records of its batch"),
         (at_the_edge, "less extreme prior"),
+        (loops_until_it_is_done, "no gradient .* use jax.lax.scan"),
         (3.0, "model is a float"),
         (wants_z, "needs \\['z'\\]"),
-        (reads_nothing, "none of the records' keys"),
+        (reads_nothing, "none of the columns"),
     ],
 )
 def test_refusals_say_what_to_change(model, message):

@@ -95,7 +95,7 @@ def test_an_installed_package_brings_its_models(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     assert {"probe", "other", "lost"} <= set(model_kinds())
     assert model_class("probe").__name__ == "Probe"
-    with pytest.raises(ConfigError, match="model kind 'other': Probe has the kind 'probe'"):
+    with pytest.raises(ConfigError, match="is registered as model kind 'other', but its kind"):
         model_class("other")
     with pytest.raises(ConfigError, match="nowhere:X cannot be loaded"):
         model_class("lost")
@@ -118,7 +118,7 @@ def test_a_table_with_another_tag_is_refused(monkeypatch):
     class Other(Probe):
         kind = "other"
 
-    with pytest.raises(ConfigError, match="Other has the Settings tag 'probe'"):
+    with pytest.raises(ConfigError, match="its Settings tag is 'probe'"):
         register(Other)
 
 

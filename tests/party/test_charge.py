@@ -135,7 +135,7 @@ def test_a_lost_answer_is_made_again_for_the_same_question_only(charging, change
     asked = request("site-0", 0)
     with pytest.raises(RuntimeError, match="killed"):
         answer(charging, [asked], fail)
-    with pytest.raises(PrivacyBudgetError, match="charged with other content"):
+    with pytest.raises(PrivacyBudgetError, match="charged with different content"):
         answer(charging, [asked._replace(**change)], fail)
     assert len(charges(charging.ledger)) == 1
     answer(charging, [asked], made_up)
@@ -179,7 +179,7 @@ def test_no_server_gets_more_answers_than_agreed(charging, visit):
         raise AssertionError("computed")
 
     with pytest.raises(
-        PrivacyBudgetError, match=f"'site-1' received request {visit + 1}, but 3 were"
+        PrivacyBudgetError, match=f"'site-1' received request number {visit + 1}, but only 3 were"
     ):
         answer(charging, [request("site-0", 0), request("site-1", visit)], refuse)
     assert charges(charging.ledger) == [], "nobody is charged for a batch that is refused"
@@ -248,7 +248,7 @@ def test_an_answer_that_cost_anything_else_is_not_sent(answered, change):
 
 def test_a_private_answer_without_terms_is_not_computed(plan):
     agreement = Agreement(MODEL, FAMILY, plan.method, seed=0)
-    with pytest.raises(ValueError, match="settled terms"):
+    with pytest.raises(ValueError, match="needs clip, noise and events"):
         answer_once(agreement, plan.parties["site-0"], request("site-0", 0))
 
 
@@ -265,7 +265,7 @@ def test_answers_are_counted_whatever_visit_a_server_says(charging):
         charging.require_planned_visit(asked)
         answer(charging, [asked], made_up)
     charging.require_planned_visit(request("site-0", 0, key="r0"))
-    with pytest.raises(PrivacyBudgetError, match="must not request more"):
+    with pytest.raises(PrivacyBudgetError, match="must not send more"):
         charging.require_planned_visit(request("site-0", ROUNDS, key="one-more"))
 
 
@@ -273,11 +273,13 @@ def test_a_visit_is_answered_under_one_id(charging):
     """Visits may differ in their cost: nobody is to be asked for the dearest again and again."""
     answer(charging, [request("site-0", 0, key="r0")], made_up)
     charging.require_planned_visit(request("site-0", 0, key="r0"))
-    with pytest.raises(PrivacyBudgetError, match="a visit is answered once"):
+    with pytest.raises(PrivacyBudgetError, match="a visit is answered only once"):
         charging.require_planned_visit(request("site-0", 0, key="r1"))
     charging.require_planned_visit(request("site-0", 1, key="r1"))
     # The same id for another visit would send one reply, and its noise, twice.
-    with pytest.raises(PrivacyBudgetError, match=r"r0 of .* was answered as site-0, visit 0"):
+    with pytest.raises(
+        PrivacyBudgetError, match=r"r0 of run .* was already used for party site-0, visit 0"
+    ):
         charging.require_planned_visit(request("site-0", 1, key="r0"))
 
 
@@ -357,7 +359,7 @@ def test_what_an_agent_refuses_costs_nothing(plan, charging):
 def test_an_update_that_is_not_finite_is_not_sent(plan):
     asked = request("site-0", 0)
     update = Update({"linear": np.full(2, np.nan)}, None, finite=False)
-    with pytest.raises(DataError, match="visit 0: its update is not finite"):
+    with pytest.raises(DataError, match="visit 0: the update is not finite"):
         conclude(asked, update, plan.settled["site-0"])
 
 

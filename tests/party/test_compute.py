@@ -126,7 +126,7 @@ def test_only_real_numbers_take_the_methods_precision():
 def test_an_update_that_is_no_number_is_refused_before_it_is_sent(records, bad):
     x = records["x"].copy()
     x[3, 1] = bad
-    with pytest.raises(DataError, match="party 'a', visit 0: its update is not finite"):
+    with pytest.raises(DataError, match="party 'a', visit 0: the update is not finite"):
         answer_once(AGREEMENT, {**records, "x": x}, REQUEST)
 
 
@@ -140,7 +140,7 @@ def test_a_posterior_that_is_singular_to_rounding_is_refused_by_name(records):
 def test_requests_with_different_posteriors_are_not_answered_together(records):
     stack, weights = stack_records([arranged(records)] * 2, 30, Exact())
     other = REQUEST._replace(q={name: value.copy() for name, value in PRIOR.items()})
-    with pytest.raises(ValueError, match="same q"):
+    with pytest.raises(ValueError, match="different q"):
         party_side.answer_many(AGREEMENT, stack, weights, [REQUEST, other])
 
 

@@ -87,11 +87,11 @@ def of(x=X, y=Y):
         (pl.DataFrame(X), "data frames and files need a formula"),
         ({"a": pl.DataFrame(X)}, "data frames and files need a formula"),
         ({1: PARTIES["a"]}, "party name 1 is not a string"),
-        ({"a": (X, Y)}, "party 'a' has a tuple for records"),
+        ({"a": (X, Y)}, "the records of party 'a' are a tuple"),
         ({"a": {"x": X}}, "party 'a' has no column 'y' (it has x)"),
-        (of(y=np.where(Y, "yes", "no")), "column 'y' holds text; give numbers: recode"),
-        (of(y=Y.astype(object)), "column 'y' holds values of type object; give numbers"),
-        (of(x=X * 1j), "column 'x' holds complex numbers; give numbers"),
+        (of(y=np.where(Y, "yes", "no")), "column 'y' holds text, not real numbers; recode"),
+        (of(y=Y.astype(object)), "column 'y' holds values of type object, not real numbers"),
+        (of(x=X * 1j), "column 'x' holds complex numbers, not real numbers"),
         (of(x=[[1.0], [1.0, 2.0]], y=[0, 1]), "column 'x': its rows differ in length"),
         (of(y=1.0), "column 'y' is the single value 1.0; give an array"),
         (of(x=X[:, 0]), "x has shape (n,), but model 'logistic' has 2 names"),
@@ -100,7 +100,7 @@ def of(x=X, y=Y):
         (of(y=Y[:, None]), "y has rows of shape (1,); give one number per record"),
         (of(x=np.where(X > 0, X, np.nan)), "column 'x': a value is not finite"),
         (of(y=np.where(Y, Y, np.nan)), "column 'y': a value is not finite"),
-        (of(y=Y[:-1]), "columns of unequal length"),
+        (of(y=Y[:-1]), "have different lengths"),
         (of(y=Y + 1), "y holds values other than 0 and 1"),
     ],
 )
@@ -114,11 +114,11 @@ def test_wrong_records_are_a_data_error(parties, words):
 @pytest.mark.parametrize(
     ("test", "words"),
     [
-        ([1, 2], "test has a list for records"),
+        ([1, 2], "the records of test are a list"),
         ({"x": X}, "test has no column 'y'; add it, or leave test out"),
-        ({"x": X[:, :1], "y": Y}, "test, column 'x' has rows of shape (1,), those of the parties"),
+        ({"x": X[:, :1], "y": Y}, "test, column 'x' has rows of shape (1,), but the rows of the"),
         ({"x": X * np.nan, "y": Y}, "test, column 'x': a value is not finite"),
-        ({"x": X, "y": Y[1:]}, "test has columns of unequal length"),
+        ({"x": X, "y": Y[1:]}, "the columns of test have different lengths"),
     ],
 )
 def test_held_out_records_are_checked_before_training(test, words):
@@ -135,29 +135,29 @@ def test_held_out_records_are_checked_before_training(test, words):
     [
         (
             lambda: tacit.models.LogisticRegression("age", prior_sd=1.0),
-            "names = 'age'; expected a sequence of names",
+            "names = 'age'; give a sequence of names",
         ),
         (lambda: tacit.models.LinearRegression("age", prior_sd=1.0), "e.g. ('age',)"),
         (
             lambda: tacit.models.PoissonRegression("age", max_count=3, prior_sd=1.0),
-            "expected a sequence of names",
+            "give a sequence of names",
         ),
-        (lambda: tacit.models.NeuralNetwork("age"), "inputs = 'age'; expected a sequence"),
+        (lambda: tacit.models.NeuralNetwork("age"), "inputs = 'age'; give a sequence"),
         (
             lambda: tacit.models.SoftmaxRegression("age", levels=("a", "b"), prior_sd=1.0),
-            "columns = 'age'; expected",
+            "columns = 'age'; give a sequence",
         ),
         (
             lambda: tacit.models.SoftmaxRegression(("age",), levels="abc", prior_sd=1.0),
-            "levels = 'abc'; expected",
+            "levels = 'abc'; give a sequence",
         ),
         (
             lambda: tacit.models.LogisticRegression(None, prior_sd=1.0),
-            "names = None; expected a sequence of names",
+            "names = None; give a sequence of names",
         ),
         (
             lambda: tacit.models.LogisticRegression((1, 2), prior_sd=1.0),
-            "names contains 1; expected strings",
+            "names contains 1; give strings",
         ),
         (lambda: tacit.models.LogisticRegression((), prior_sd=1.0), "names is empty"),
         (

@@ -201,15 +201,15 @@ def test_a_seed_outside_of_its_range_is_refused(seed):
     ("asked", "method", "shapes", "shares", "said"),
     [
         ({"parties": {"z": {}}}, Sums(), SHAPES, 1, "'z', which is not a party"),
-        ({"aggregation": "trusted"}, Sums(), SHAPES, 1, "the noise cannot be shared"),
+        ({"aggregation": "trusted"}, Sums(), SHAPES, 1, "a round has 1 party"),
         (
             {"aggregation": "trusted"},
             Sums(aggregations=("plain",)),
             SHAPES,
             2,
-            "privacy.aggregation = 'trusted' with method.kind = 'sums'; the method supports plain",
+            "'trusted' is not supported by method.kind = 'sums'; choose one of plain",
         ),
-        ({}, Sums(unit="party"), SHAPES, 1, "the method protects a party"),
+        ({}, Sums(unit="party"), SHAPES, 1, "the method has unit 'party'"),
         ({}, Sums(), {"a": PartyShape(0, 10)}, 1, "party 'a' is never visited"),
         ({"accountant": "guess"}, Sums(), SHAPES, 1, "accountant = 'guess'; choose from 'pld'"),
         (
@@ -228,7 +228,7 @@ def test_what_cannot_be_kept_is_refused(asked, method, shapes, shares, said):
 
 def test_an_accountant_that_has_no_answer_is_refused():
     asked = {"noise_multiplier": 1e-4, "delta": 1e-6, "adjacency": "add-or-remove-one"}
-    with pytest.raises(ConfigError, match=r"party 'a': .* no finite ε for noise sd 0\.0002"):
+    with pytest.raises(ConfigError, match=r"party 'a': .* no finite ε for noise of sd 0\.0002"):
         settle(Privacy(**asked), Sums(rate=0.1, adjacency="add-or-remove-one"), SHAPES)
     with pytest.raises(ConfigError, match=r"moments accountant has no bound .* use 'pld'"):
         settle(Privacy(epsilon=1.0, delta=1e-6, accountant="moments"), Sums(rate=0.1), SHAPES)
@@ -255,7 +255,7 @@ def test_noise_without_replacement_is_the_same_for_every_number_of_records():
         assert (sampling.batch, sampling.total) == (int(name) // 3, int(name))
         assert one.guarantee.epsilon == spent(one, privacy, 1e-6) <= 1.0
     assert found["3"].guarantee.epsilon > 0.99
-    with pytest.raises(ConfigError, match="'2' has 2 units; a batch of one is more than the share"):
+    with pytest.raises(ConfigError, match="'2' has only 2 units: a batch of one unit exceeds"):
         settle(privacy, method, {"2": PartyShape(visits=5, units=2)}, total_units=2)
     given = Privacy(noise_multiplier=3.0, delta=1e-6)
     alone = settle(given, method, {"2": PartyShape(visits=5, units=2)}, total_units=2)["2"]
@@ -286,14 +286,14 @@ def test_a_live_server_states_no_smaller_epsilon_than_any_party(target):
         own = plan(records(count))
         assert own.settled["p0"].guarantee.epsilon <= stated == own.guarantee.epsilon
         assert own.settled["p0"].noise_sd == server.settled["p0"].noise_sd
-    with pytest.raises(ConfigError, match="'p0' has 9 units"):
+    with pytest.raises(ConfigError, match="'p0' has only 9 units"):
         plan(records(9))
 
 
 def test_rounding_is_charged_for_as_many_contributions_as_are_added_up():
     privacy = Privacy(noise_multiplier=3.0, delta=1e-6)
     sharded = PrivateUpdate(shards=70_000)
-    with pytest.raises(ConfigError, match=r"adds up 70000 contributions; .* at most 65536"):
+    with pytest.raises(ConfigError, match=r"adds up 70000 contributions, .* at most 65536"):
         settle(privacy, sharded, {"a": PartyShape(visits=2, units=50)}, total_units=50)
     hidden = Privacy(noise_multiplier=3.0, delta=1e-8, adjacency="add-or-remove-one")
     many = {"a": PartyShape(visits=2, units=1 << 21)}

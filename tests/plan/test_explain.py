@@ -108,7 +108,7 @@ def test_a_common_noise_that_is_divided_by_the_clip_needs_one_clip(method):
         epsilon=2.0, delta=DELTA, aggregation="trusted", parties={"site-1": {"clip": 0.01}}
     )
     records = {f"site-{i}": {"x": np.ones((9, 2)), "y": np.ones(9)} for i in range(3)}
-    with pytest.raises(ConfigError, match="less noise than it is charged for"):
+    with pytest.raises(ConfigError, match=r"all parties must have the clip method\.clip"):
         make_plan(MODEL, records, method=method, schedule=Synchronous(rounds=4), privacy=asked)
 
 

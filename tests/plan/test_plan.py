@@ -51,7 +51,7 @@ def bad_parties(parties):
         "no records": ({"site-0": {"x": x[:0], "y": y[:0]}}, "'site-0' has no records"),
         "a hole": (with_column(parties, "site-0", "x", hole), "'site-0', column 'x': a value is"),
         "infinity": (with_column(parties, "site-0", "y", huge), "'site-0', column 'y': a value is"),
-        "unequal columns": (with_column(parties, "site-0", "y", y[:4]), "columns of unequal"),
+        "unequal columns": (with_column(parties, "site-0", "y", y[:4]), "have different lengths"),
         "another width": (with_column(parties, "site-0", "x", x[:, :2]), "give every party"),
         "a missing column": ({**parties, "site-1": {"y": y}}, "give every party the same"),
         "no x": ({"site-0": {"y": y}}, "has no column 'x' \\(it has y\\)"),
@@ -80,11 +80,11 @@ def test_labels_other_than_zero_and_one_are_refused(labelled):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"seed": -1}, r"seed = -1; it must be in 0 … 4294967295"),
+        ({"seed": -1}, r"seed = -1; give a whole number from 0 to 4294967295"),
         ({"seed": 2**32}, r"seed = 4294967296"),
         ({"family": "fulll"}, "'fulll' is unknown; choose one of"),
         ({"family": "gamma"}, "method.kind = 'exact' needs a conjugate model"),
-        ({"schedule": Synchronous(parties_per_round=3)}, "there are only 2 parties"),
+        ({"schedule": Synchronous(parties_per_round=3)}, "it must be at most 2"),
         ({"method": NaturalVI(), "family": "dirichlet"}, "Gaussian"),
     ],
 )
@@ -158,7 +158,7 @@ class TestFit:
         error = np.abs(draws.mean(0) - fitted.posterior.mean) * np.sqrt(4000) / fitted.posterior.sd
         assert draws.shape == (4000, 3)
         assert np.max(error) < 5
-        with pytest.raises(ConfigError, match="pass an instance"):
+        with pytest.raises(ConfigError, match="give an instance"):
             tacit.fit(LinearRegression, parties, privacy="none")
 
     def test_privacy_has_to_be_said(self, parties):
@@ -248,7 +248,7 @@ def test_reading_a_plan_draws_no_noise_and_each_run_draws_its_own(monkeypatch):
         lattice = plan.rules.lattice
         assert lattice is not None
         assert lattice.noise is not None
-        with pytest.raises(RuntimeError, match="carry_out draws one"):
+        with pytest.raises(RuntimeError, match="call carry_out, which draws one"):
             lattice.noise(1, {"score": (2,)})
     first, second = (carry_out(plan).posterior.mean for _ in range(2))
     assert not np.array_equal(first, second)

@@ -88,7 +88,7 @@ def test_a_bounded_survives_jit_and_flattening():
 
 
 def test_clip_units_needs_an_array():
-    with pytest.raises(ValueError, match="at least one array"):
+    with pytest.raises(ValueError, match="give at least one"):
         clip_units({}, 1.0)
 
 

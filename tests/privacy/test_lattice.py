@@ -243,7 +243,7 @@ def test_sums_are_exact_in_any_order_and_wrap():
 
 @pytest.mark.parametrize("bits", [0, 41])
 def test_other_parameters_are_refused(bits):
-    with pytest.raises(ValueError, match="must be in 1"):
+    with pytest.raises(ValueError, match="must be from 1"):
         DiscreteGaussian(KEY, bits)
     with pytest.raises(ValueError, match="32"):
         DiscreteGaussian(KEY[:8])

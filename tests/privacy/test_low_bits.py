@@ -81,6 +81,7 @@ NOT_NOISE = {
     "methods/natural/scale_prior.py",  # the server's draws of q, without privacy
     "methods/natural/split.py",  # the server's evaluation points
     "methods/natural/subspace.py",  # the server's directions, without privacy
+    "methods/natural/wide_root.py",  # the server's random vectors, without privacy
     "methods/scores/prior.py",  # the server's draws of the prior
     "privacy/audit/low_bits.py",  # the attack
 }

@@ -202,7 +202,7 @@ def test_the_mechanism_wants_the_l1_norm_and_all_units():
     with pytest.raises(TypeError, match="L1"):
         mechanism.release(noise, clip_units(rows, 1.0))
     bounded = clip_units(rows, 1.0, norm="l1")
-    with pytest.raises(TypeError, match="batches"):
+    with pytest.raises(TypeError, match="sampled batch"):
         mechanism.release(noise, bounded, Drawn(rate=jnp.asarray(0.5)))
     event = mechanism.release(noise, bounded).event
     assert isinstance(event, LaplaceEvent)

@@ -5,6 +5,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from jax.experimental.ode import odeint
 
 import tacit
 from tacit.results.diagnostics import modes_caution
@@ -224,3 +225,28 @@ def test_every_schedule_gives_the_same_posterior(function):
         assert np.max(gap) < 1e-6
         assert other.posterior.sd == pytest.approx(first.posterior.sd, rel=1e-6)
         assert other.diagnostics["pareto_k"] == pytest.approx(first.diagnostics["pareto_k"])
+
+
+def decay(t, y=None):
+    """A differential equation: `odeint` has only a reverse derivative."""
+    rate = numpyro.sample("rate", dist.LogNormal(0.0, 1.0))
+    sigma = numpyro.sample("sigma", dist.HalfNormal(1.0))
+    level = odeint(lambda at, _, k: -k * at, jnp.ones(()), jnp.arange(9.0), rate)
+    with numpyro.plate("records", t.shape[0]):
+        numpyro.sample("y", dist.LogNormal(jnp.log(level[t]), sigma), obs=y)
+
+
+def decay_in_closed_form(t, y=None):
+    rate = numpyro.sample("rate", dist.LogNormal(0.0, 1.0))
+    sigma = numpyro.sample("sigma", dist.HalfNormal(1.0))
+    with numpyro.plate("records", t.shape[0]):
+        numpyro.sample("y", dist.LogNormal(-rate * t, sigma), obs=y)
+
+
+def test_a_differential_equation_has_the_posterior_of_its_solution():
+    t = np.repeat(np.arange(1, 9), 2)
+    y = np.exp(-0.3 * t + 0.2 * np.random.default_rng(5).normal(size=len(t)))
+    one, other = (fitted(function, {"t": t, "y": y}) for function in (decay, decay_in_closed_form))
+    assert one.converged, one.why
+    np.testing.assert_allclose(one.posterior.mean, other.posterior.mean, rtol=1e-3)
+    np.testing.assert_allclose(one.posterior.sd, other.posterior.sd, rtol=1e-2)

@@ -67,12 +67,15 @@ def central(labelled, pool):
 def gap(outcome, mean, covariance):
     """Largest difference of means in sds, and of log sds."""
     sd = np.sqrt(np.diagonal(covariance))
-    found_mean, found_sd = normal_part(outcome.posterior)
+    found_mean, found_sd = normal_part(outcome)
     return max(np.max(np.abs(found_mean - mean) / sd), np.max(np.abs(np.log(found_sd / sd))))
 
 
-def normal_part(posterior):
+def normal_part(outcome):
     """Mean and sd of the variational optimum, before importance weights correct it."""
+    posterior, memory = outcome.posterior, outcome.state.memory
+    if "q.root" in memory:
+        return memory["q.mean"], np.linalg.norm(memory["q.root"], axis=1)
     if "root" not in posterior.natural:
         return posterior.mean, posterior.sd
     return posterior.natural["mean"], np.linalg.norm(posterior.natural["root"], axis=1)

@@ -1,5 +1,6 @@
 """A report of a made-up run: what it says, what it escapes, what it refuses."""
 
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,6 +11,8 @@ from tacit.errors import DataError
 from tacit.report import write_report
 from tacit.report.load import load_run
 from tacit.report.write import render
+from tacit.results.published import local_result
+from tacit.results.summary import read_result
 
 VOID = {"meta", "br", "img", "wbr"}
 
@@ -444,3 +447,43 @@ def test_another_schema_and_unreadable_bytes_are_refused(make_run, result):
     (folder / "public" / "result.json").write_bytes(b"\xff\xfe")
     with pytest.raises(DataError, match="cannot be read"):
         write_report(folder)
+
+
+LEDGER = {"path": "ledger.sqlite", "run": "r", "epsilon_spent": 1.25, "before": 0.5, "budget": 4.0}
+
+
+def write_evaluation(folder, content):
+    (folder / "private").mkdir()
+    (folder / "private" / "evaluation.json").write_text(json.dumps(content))
+
+
+def test_a_private_report_adds_measurements_and_is_kept_in_the_private_part(make_run, result):
+    folder = make_run(result | {"privacy": PRIVACY})
+    with pytest.raises(DataError, match="nothing private to report"):
+        write_report(folder, private=True)
+    local = local_result(read_result(folder / "public"))
+    write_evaluation(folder, local | {"privacy": {"ledger": LEDGER}})
+    shared = json.dumps(private(result))
+    (folder / "public" / "result.json").write_text(shared)
+    to_share, kept = read(write_report(folder)), write_report(folder, private=True)
+    assert kept == folder / "private" / "report.html"
+    text = read(kept).text
+    for words in ("accuracy of 81.2 %", "Calibration on the held-out", "Spent on these records"):
+        assert words in text
+        assert words not in to_share.text
+    assert "ε = 2.75, less what unfinished runs have reserved" in text
+    assert "Do not share this page" in text
+    assert "Do not share" not in to_share.text
+    assert (folder / "public" / "result.json").read_text() == shared
+
+
+def test_a_private_report_of_a_party_shows_its_budget_and_metrics(make_run, result):
+    folder = make_run({**PARTY, "posterior": result["posterior"]})
+    assert "tacit report STATE --private" in read(write_report(folder)).text
+    evaluation = {"answers": 3, "stopped": None, "sent_bytes": 1, "received_bytes": 1}
+    metrics = {"training": None, "held_out": {"accuracy": 0.625}}
+    write_evaluation(folder, evaluation | {"metrics": metrics, "ledger": LEDGER})
+    text = read(write_report(folder, private=True)).text
+    for words in ("ε = 1.25, this run included", "ε = 4", "62.5 %", "Do not share this page"):
+        assert words in text
+    assert "62.5 %" not in read(write_report(folder)).text

@@ -21,10 +21,10 @@ from tacit.report import write_report
 from tacit.results.summary import builtins_of
 from tacit.results.verdict import ClippingWarning
 from tacit.run.config import parse_config
-from tacit.run.directory import EVALUATION, private_part, public_part
+from tacit.run.directory import private_part, public_part
 from tacit.run.run import run
 from tacit.server.schedule import Synchronous
-from tacit.support.public_files import RESULT
+from tacit.support.public_files import EVALUATION, RESULT
 
 ALMOST_EXACT = Privacy(epsilon=1000.0, insecure_noise_seed=1)
 

@@ -183,7 +183,7 @@ def test_without_records_of_its_own_nothing_is_learned():
 def test_a_large_shape_beside_converged_is_explained():
     words = shape_words(0.95, 1.28)
     assert "above 0.7" in words
-    assert "no weight is used" in words
+    assert "the weights are not used" in words
     assert "95% effective draws" in words
     assert "NUTS" in shape_words(0.3, 1.28)
     assert "usable" in shape_words(0.99, 0.2)
@@ -205,7 +205,7 @@ def test_missing_values_beside_an_indicator_are_named():
     assert indicated_columns(hospitals.layout) == ("bmi", "hba1c")
     with pytest.warns(MissingIndicatorWarning, match="bmi, hba1c"):
         fitted = tacit.fit(tacit.models.LogisticRegression, hospitals, privacy="none")
-    assert any("biased where values are missing at random" in text for text in fitted.cautions)
+    assert any("biased even if values are missing at random" in text for text in fitted.cautions)
 
 
 def test_adam_that_is_too_slow_for_the_units_is_not_called_converged():
@@ -266,7 +266,7 @@ def test_result_and_report_carry_the_verdict(tmp_path):
     assert written["cautions"] == result["cautions"]
     page = write_report(tmp_path / "out").read_text()
     assert "Not converged:" in page
-    assert "biased where values are missing at random" in page
+    assert "biased even if values are missing at random" in page
 
 
 def test_a_run_that_has_not_asked_every_party_is_not_called_converged():

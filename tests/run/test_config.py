@@ -431,7 +431,7 @@ def test_overrides_and_seed_win_over_the_file(toml):
     [
         ("rounds", "write --set key=value"),
         ("=3", "write --set key=value"),
-        ("name.x=3", "'name' is a value, not a section"),
+        ("name.x=3", "'name' is a value, not a table"),
         ("schedule.rounds=many", 'schedule.rounds = "many"; it must be a whole number'),
         ("schedule.roundz=3", "did you mean rounds?"),
     ],

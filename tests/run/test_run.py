@@ -260,7 +260,7 @@ def test_a_run_of_another_configuration_is_not_resumed(used):
 
 def test_there_has_to_be_something_to_resume(tmp_path):
     for out in (tmp_path / "absent", tmp_path):
-        with pytest.raises(DataError, match="is not a run directory; nothing to resume"):
+        with pytest.raises(DataError, match="so there is nothing to resume"):
             run(parse_config(LINEAR), out, resume=True)
     assert not (tmp_path / "absent").exists()
 

@@ -126,7 +126,7 @@ def test_the_ledger_charges_each_record_once(batches, tmp_path):
          PRIVATE | {"insecure_noise_seed": 1, "adjacency": "add-or-remove-one"},
          r"protects a record \(replace-one\), this run a record \(add-or-remove-one\)"),
         (PRIVATE | {"insecure_noise_seed": 1, "unit": "person"},
-         PRIVATE | {"insecure_noise_seed": 1, "unit": "person"}, "a person in both batches"),
+         PRIVATE | {"insecure_noise_seed": 1, "unit": "person"}, "with records in both runs"),
     ],
 )  # fmt: skip
 def test_a_private_update_needs_an_earlier_run_with_the_same_guarantee(
@@ -176,9 +176,9 @@ def test_records_that_were_used_are_refused(batches, tmp_path):
     [
         ({"columns": {"age": {"low": 18, "high": 95}, "sex": {"levels": ["f", "m"]},
                       "pressure": {"low": 50, "high": 250}}}, "'age' has high = 90.0"),
-        ({"model": {"kind": "linear", "noise_sd": 11.0, "prior_sd": 5.0}}, "noise_sd: 10.0 then"),
+        ({"model": {"kind": "linear", "noise_sd": 11.0, "prior_sd": 5.0}}, "noise_sd was 10.0"),
         ({"posterior": "mean-field"}, "mean-field"),
-        ({"method": {"kind": "natural"}}, "continues an earlier one with method.kind = 'natural'"),
+        ({"method": {"kind": "natural"}}, "method.kind = 'natural' with model"),
         ({"baseline": "central"}, "baseline"),
     ],
 )  # fmt: skip

@@ -272,7 +272,7 @@ def test_a_factor_without_which_q_would_be_improper_stays():
     less = {"linear": np.zeros(2), "quadratic": 0.9 * np.eye(2)}
     state, _ = step(rules, state, answer(rules, state, "b", delta=less))
     after, log = leave(rules, state, "a")
-    assert log[0]["factor"] == "kept, q would not be proper without it"
+    assert log[0]["factor"] == "kept: q would not be proper without it"
     assert after.q is state.q
     assert after.factors["a"] == state.factors["a"]
     assert "a" in after.left

@@ -123,5 +123,5 @@ def test_sums_that_could_leave_the_ring_are_refused_when_planned():
     rng = np.random.default_rng(1)
     parties = {"a": {"x": rng.normal(size=(9, 2)), "y": rng.normal(size=9)}}
     privacy = Privacy(noise_multiplier=1e-12, delta=1e-3)
-    with pytest.raises(ConfigError, match="more than 2"):
+    with pytest.raises(ConfigError, match="more than the limit of 2"):
         make_plan(MODEL, parties, method=PrivateStatistics(), privacy=privacy)

@@ -158,7 +158,7 @@ def test_a_party_that_alone_makes_q_improper_round_after_round_does_not_end_a_li
         lines += log
     found = [line for line in lines if line["event"] == "left out"]
     assert [line["party"] for line in found] == ["b"]
-    assert "because of it" in found[0]["reason"]
+    assert "because of this party" in found[0]["reason"]
     if kind == "synchronous":
         assert not state.finished
         state = answered(rules, state)

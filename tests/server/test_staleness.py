@@ -130,7 +130,7 @@ def test_settings():
     made = AsynchronousSettings(damping=DampingSettings(least=0.2)).make()
     assert made.damping == StalenessDamping(least=0.2)
     for kind in (Synchronous, Sequential):
-        with pytest.raises(ConfigError, match=r"schedule\.damping\.least with schedule\.kind"):
+        with pytest.raises(ConfigError, match=r"damping\.least cannot be combined with schedule"):
             kind(damping=StalenessDamping())
     with pytest.raises(ConfigError, match=r"schedule\.damping\.least = 0"):
         StalenessDamping(least=0.0)

@@ -186,7 +186,7 @@ BAD_REPLIES = {
     "wrong shape": (ConfigError, r"shape \(3,\), expected \(2,\)", {"released": TOO_WIDE}),
     "missing name": (
         ConfigError,
-        "it has linear, expected linear, quadratic",
+        "found the arrays linear; it must have exactly",
         {"released": {"linear": np.ones(2)}},
     ),
     "loss is NaN": (PeerError, "loss = nan is not finite", {"loss": float("nan")}),

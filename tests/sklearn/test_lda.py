@@ -77,7 +77,7 @@ def test_completion_is_above_the_entropy_and_a_seed_gives_one_number():
     uniform = LDA(3, privacy="none").fit(train)
     uniform.components_ = np.ones((3, 30))
     assert uniform.perplexity(test) == pytest.approx(30.0, rel=1e-4)
-    with pytest.raises(DataError, match="both halves"):
+    with pytest.raises(DataError, match="both random halves"):
         model.perplexity(np.eye(1, 30))
     with pytest.raises(ConfigError, match="form = 'train'"):
         model.perplexity(test, form="train")  # type: ignore[arg-type]
@@ -365,7 +365,7 @@ def test_what_fails_before_a_document_is_read_costs_nothing(book, monkeypatch):
 def test_a_known_seed_is_charged_to_no_ledger(book):
     path, _ = book
     privacy = Privacy(epsilon=1.0, delta=1e-4, insecure_noise_seed=1, ledger=str(path))
-    with pytest.raises(ConfigError, match="known seed"):
+    with pytest.raises(ConfigError, match="known noise seed"):
         LDA(**PRIVATE, privacy=privacy).fit(planted(400))
 
 

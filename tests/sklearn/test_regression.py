@@ -149,7 +149,7 @@ def test_bounds_clip_records_of_training_and_of_predictions(patients):
     [
         ({"height": (1, 2)}, "no such column"),
         ((5, 1), "low must be less than high"),
-        ([(0, 1)], "has 1 pairs; X has 2 columns"),
+        ([(0, 1)], "has 1 pairs, but X has 2 columns"),
         ({"age": "old"}, "give two numbers"),
     ],
 )

@@ -136,10 +136,10 @@ def nothing_known(events, level, adjacency):
         (in_units_of_noise, r"epsilon: two releases, no sampling|another unit of clip and noise"),
         (by_the_length_of_the_list, r"composition: mixed events, .*with another grouping"),
         (cheaper_when_larger, r"monotone in rate: Poisson, add-or-remove-one: ε falls from"),
-        (any_delta, r"refusal: delta = .*: answered"),
+        (any_delta, r"refusal: delta = .*: the accountant returned"),
         (fixed_batches, r"epsilon: .*WithoutReplacement|refusal: sampling without replacement"),
-        (far_too_much, r"power: with .* would not be detected \(set power=False"),
-        (nothing_known, r"support: releases without sampling are refused"),
+        (far_too_much, r"power: even with .* make it tighter, or set power=False"),
+        (nothing_known, r"support: the accountant refuses releases without sampling"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

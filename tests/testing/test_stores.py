@@ -184,7 +184,7 @@ class ChargesOneByOne(Ledger):
             "party",
             party_store,
             InPlace,
-            r"atomic: killed after open, in joined: it cannot be opened",
+            r"atomic: killed after open, in joined: the store cannot be opened",
         ),
         (
             "party",
@@ -192,7 +192,7 @@ class ChargesOneByOne(Ledger):
             Unsealed,
             r"torn: party.state, byte \d+ changed: (the damage|raised)",
         ),
-        ("party", party_store, ForAnyRun, r"other run: .*the store holds what was written"),
+        ("party", party_store, ForAnyRun, r"other run: .*the store is not empty"),
         ("party", party_store, InMemory, r"written: joined has returned, but a store opened now"),
         (
             "party",

@@ -37,7 +37,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One line of an audit: a claim, and the lower bound measured against it.
+    """One line of an audit: a claimed ε, and the lower bound on ε that was measured.
 
     Parameters
     ----------
@@ -51,11 +51,12 @@ class Finding:
     bound
         Lower bound on ε; None if nothing could be measured.
     wrong_noise
-        The same bound with half of the noise: the power of the test. None if not measured.
+        Lower bound measured with half of the noise, which shows whether the test can detect too
+        little noise; None if not measured.
     confidence
         Probability with which the bound holds.
     note
-        How it was measured, or why it was not.
+        How the bound was measured, or why it was not.
     """
 
     kind: Kind
@@ -102,10 +103,11 @@ def audit(
 ) -> Audit:
     """Audit the releases of one party of a private plan, with secret noise.
 
-    For each kind of release, neighbouring data sets with records of all sizes are tried, and the
-    pair with the largest distance between sums is kept. The noise that the party's code adds is
-    then sampled and projected onto the direction of the pair, which gives a lower bound on ε. The
-    same is done with half the noise, where the bound must exceed the claim.
+    For each kind of release, many pairs of neighbouring data sets are tried, and the pair whose
+    exact sums differ most is kept. The party's own code then draws the noise many times. The
+    distribution of the noise along the difference of the two sums gives a lower bound on ε. This is
+    repeated with half of the noise, where a test that is strong enough gives a bound above the
+    claimed ε.
 
     Parameters
     ----------
@@ -114,9 +116,9 @@ def audit(
     party
         The party to audit; by default the first.
     draws
-        Draws per release.
+        Number of draws per release.
     seconds
-        Time after which no more draws are taken; each test takes a minimum.
+        Time after which drawing stops; each test takes a minimum number of draws even then.
     canaries
         Whether to run the plan once with canaries among the party's records.
     progress
@@ -167,8 +169,10 @@ def _audit_visit(
     tell: Progress,
     shown: dict[tuple[int, int], float],
 ) -> list[Finding]:
-    """Return the findings about one visit. For each release, `shown` receives the measured distance
-    of neighbours as a share of the charged distance.
+    """Return the findings about one visit.
+
+    Fills `shown` with the measured distance between neighbours, divided by the charged distance, by
+    visit and number of the release.
     """
     plan = audited.plan
     assert plan.privacy is not None
@@ -191,8 +195,8 @@ def _audit_visit(
 
 @dataclass(frozen=True)
 class _Shown:
-    """A finding about one release, and the measured distance of neighbours over the charged
-    distance.
+    """A finding about one release; `share` is the measured distance between neighbours, divided by
+    the charged distance.
     """
 
     place: int
@@ -208,7 +212,7 @@ def _releases(
     settled, adjacency = plan.settled[audited.party], plan.privacy.adjacency
     wrong, shares = replace(audited, noise_factor=WRONG_NOISE), settled.shares
     if plan.privacy.aggregation == "server":
-        # The whole noise of a sum, which has one release per visit.
+        # The server adds all of the noise of a sum, so no share is scaled up.
         shares = 1
         sample = [audited.server_draws(pair, draws) for pair in pairs]
         less = [wrong.server_draws(pair, draws // 2) for pair in pairs]
@@ -243,20 +247,18 @@ def _releases(
 
 
 def _stage_of(audited: AuditedParty, pair: WorstPair) -> str:
-    """Return the stage's name, followed by the visit number if several visits of it are audited."""
     stage_at = audited.plan.method.stage_at
     visits = [one for one in audited.visits() if stage_at(one).name == pair.stage]
     return f"{pair.stage} at visit {pair.visit + 1}" if len(visits) > 1 else pair.stage
 
 
 def _absent(plan: Plan) -> bool:
-    """True if a party and its absence are neighbours: an absent party sends no reply to compare."""
+    # An absent party sends no reply that could be compared.
     assert plan.privacy is not None
     return plan.privacy.unit == "party" and plan.privacy.adjacency == "add-or-remove-one"
 
 
 def _replies(audited: AuditedParty, pair: WorstPair, draws: int, until: float) -> Finding:
-    """Return the result of a threshold test that tells complete replies of two neighbours apart."""
     plan = audited.plan
     assert plan.privacy is not None
     settled = plan.settled[audited.party]
@@ -274,7 +276,6 @@ def _replies(audited: AuditedParty, pair: WorstPair, draws: int, until: float) -
 
 
 def _low_bits(audited: AuditedParty, pair: WorstPair) -> Finding:
-    """Return the result of the attack on the low-order bits of a release."""
     plan = audited.plan
     assert plan.privacy is not None
     delta = plan.settled[audited.party].guarantee.delta
@@ -294,9 +295,9 @@ def _low_bits(audited: AuditedParty, pair: WorstPair) -> Finding:
 def _whole_run(
     plan: Plan, party: str, visits: Sequence[int], shown: dict[tuple[int, int], float]
 ) -> Finding:
-    """Return a lower bound on ε for the composition of all releases whose kind was audited.
+    """Return a lower bound on ε for all audited releases of the run together.
 
-    A visit that was not audited is assumed to behave like the last audited visit of its stage.
+    A visit that was not audited is treated like the last audited visit of the same stage before it.
     """
     assert plan.privacy is not None
     settled, adjacency = plan.settled[party], plan.privacy.adjacency
@@ -339,9 +340,7 @@ def _shown_epsilon(
 
 
 def _scaled(event: GaussianEvent, part: float) -> GaussianEvent:
-    """Return the event with its clip multiplied by `part`, measured distance over charged
-    distance.
-    """
+    """Return the event with its clip multiplied by `part`, and without its lattice."""
     changes = {"lattice": None} if hasattr(event, "lattice") else {}
     return msgspec.structs.replace(event, clip=event.clip * part, **changes)
 

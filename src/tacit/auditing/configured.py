@@ -55,18 +55,21 @@ def audit_configuration(
     config
         The configuration.
     records
-        Synthetic records of all parties; by default 100 per party, more where the method needs it.
+        Number of synthetic records of all parties together; by default at most 100 per party, or
+        more if the method needs more.
     minutes
-        Time after which no more draws are taken.
+        Time after which drawing stops.
     draws
-        Draws per release.
+        Number of draws per release.
     progress
         Called with a line of text before each step.
     seed
         Seed of the synthetic records, neighbours and canaries.
     """
     if config.private is None:
-        raise ConfigError('privacy = "none"; there is no claim to audit: set [privacy]')
+        raise ConfigError(
+            'privacy = "none"; only a private study has an ε to audit: add a [privacy] table'
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LargeDeltaWarning)  # sizes are synthetic
         federation, plan = _planned(config, records, seed)
@@ -80,11 +83,11 @@ def audit_configuration(
 
 
 def _planned(config: Config, records: int | None, seed: int) -> tuple[Federation, Plan]:
-    """Return a synthetic federation and a plan for it, with secret noise."""
     assert config.private is not None
     secret = msgspec.structs.replace(config.private, insecure_noise_seed=None, ledger=None)
+    # Unconfirmed bounds and levels are accepted, because no real record is read.
     columns = tuple(msgspec.structs.replace(one, draft=False) for one in config.data.columns)
-    data = msgspec.structs.replace(config.data, columns=columns)  # no record confirms a draft here
+    data = msgspec.structs.replace(config.data, columns=columns)
     config = msgspec.structs.replace(config, privacy=secret, data=data)
     parties = config.partition.parties
     known = public_records(config.data)
@@ -125,11 +128,11 @@ def synthetic(config: Config, records: int, seed: int) -> Federation:
 
 
 def compare_files(config: Config, federation: Federation, plan: Plan, seed: int) -> Finding:
-    """Check whether files in public/ of two runs on neighbouring records differ beyond charged
-    numbers.
+    """Check whether a file in public/ depends on records in any other way than through the
+    releases.
 
-    Every mechanism returns the same values in both runs. Everything computed from them is then
-    equal, so a file that differs contains something that was not charged.
+    Two runs on neighbouring records are compared, in which every mechanism returns the same values.
+    A file that differs between these runs contains something that was not charged.
     """
     assert plan.privacy is not None
     party = next(iter(plan.parties))
@@ -159,8 +162,8 @@ def compare_files(config: Config, federation: Federation, plan: Plan, seed: int)
         claim=0.0,
         bound=float("inf") if different else 0.0,
         confidence=1.0,
-        note=f"differ with equal releases: {', '.join(different)}" if different
-        else f"{len(found[0])} files, equal where the releases are equal",
+        note=f"files that differ although all releases are equal: {', '.join(different)}"
+        if different else f"{len(found[0])} files, all equal if all releases are equal",
     )  # fmt: skip
 
 

@@ -79,7 +79,7 @@ class Draws(NamedTuple):
 
 @dataclass
 class AuditedParty:
-    """A party of a plan, with alternative records.
+    """A party of a plan, with data sets that are neighbours of its records.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class AuditedParty:
     party
         Name of the party.
     seed
-        Seed of the neighbours; the noise is secret.
+        Seed of the random choice of neighbours; the noise does not depend on it.
     """
 
     plan: Plan
@@ -119,7 +119,9 @@ class AuditedParty:
 
     @property
     def settled(self) -> Settled:
-        """The party's terms, with the noise scaled by `noise_factor`."""
+        """What was settled for the party before the run, with the noise multiplied by
+        `noise_factor`.
+        """
         return self._scaled(self.plan.settled[self.party])
 
     def _scaled(self, settled: Settled) -> Settled:
@@ -136,8 +138,9 @@ class AuditedParty:
         return msgspec.structs.replace(settled, noise_sd=noise_sd, answers=answers)
 
     def visits(self) -> list[int]:
-        """Return the numbers of the visits to audit: the first of each stage, and the last if its
-        charge differs.
+        """Return the numbers of the visits to audit.
+
+        These are the first visit of each stage, and the last one if it is charged differently.
         """
         settled = self.plan.settled[self.party]
         first: dict[str, int] = {}
@@ -177,8 +180,8 @@ class AuditedParty:
         return found[: len(sets)]
 
     def _questions(self, visit: int) -> Iterator[Shared]:
-        """Yield requests: the first q of a run with public arrays of zeros, then with random
-        ones.
+        """Yield requests with the first q of a run: one with public arrays of zeros, then some with
+        random public arrays.
         """
         rng = np.random.default_rng([self.seed, visit])
         first = first_question(self.plan, visit)
@@ -225,7 +228,8 @@ class AuditedParty:
     ) -> list[Draws]:
         """Draw each release of a visit independently and with secret noise.
 
-        At least `MINIMUM` are drawn, more until the time is up.
+        Up to `count` draws are made. After the time `until`, drawing stops once there are at least
+        `MINIMUM` draws.
         """
         found: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in pairs]
         while len(found[0]) < count and (len(found[0]) < MINIMUM or time.monotonic() < until):
@@ -264,11 +268,13 @@ class AuditedParty:
 
 
 def distance_below(pair: WorstPair, draws: Draws, shares: int) -> float | None:
-    """Lower bound on the distance between a pair's releases, in standard deviations of the noise.
+    """Return a lower bound on the distance between the releases of a pair, in standard deviations
+    of the noise.
 
-    If `shares` parties share the noise, the noise of one party is scaled to the noise of the sum.
-    Besides the largest difference, the difference that is largest relative to the noise is tested.
-    It is chosen with the first half of the draws, and each test has half of the error probability.
+    If `shares` parties share the noise of a sum, the noise of one party is multiplied by √shares.
+    Two differences between neighbours are tested: the largest one, and the one that is largest
+    relative to the noise. The second is chosen with one half of the draws and tested with the other
+    half. Each test has half of the error probability.
     """
     noise = draws.noise * np.sqrt(shares)
     spread = np.sqrt(np.mean(noise[::2] ** 2, axis=0))
@@ -284,7 +290,11 @@ def distance_below(pair: WorstPair, draws: Draws, shares: int) -> float | None:
 
 
 def reply_epsilon(first: np.ndarray, second: np.ndarray, delta: float) -> float:
-    """Lower bound on ε from complete replies, without assumptions about their distribution."""
+    """Return a lower bound on ε from replies for two neighbouring data sets.
+
+    `first` and `second` have one reply per row. Nothing is assumed about the distribution of
+    replies.
+    """
     train = [one[::2] for one in (first, second)]
     moved = train[1].mean(axis=0) - train[0].mean(axis=0)
     spread = np.sqrt((train[0].var(axis=0) + train[1].var(axis=0)) / 2)
@@ -297,7 +307,7 @@ def reply_epsilon(first: np.ndarray, second: np.ndarray, delta: float) -> float:
 
 
 def bits_epsilon(pair: WorstPair, draws: tuple[Draws, Draws], delta: float) -> float:
-    """Lower bound on ε from the low bits of released values."""
+    """Return a lower bound on ε from the low bits of released values."""
     released = [one.noised for one in draws]
     lattice = getattr(pair.event, "lattice", None)
     if lattice is not None:

@@ -25,7 +25,12 @@ POINTS = 24
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """The arguments of `tacit account`: `rounds` equal releases of a clipped sum."""
+    """The releases for which `tacit account` computes ε or the noise.
+
+    They are `rounds` releases of a clipped sum, all with the same noise. The noise is Gaussian, or
+    Laplace noise if `delta` is 0. `sampling` says how the units of each sum are sampled, and is
+    None if all units are used.
+    """
 
     rounds: int
     delta: float
@@ -51,7 +56,7 @@ def make_question(
     batch: int | None,
     total: int | None,
 ) -> Question:
-    """Validate the arguments."""
+    """Return the validated arguments of `tacit account`."""
     if adjacency not in get_args(Adjacency):
         raise ConfigError(
             f"--adjacency {adjacency}; choose one of {', '.join(get_args(Adjacency))}"

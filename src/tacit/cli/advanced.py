@@ -33,13 +33,14 @@ def audit(
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
-    """Attack the releases of a private configuration, and compare ε with the claim.
+    """Attack the releases of a private configuration, and test the claimed ε.
 
     Synthetic records are drawn from the public schema; no record is read and nothing is charged.
-    For each kind of release the command searches for the worst pair of neighbouring data sets and
-    measures the noise that the party's code draws. A bound above the claim means that the guarantee
-    is false: exit code 3. With half the noise the bound should exceed the claim, which shows the
-    power of the test. Examples:
+    For each kind of release the command searches for the worst pair of neighbouring data sets,
+    measures the noise that the party's code draws, and computes a lower bound on ε. If the lower
+    bound is above the claimed ε, the guarantee is false and the exit code is 3. The lower bound is
+    also computed with half the noise; it should then be above the claim, which shows that the test
+    can find errors. Examples:
 
       tacit audit examples/hospitals-private.toml
 
@@ -58,12 +59,13 @@ def audit(
 def tune(
     config: ConfigPath,
     trials: Annotated[
-        int | None, typer.Option(help="Number of settings to try [default: tune.trials, 24].")
+        int | None,
+        typer.Option(help="Number of settings to try [default: key tune.trials, or 24]."),
     ] = None,
     repeats: Annotated[
         int | None,
         typer.Option(
-            help="Synthetic federations in the final comparison [default: tune.repeats, 8]."
+            help="Synthetic federations in the final comparison [default: key tune.repeats, or 8]."
         ),
     ] = None,
     grid: Annotated[
@@ -124,7 +126,7 @@ def sweep(
     ledger: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Charge private runs to this ledger [default: your own]."
+            metavar="FILE", help="Charge private runs to this ledger [default: your ledger]."
         ),
     ] = None,
     json: Json = False,
@@ -152,17 +154,26 @@ def sweep(
 def account(
     rounds: Annotated[int, typer.Option(help="Number of releases.")] = 1,
     noise_multiplier: Annotated[
-        float | None, typer.Option(help="Noise sd over clip; computes ε.")
+        float | None, typer.Option(help="Noise sd divided by the clip; computes ε.")
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="Target ε; computes the noise.")] = None,
     delta: Annotated[float, typer.Option(help="The δ; 0 for pure ε with Laplace noise.")] = 1e-5,
     adjacency: Annotated[
         str, typer.Option(help="replace-one or add-or-remove-one.")
     ] = "replace-one",
-    rate: Annotated[float | None, typer.Option(help="Poisson sampling rate.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Batch size without replacement …")] = None,
-    of: Annotated[int | None, typer.Option("--of", help="… out of this many records.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Write ε against rounds here (PNG).")] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(help="Poisson sampling: probability of each record to be in a batch."),
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(help="Size of batches drawn without replacement; needs --of.")
+    ] = None,
+    of: Annotated[
+        int | None, typer.Option("--of", help="Number of records from which --batch draws.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write a plot of ε against rounds to this PNG file.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Compute ε for a noise level, or the noise for a target ε.
@@ -187,13 +198,15 @@ def reproduce(
     study: Annotated[str | None, typer.Argument(metavar="STUDY", help="Name of the study.")] = None,
     out: Out = None,
     seed: Annotated[int, typer.Option(help="The seed.")] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="A smaller version.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Run a smaller version of the study.")
+    ] = False,
     figure: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this figure of the study.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Repeat a published study with this library; without STUDY, list them.
+    """Repeat a published study with this library; without STUDY, list all studies.
 
     Examples:
 

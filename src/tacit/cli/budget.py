@@ -16,9 +16,10 @@ from tacit.run.run import Prepared
 def require_budget(
     prepared: Prepared, path: Path, out: Path, ledger: Path | None
 ) -> BudgetCheck | None:
-    """Raise the budget error that `tacit run` would raise, or return what is left.
+    """Raise the error that `tacit run` would raise if a budget is missing or too small.
 
-    Charges nothing. Returns None if the run has its own ledger.
+    Otherwise return the result of the check for the budget with the least remaining ε, or None if
+    the ledger is in the run directory. Nothing is charged.
     """
     place = ledger_path(prepared.config, out, ledger)
     inside = own_ledger_of_run(prepared.config, place, out)
@@ -28,7 +29,7 @@ def require_budget(
 
 @contextmanager
 def commands_for(path: Path) -> Iterator[None]:
-    """Insert the configuration file into commands in error messages."""
+    """Context manager that replaces CONFIG.toml in budget errors by the path `path`."""
     try:
         yield
     except PrivacyBudgetError as error:

@@ -39,7 +39,9 @@ def certs_init(
     name: Annotated[str, typer.Option(help="Name of the authority.")] = "tacit",
     days: Days = 3650,
 ) -> None:
-    """Create a private authority. Only certificates issued by it are trusted.
+    """Create a private certificate authority.
+
+    The server and the parties of a run trust only certificates that this authority has issued.
 
     Example:
 
@@ -88,7 +90,9 @@ def certs_server(
 
 @certs_app.command("party")
 def certs_party(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The party, as the run names it.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the party in federation.toml.")
+    ],
     directory: Directory = _OWN,
     days: Days = 397,
     out: OutDirectory = None,
@@ -171,8 +175,8 @@ def certs_fingerprint(
 ) -> None:
     """Show the fingerprints of parties' public keys, as lines of a federation's [keys] table.
 
-    Every party sends its own line over a channel that the authority does not control, so that
-    operators approve the keys of the real parties. Example:
+    Every party sends its line to the others over a channel that the certificate authority does not
+    control, so that operators approve the keys of the real parties. Example:
 
       tacit certs fingerprint pki/party-north.pem
     """

@@ -25,8 +25,8 @@ class Faults:
         self.found: list[TacitError] = []
 
     def from_call(self, function: Callable[..., Value], *arguments: object) -> Value | None:
-        """Call `function` and return its result; if it raises a `TacitError`, store that and return
-        None.
+        """Call `function` and return its result. If it raises a `TacitError`, store the error and
+        return None.
         """
         try:
             return function(*arguments)
@@ -83,6 +83,6 @@ def _show_left(left: BudgetCheck) -> None:
     console.print(
         f"Budget: ε = {left.spent:.4g} spent so far, {left.total:.4g} of {limit.epsilon:.4g} with "
         f"this run (δ = {limit.delta:g}, per {limit.unit}, {limit.adjacency}), for the party with "
-        "the least left.",
+        "the smallest remaining budget.",
         highlight=False,
     )

@@ -156,21 +156,24 @@ def _write_barriers(path: Path, plan: Plan, found: Explanation) -> None:
 
 def show_command(run_dir: Path, *, as_json: bool) -> None:
     """Implement `tacit show`."""
-    from tacit.results.summary import builtins_of, public_of, read_result
+    from tacit.results.summary import PartyResult, builtins_of, public_of, read_any_result
 
-    result = read_result(public_of(run_dir))
+    result = read_any_result(public_of(run_dir))
     if as_json:
         print_json(builtins_of(result))
         return
-    from tacit.cli.show.results import show_result
+    from tacit.cli.show.results import show_party_result, show_result
 
-    show_result(result)
+    if isinstance(result, PartyResult):
+        show_party_result(result)
+    else:
+        show_result(result)
 
 
 def compare_command(run_dirs: list[Path], *, as_json: bool) -> None:
     """Implement `tacit compare`."""
     if len(run_dirs) < 2:
-        raise ConfigError("one directory; name at least two runs to compare")
+        raise ConfigError("only one directory was given; name at least two runs to compare")
     from tacit.cli.show.comparison import coefficients, compared, show_comparison
     from tacit.results.summary import public_of, read_result
 
@@ -187,11 +190,11 @@ def compare_command(run_dirs: list[Path], *, as_json: bool) -> None:
     show_comparison(run_dirs, results)
 
 
-def report_command(run_dir: Path, *, as_json: bool = False) -> None:
+def report_command(run_dir: Path, *, private: bool = False, as_json: bool = False) -> None:
     """Implement `tacit report`."""
     from tacit.report import write_report
 
-    written = write_report(run_dir)
+    written = write_report(run_dir, private=private)
     if as_json:
         print_json({"report": str(written)})
         return
@@ -218,7 +221,7 @@ def reproduce_command(
         return
     if study is None:
         rows = [[name, entry.description] for name, entry in studies.items()]
-        show_table("Studies", ["study", "what"], rows)
+        show_table("Studies", ["study", "description"], rows)
         return
     if study not in studies:
         near = difflib.get_close_matches(study, studies, n=1)
@@ -266,12 +269,12 @@ def data_list_command(*, as_json: bool = False) -> None:
             "any" if info.records is None else f"{info.records:,}",
             ("here" if info.present else f"tacit data fetch {info.name}")
             if info.file_based
-            else "generated or bundled",
+            else ("your files" if info.records is None else "generated or bundled"),
             info.licence,
         ]
         for info in sources()
     ]
-    show_table("Data sources", ["source", "what", "records", "files", "licence"], rows)
+    show_table("Data sources", ["source", "description", "records", "files", "licence"], rows)
 
 
 def data_fetch_command(name: str, *, as_json: bool = False) -> None:

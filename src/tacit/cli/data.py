@@ -13,7 +13,7 @@ data_app = typer.Typer(help="List the built-in data sets and fetch their files."
 
 @data_app.command("list")
 def data_list(json: Json = False) -> None:
-    """List the data sources and whether their files are here.
+    """List the data sources, and whether their files are on this machine.
 
     Example:
 

@@ -13,7 +13,12 @@ FOLDERS = (
 
 
 def with_examples(path: Path) -> Path:
-    """Return the path, or that of the packaged example if `examples/NAME.toml` does not exist."""
+    """Return the path of an existing file: `path` itself, or that of an example in the package.
+
+    If `path` is examples/NAME.toml and there is no such file, the path of the packaged example with
+    this name is returned, and a note is printed. In all other cases `path` is returned unchanged,
+    even if the file does not exist.
+    """
     if path.exists() or path.parent != Path("examples"):
         return path
     for folder in FOLDERS:

@@ -24,7 +24,8 @@ def verify_command(path: Path, receipt: str | None, *, as_json: bool = False) ->
     report = audit(path, receipt)
     if not report.sound:
         raise DataError(
-            f"{report.path}: {'; '.join(report.problems)}; restore all its files from one backup"
+            f"problems in {report.path}: {'; '.join(report.problems)}; restore all its files from "
+            "one backup"
         )
     if as_json:
         print_json(msgspec.to_builtins(report))
@@ -122,7 +123,9 @@ def _records_of(
 
         return place, config.private, all_parties
     if kind != "party":
-        raise ConfigError(f"{path} has no records; budgets are set per party: give a party.toml")
+        raise ConfigError(
+            f"{path} names no records, but a budget is for a party's records; give a party.toml"
+        )
     from tacit.live.join import prepare_party
 
     setup = read_party(path)
@@ -153,7 +156,7 @@ def link_command(path: Path, newer: str, older: str, *, reason: str, as_json: bo
 
 
 def close_command(path: Path, run: str, *, reason: str, as_json: bool = False) -> None:
-    """End a run permanently, which frees the budget reserved for the rest of its plan."""
+    """End a run permanently, so that no budget is reserved for its remaining releases."""
     from tacit.cli.show.results import console
 
     with Ledger(path) as ledger:

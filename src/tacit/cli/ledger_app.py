@@ -55,7 +55,7 @@ def ledger_budget(
         ),
     ],
     epsilon: Annotated[float, typer.Option(help="Total ε that may be spent.")],
-    delta: Annotated[float, typer.Option(help="At this δ.")],
+    delta: Annotated[float, typer.Option(help="The δ of that ε.")],
     reason: Reason,
     adjacency: Annotated[
         str | None,
@@ -101,10 +101,14 @@ def ledger_budget(
 @ledger_app.command("verify")
 def ledger_verify(
     ledger: LedgerPath = None,
-    receipt: Annotated[str | None, typer.Option(help="A receipt kept elsewhere.")] = None,
+    receipt: Annotated[
+        str | None, typer.Option(help="A receipt of this ledger that was stored elsewhere.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Check every entry and the end of the chain. Exit code 4 if there is a problem.
+    """Check all entries of a ledger and the hash chain that links them.
+
+    The exit code is 4 if there is a problem.
 
     Example:
 
@@ -153,14 +157,16 @@ def ledger_link(
 
 @ledger_app.command("close")
 def ledger_close(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run of `tacit ledger show`.")],
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="Id of a run, from `tacit ledger show`.")
+    ],
     reason: Reason,
     ledger: LedgerPath = None,
     json: Json = False,
 ) -> None:
-    """End an unfinished run for good, so that the rest of its plan is not reserved any more.
+    """End an unfinished run for good, so that no budget is reserved for its remaining releases.
 
-    What was charged stays charged. The run is refused if it is resumed.
+    Releases that were charged stay charged. The run cannot be resumed.
 
     Example:
 

@@ -16,7 +16,7 @@ from tacit.privacy.events import Event
 from tacit.privacy.ledger.cost import CachedAccountant
 from tacit.privacy.ledger.exposure import Charged
 from tacit.privacy.ledger.ledger import Budget, DatasetId, Ledger, Spent
-from tacit.privacy.ledger.state import tally
+from tacit.privacy.ledger.state import counting_terms, tally
 from tacit.privacy.ledger.verify import Row
 from tacit.support.type_info import prepare
 
@@ -28,7 +28,9 @@ USUAL_DELTA = 1e-5
 
 
 def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
-    """Show totals per data set and run; with `everything`, all entries with full ids."""
+    """Show the totals of each data set and each run; with `everything`, also show every entry, with
+    the full ids of data sets.
+    """
     with Ledger(path) as ledger:
         entries = ledger.entries()
         spent = [_without_budget(ledger, dataset, entries) for dataset in ledger.datasets()]
@@ -60,7 +62,9 @@ def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
             )
     allowed = _operator_rows(entries, names)
     if allowed:
-        show_table("Budgets, links and closed runs", ["time", "what", "parties", "reason"], allowed)
+        show_table(
+            "Budgets, links and closed runs", ["time", "entry", "parties", "reason"], allowed
+        )
     if everything:
         _show_entries(entries, names)
     else:
@@ -77,8 +81,10 @@ def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
 
 
 class Unlimited(Spent, frozen=True, kw_only=True):
-    """Spending without a budget, for the unit and adjacency of the charges, at δ =
-    `USUAL_DELTA`.
+    """Spending on a data set without a budget.
+
+    Every ε is for δ = `USUAL_DELTA` and for the unit and adjacency of the last charge, or the next
+    weaker ones for which all charges count.
     """
 
     delta: float
@@ -94,10 +100,11 @@ def _without_budget(ledger: Ledger, dataset: DatasetId, entries: Sequence[Row]) 
     if found.budget is not None or terms is None:
         return found
     epsilon = None
-    with suppress(TacitError):  # charges for several units or adjacencies
-        epsilon = ledger.price(
-            dataset, (), unit=terms.unit, adjacency=terms.adjacency, delta=terms.delta
-        )
+    for unit, adjacency in counting_terms(terms.unit, terms.adjacency):
+        with suppress(TacitError):  # charges for several units or adjacencies
+            epsilon = ledger.price(dataset, (), unit=unit, adjacency=adjacency, delta=terms.delta)
+            terms = msgspec.structs.replace(terms, unit=unit, adjacency=adjacency)
+            break
     return Unlimited(
         dataset=found.dataset,
         epsilon=epsilon,
@@ -116,9 +123,7 @@ def _without_budget(ledger: Ledger, dataset: DatasetId, entries: Sequence[Row]) 
 
 
 def _terms(entries: Sequence[Row], dataset: str) -> Budget | None:
-    """Return a nominal budget with the unit and adjacency of the last charge, and δ =
-    `USUAL_DELTA`.
-    """
+    # Only unit, adjacency and δ of this budget are used.
     for row in reversed(entries):
         if row.kind == "charge" and row.dataset == dataset:
             return Budget(
@@ -155,9 +160,10 @@ def _named(datasets: Sequence[str], names: dict[str, str]) -> str:
 def _show_spent(
     spent: Sequence[Spent], names: dict[str, str], *, whole: bool, as_one_run: bool
 ) -> None:
-    """Table of data sets, with ε as one run if `as_one_run`, and with plans if they add to ε.
+    """Print the table of spending per data set.
 
-    Full ids leave no space for the column of plans.
+    The column "as one run" is shown if `as_one_run`. The column "with plans" is shown if planned
+    releases increase some ε, but not with full ids (`whole`), which leave no space for it.
     """
     from tacit.cli.show.results import console, show_table
 
@@ -243,8 +249,9 @@ def _run_rows(
 def _epsilon_of(
     charges: Sequence[Row], budgets: dict[str, Budget | None], price: CachedAccountant
 ) -> str:
-    """Return, as text, the largest ε of a run among its data sets, by the unit and adjacency of
-    budgets.
+    """Return the largest ε of a run over its data sets, as text.
+
+    The budget of a data set determines unit, adjacency and δ.
     """
     found = []
     for dataset, limit in budgets.items():

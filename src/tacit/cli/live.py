@@ -187,7 +187,7 @@ def approve_command(path: Path, *, yes: bool) -> None:
         show_approval(prepare_party(setup), path)
     say("")
     if approved_digest(setup) == setup.agreed.digest and added is None:
-        say("this was approved before; approving it again allows one more run")
+        say("this file was approved before; approving it again allows one more run")
     if not yes and not _confirmed("approve this?"):
         raise ConfigError(f"not approved; nothing was written, and tacit join {path} will refuse")
     written = approve(setup)

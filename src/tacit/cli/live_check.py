@@ -52,11 +52,14 @@ def _refuse_for_agreed(
     kind = kind_of(path)
     assert kind != "run"
     if seed is not None:
-        raise ConfigError(f"--seed {seed} with {path}; the seed is part of the agreed file")
+        raise ConfigError(
+            f"--seed {seed} cannot be combined with {path}, because the seed is part of the agreed "
+            "file: leave --seed out"
+        )
     if overrides and kind == "federation":
         raise ConfigError(
-            f"--set {overrides[0]} with {path}; the agreed configuration is the file itself: edit "
-            "the file"
+            f"--set {overrides[0]} cannot be combined with {path}, because all parties must have "
+            "the same agreed file: leave --set out, or edit the file"
         )
     return kind
 

@@ -97,12 +97,11 @@ def stop_command(path: Path, *, return_in: float | None, reason: str, for_good: 
         raise ConfigError(f"no server runs in {setup.state}; there is nothing to stop")
     back = None if for_good else return_in or setup.own.serve.restart_delay_s
     _give(setup, "close", {"reason": reason, "return_in_s": back})
-    told = "not to come back" if back is None else f"to reconnect in {back:g} s"
-    typer.echo(f"stop: sent; parties are asked {told}")
+    told = "will not reconnect" if back is None else f"will reconnect in {back:g} s"
+    typer.echo(f"stop: sent to the server; parties {told}")
 
 
 def _give(setup: ServerSetup, name: str, body: dict[str, Any] | None = None) -> str:
-    """Write a command for the server, and report whether the server is running."""
     from tacit.live.server.status import give_command
     from tacit.live.state_dir import in_use
 
@@ -118,7 +117,8 @@ def _place(path: Path) -> tuple[Path, Path | None, Literal["server", "party"]]:
         if any((path / name).exists() for name in ("approved.json", "party", "log.jsonl")):
             return path, None, "party"
         raise DataError(
-            f"{path} is not a state directory; give the one in server.toml or party.toml"
+            f"{path} is not the state directory of a server or a party; give the directory that "
+            "is set as state in server.toml or party.toml"
         )
     kind = kind_of(path)
     if kind == "server":
@@ -134,7 +134,10 @@ def _place(path: Path) -> tuple[Path, Path | None, Literal["server", "party"]]:
         if setup.agreed.federation.private.insecure_noise_seed is not None:
             ledger = setup.state / LEDGER_NAME
         return setup.state, ledger, "party"
-    raise ConfigError(f"{path} is neither a server's nor a party's file; it has no state")
+    raise ConfigError(
+        f"{path} is neither a server's nor a party's file, so it has no state; give a server.toml, "
+        "a party.toml or a state directory"
+    )
 
 
 def _server_status(state: Path) -> dict[str, Any]:

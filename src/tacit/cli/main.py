@@ -9,8 +9,6 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,6 +18,7 @@ from tacit.cli import advanced, network, study, tables, update
 from tacit.cli.certs import certs_app
 from tacit.cli.data import data_app
 from tacit.cli.ledger_app import ledger_app
+from tacit.cli.quiet import discarding_output
 from tacit.errors import DataError, TacitError
 from tacit.support.storage import UNUSABLE
 
@@ -111,7 +110,7 @@ def main() -> None:
     if arguments in ([], *([name] for name in GROUPS)):
         arguments.append("--help")
     try:
-        with warnings.catch_warnings(), _output(shown=not quiet or "--json" in arguments):
+        with warnings.catch_warnings(), discarding_output(quiet and "--json" not in arguments):
             warnings.showwarning = _warn
             code = app(arguments, prog_name="tacit", standalone_mode=False)
     except TacitError as error:
@@ -130,16 +129,6 @@ def main() -> None:
             name = type(error).__name__
             code = _fail(f"internal: {name}: {error}; repeat with --debug", 1, debug=debug)
     sys.exit(code or 0)
-
-
-@contextlib.contextmanager
-def _output(*, shown: bool) -> Iterator[None]:
-    """Discard standard output inside the context, unless `shown`."""
-    if shown:
-        yield
-        return
-    with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
-        yield
 
 
 def entry() -> None:

@@ -25,7 +25,8 @@ def serve(
     standby: Annotated[
         bool,
         typer.Option(
-            "--standby", help="Wait until the server with this state has stopped, then take over."
+            "--standby",
+            help="Wait until the other server with the same state directory stops, then take over.",
         ),
     ] = False,
     json: Json = False,
@@ -73,7 +74,9 @@ def join(
     if leave:
         leave_command(config, overrides, reason, yes=yes)
     elif reason is not None:
-        raise ConfigError(f"--reason {reason!r} without --leave; leave it out, or add --leave")
+        raise ConfigError(
+            f"--reason {reason!r} is only used with --leave; add --leave, or omit --reason"
+        )
     else:
         join_command(config, overrides, as_json=json)
 
@@ -134,7 +137,7 @@ def server_stop(
         float | None,
         typer.Option(metavar="SECONDS", help="Time until parties reconnect [serve.restart_delay]."),
     ] = None,
-    reason: Annotated[str, typer.Option(help="A reason for the parties.")] = "planned close",
+    reason: Annotated[str, typer.Option(help="Reason, sent to the parties.")] = "planned close",
     for_good: Annotated[
         bool, typer.Option("--for-good", help="Close permanently; parties will not reconnect.")
     ] = False,

@@ -30,13 +30,15 @@ Report = Annotated[bool, typer.Option("--report", help="Also write the HTML repo
 ChargedLedger = Annotated[
     Path | None,
     typer.Option(
-        "--ledger", metavar="FILE", help="Charge a private run to this ledger [default: your own]."
+        "--ledger",
+        metavar="FILE",
+        help="Charge a private run to this ledger [default: your ledger].",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 LedgerFile = Annotated[
     Path | None,
-    typer.Option("--ledger", metavar="FILE", help="The ledger [default: your own]."),
+    typer.Option("--ledger", metavar="FILE", help="The ledger [default: your ledger]."),
 ]
 
 

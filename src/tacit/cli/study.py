@@ -26,7 +26,9 @@ def check(
     overrides: Overrides = None,
     ledger: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Check against this ledger [default: your own ledger]."),
+        typer.Option(
+            metavar="FILE", help="Check the budget in this ledger [default: your ledger]."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -59,10 +61,14 @@ def run(
     report: Report = False,
     ledger: ChargedLedger = None,
     engine: Annotated[
-        str | None, typer.Option(help="in-process, or ray for many machines [engine.kind].")
+        str | None,
+        typer.Option(help="in-process, or ray for many machines [default: key engine.kind]."),
     ] = None,
     address: Annotated[
-        str | None, typer.Option(help="With --engine ray: a cluster, HOST:PORT [engine.address].")
+        str | None,
+        typer.Option(
+            help="With --engine ray: HOST:PORT of a cluster [default: key engine.address]."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -122,7 +128,12 @@ def explain(
 
 
 def show(
-    run_dir: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
+    run_dir: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", help="A run directory, or the state directory of a live server or party."
+        ),
+    ],
     json: Json = False,
 ) -> None:
     """Print the result of a finished run, from the public part of its directory.
@@ -139,18 +150,34 @@ def show(
 
 
 def report(
-    run_dir: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
+    run_dir: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="A run directory, or the state directory of a live server or party.",
+        ),
+    ],
+    private: Annotated[
+        bool,
+        typer.Option(
+            "--private",
+            help="Write DIR/private/report.html, with metrics on held-out records and the spent "
+            "and remaining budget. Do not share that page.",
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Write DIR/public/report.html, one self-contained page, from the public part of a run.
 
-    Example:
+    Examples:
 
       tacit report runs/ten-hospitals-seed1
+
+      tacit report party-state --private
     """
     from tacit.cli.commands import report_command
 
-    report_command(run_dir, as_json=json)
+    report_command(run_dir, private=private, as_json=json)
 
 
 def compare(
@@ -177,7 +204,7 @@ def schema(
 ) -> None:
     """Print a JSON Schema of a TOML file, so that editors complete and check it.
 
-    Write it to a file and refer to that file in the first line of the study, `#:schema
+    Write the schema to a file, and name that file in the first line of the TOML file, `#:schema
     study.schema.json`:
 
       tacit schema > study.schema.json

@@ -125,7 +125,7 @@ def predict(
             "warnings": fitted.cautions,
         })  # fmt: skip
         return
-    from tacit.cli.show.results import console
+    from tacit.cli.show.results import console, show_warning
 
     clipped = ", ".join(f"{count} values of {name}" for name, count in new.prepared.clipped.items())
     named = new.posterior.model.prediction_words is not None  # clusters, scores
@@ -137,7 +137,7 @@ def predict(
         highlight=False,
     )
     for text in fitted.cautions:
-        console.print(f"WARNING: {text}", style="bold red", highlight=False)
+        show_warning(text)
     console.print(f"predictions: {out}", highlight=False)
 
 
@@ -150,7 +150,8 @@ def _with_kept(frame: pl.DataFrame, data: Path, names: list[str]) -> pl.DataFram
     both = [name for name in names if name in frame.columns]
     if both:
         raise ConfigError(
-            f"--keep {both[0]}; the predictions have a column of that name: rename it in {data}"
+            f"--keep {both[0]}; the predictions already have a column of that name: rename the "
+            f"column in {data}"
         )
     return raw_frame(data, f'"{data}"').select(names).hstack(frame)
 

@@ -100,4 +100,7 @@ def _verdict(found: Tuned) -> str:
     told = f"{gain:+.4f}{more} nats per record against the given configuration, on {count} new"
     if found.holds:
         return f"Best: {told} synthetic federations."
-    return f"The best trial was not better: {told} federations. The configuration is kept."
+    return (
+        f"The best trial was not better: {told} synthetic federations. The given configuration is "
+        "kept."
+    )

@@ -20,7 +20,9 @@ def update(
     ],
     data: Annotated[
         list[str] | None,
-        typer.Argument(metavar="DATA …", help="File or files with the new records [data.path]."),
+        typer.Argument(
+            metavar="DATA …", help="File or files with the new records [default: key data.path]."
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Output directory [default: RUN-update].")
@@ -39,9 +41,9 @@ def update(
     """Update the posterior of an earlier run with records that arrived later.
 
     Only the new records are read, released and charged; the posterior of the earlier run is the
-    prior. Rows that the earlier run has used are refused. For runs with method.kind = "exact",
-    "expected-statistics" or "dp-statistics". A private update needs a budget for the new records:
-    write its study file with --study, and set the budget with that file. Examples:
+    prior. Rows that the earlier run has used are refused. The earlier run must have method.kind =
+    "exact", "expected-statistics" or "dp-statistics". A private update needs a budget for the new
+    records: write its study file with --study, and set the budget with that file. Examples:
 
       tacit update runs/first records-2027.csv --out runs/second
 
@@ -101,9 +103,9 @@ def _continue_federation(server: Path, study: Path | None, *, as_json: bool, **g
         print_json({"study": str(study), "configuration": digest})
     else:
         typer.echo(
-            f"agreed file: {study} (digest {digest[:12]}…); next: the server and every party set "
-            "earlier to the old state directory and state to a new one, and every party approves "
-            "the file"
+            f"agreed file: {study} (digest {digest[:12]}…); next: in the files of the server "
+            "and of every party, set `earlier` to the old state directory and `state` to a new "
+            "one; then every party approves the agreed file"
         )
 
 

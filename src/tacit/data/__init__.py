@@ -1,6 +1,7 @@
 """Data sources, schemas and federations.
 
-Names are imported on first use, so that a configuration can be checked without array libraries.
+Modules are imported when one of their names is first used, so that a configuration can be checked
+without loading an array library.
 """
 
 from __future__ import annotations

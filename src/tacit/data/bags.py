@@ -1,8 +1,9 @@
-"""Convert between documents as records and sparse counts.
+"""Convert documents between two forms: records of fixed width, and sparse counts.
 
-Records are {"words": (n, width), "counts": (n, width)}, integers padded with count 0, so that
-parties can be stacked. If all documents are in one place, sparse counts {"documents": matrix} are
-records too.
+The records of n documents are {"words": array (n, width), "counts": array (n, width)}. Both arrays
+contain integers. A row lists the words of a document and how often each occurs; unused entries have
+the count 0. If all documents are in one process, the records may also be {"documents": sparse
+matrix of counts}.
 """
 
 from __future__ import annotations
@@ -22,19 +23,20 @@ DOCUMENTS_COLUMN = "documents"
 
 
 def document_records(counts: Any, *, words: int | None = None, width: int | None = None) -> Rows:
-    """Convert counts of words, documents × words, to records.
+    """Convert a matrix of word counts (documents × words) to records.
 
-    `width` is the largest number of different words per document, the same for all parties of a
-    run; longer documents keep their most frequent words.
+    All parties of a run must use the same `width`. A document with more different words keeps its
+    most frequent ones.
 
     Parameters
     ----------
     counts
         Counts of words, one row per document.
     width
-        Largest number of distinct words per document; by default the largest in the data.
+        Largest number of different words per document; by default the largest in the data.
     words
-        Size of the vocabulary, if it is larger than the number of columns.
+        Size of the vocabulary, which is the required number of columns; by default any number is
+        allowed.
 
     Examples
     --------
@@ -58,7 +60,10 @@ def document_records(counts: Any, *, words: int | None = None, width: int | None
 
 
 def documents_of(records: Rows, words: int, kept: Array | None = None) -> Documents:
-    """Convert these rows of checked records (None: all rows) to sparse counts."""
+    """Convert records to a sparse matrix of counts.
+
+    `kept` selects rows; None selects all. The records must have been checked.
+    """
     if DOCUMENTS_COLUMN in records:
         return records[DOCUMENTS_COLUMN] if kept is None else records[DOCUMENTS_COLUMN][kept]
     index, counts = (np.asarray(records[name]) for name in ("words", "counts"))
@@ -73,7 +78,9 @@ def documents_of(records: Rows, words: int, kept: Array | None = None) -> Docume
 
 
 def one_word_each(count: int, words: int) -> Documents:
-    """Return `count` documents with one word each, over a vocabulary of `words` words."""
+    """Return `count` documents with one word each, as a sparse matrix over a vocabulary of `words`
+    words.
+    """
     from scipy import sparse
 
     parts = (np.ones(count, np.float32), np.arange(count) % words, np.arange(count + 1))
@@ -81,7 +88,7 @@ def one_word_each(count: int, words: int) -> Documents:
 
 
 def check_document_records(party: str, records: Rows, words: int) -> None:
-    """Refuse records that are not documents over a vocabulary of `words` words."""
+    """Raise an error if the records are not documents over a vocabulary of `words` words."""
     if DOCUMENTS_COLUMN in records:
         check_documents(records[DOCUMENTS_COLUMN], words=words)
         return
@@ -94,8 +101,8 @@ def check_document_records(party: str, records: Rows, words: int) -> None:
     index, counts = (np.asarray(records[name]) for name in ("words", "counts"))
     if index.ndim != 2 or index.shape != counts.shape or index.dtype.kind not in "iu":
         raise DataError(
-            f"party {party!r}: words of shape {index.shape} ({index.dtype}), counts of"
-            f" {counts.shape}; both must be documents × width, words as integers"
+            f"party {party!r}: words has shape {index.shape} and type {index.dtype}, and counts has"
+            f" shape {counts.shape}; give both the shape (documents, width), and words as integers"
         )
     _check_cells(party, index, counts, words)
 
@@ -106,14 +113,15 @@ def _check_cells(party: str, index: Array, counts: Array, words: int) -> None:
     if wrong.any():
         row, at = np.argwhere(wrong)[0]
         raise DataError(
-            f"party {party!r}, document {row}: word {index[row, at]} in a vocabulary of {words};"
-            " use the same vocabulary, in the same order, at all parties"
+            f"party {party!r}, document {row}: word number {index[row, at]} is not in the "
+            f"vocabulary, which has the numbers 0 to {words - 1}; use the same vocabulary, in the "
+            "same order, at all parties"
         )
     ordered = np.sort(np.where(there, index, -1 - np.arange(index.shape[1])), axis=1)
     if (ordered[:, 1:] == ordered[:, :-1]).any():
         row = int(np.argmax((ordered[:, 1:] == ordered[:, :-1]).any(axis=1)))
         raise DataError(
-            f"party {party!r}, document {row} counts a word twice; add up the two counts"
+            f"party {party!r}, document {row} lists a word twice; add up the two counts"
         )
     try:
         from scipy import sparse
@@ -128,8 +136,8 @@ def _check_cells(party: str, index: Array, counts: Array, words: int) -> None:
 
 
 def document_texts(documents: Documents) -> Rows:
-    """Return one text per document, from which a ledger computes the fingerprint of the
-    data set.
+    """Return one text per document. A ledger computes the fingerprint of the data set from these
+    texts.
     """
     words, counts = documents.indices.astype("<u4"), documents.data.astype("<u4")
     texts = [
@@ -140,12 +148,16 @@ def document_texts(documents: Documents) -> Rows:
 
 
 def ledger_form(words: int) -> dict[str, Any]:
-    """Return the schema of documents over `words` words that enters the ledger's fingerprint."""
+    """Return a description of documents over `words` words, which is part of the data set's id in a
+    ledger.
+    """
     return {"documents": "counts of words", "words": words}
 
 
 def _shortened(documents: Documents, width: int) -> Documents:
-    """Return each document reduced to its `width` most frequent words; ties keep the first word."""
+    """Return the documents reduced to their `width` most frequent words; of equally frequent words
+    the first stay.
+    """
     order = np.lexsort((documents.indices, -documents.data, rows_of(documents)))
     rank = np.empty(documents.nnz, np.int64)
     rank[order] = np.arange(documents.nnz)

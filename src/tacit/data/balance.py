@@ -1,4 +1,4 @@
-"""Balance two classes by dropping random records of the larger one."""
+"""Balance two classes by dropping random records of the larger class."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ BALANCE = 3
 
 
 def balance_rng(seed: int) -> np.random.Generator:
-    """Return the random generator for balancing; readers and the federation use it, so that they
-    agree.
+    """Return the random generator for balancing.
+
+    The same seed gives the same generator, so that readers and the federation drop the same rows.
     """
     return np.random.default_rng([seed, BALANCE])
 
 
 def surplus(y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return a mask of the rows to drop from the larger class.
+    """Return a mask of the rows to drop, so that both classes have the same number of rows.
 
     >>> int(surplus(np.array([0, 0, 0, 1]), np.random.default_rng(0)).sum())
     2
@@ -28,8 +29,8 @@ def surplus(y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     larger, smaller = sorted((positive, negative), key=len, reverse=True)
     if not len(smaller):
         raise DataError(
-            f"data.balance = true, but all {len(y)} records have one class; check the outcome, or"
-            " leave balance out"
+            f"data.balance = true, but all {len(y)} records have the same class; check the"
+            " outcome, or leave data.balance out"
         )
     out = np.zeros(len(y), dtype=bool)
     if len(larger) > len(smaller):
@@ -38,7 +39,7 @@ def surplus(y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def surplus_note(out: int, left: int) -> str:
-    """Return a note for the result: which records remain depends on all parties' labels."""
+    """Return a note that `out` records were dropped by balancing and `left` records remain."""
     return (
         f"balance: {out} records of the larger class left out, {left} records remain; the"
         " number depends on all parties' labels, which no privacy guarantee covers"

@@ -1,4 +1,6 @@
-"""Detect numbers that are probably codes for missing values (such as 999) or categories (1 … k)."""
+"""Detect numbers that are probably codes: for missing values (such as 999) or for categories (1 …
+k).
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,14 @@ UNKNOWN = (
     "k.a.", "k. a.", "inconnu", "desconocido", "sconosciuto", "onbekend",
 )  # fmt: skip
 """Texts, in lower case, that stand for a missing value."""
+DECIMAL_COMMA = r"^[+-]?\d+,\d+$"
 ISO_DATE = r"^\d{4}-\d\d-\d\d([ T].*)?$"
 MOST_CODES = 12
 """Largest k for which integers 1 … k may be codes of categories."""
 
 
 class MissingCodeWarning(UserWarning):
-    """A number that looks like a code for a missing value was used as a number."""
+    """Warning that a number that looks like a code for a missing value is used as a number."""
 
 
 def missing_code(values: Collection[float]) -> float | None:
@@ -47,7 +50,10 @@ def _is_code(value: float) -> bool:
 
 
 def is_coded(values: Collection[float]) -> bool:
-    """True if the distinct values are 1 … k or 0 … k with k ≥ 3, like codes of categories.
+    """Return True if the distinct values look like codes of categories.
+
+    This is so if they are consecutive integers that begin with 0 or 1, and if there are at least 3
+    and at most `MOST_CODES` of them.
 
     >>> is_coded([1, 2, 3, 4]), is_coded([0, 1]), is_coded([1.5, 2, 3]), is_coded(range(1, 90))
     (True, False, False, False)

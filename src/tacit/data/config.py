@@ -1,7 +1,7 @@
 """The [data] table of a configuration, validated when it is read.
 
-This module needs no array library. Errors that can be found without opening the data are reported
-here, the others on loading.
+This module needs no array library. It reports the errors that can be found without opening the
+data. Other errors are reported when the data are loaded.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ Scaling = Literal["public", "pooled"]
 
 
 class DataConfig(Table, frozen=True, kw_only=True):
-    """Source of the records and their preparation; the keys depend on `source`."""
+    """Where the records come from and how they are prepared. The allowed keys depend on
+    `source`.
+    """
 
     place: ClassVar[str] = "data"
     kind_key: ClassVar[str] = "source"
@@ -73,14 +75,14 @@ class DataConfig(Table, frozen=True, kw_only=True):
     query: str | dict[str, str] | None = None
     """The SQL query whose rows are the records; or one query per party, by name."""
     separator: Annotated[str, Meta(min_length=1, max_length=1)] = ","
-    """Separator of a CSV file."""
+    """Separator of a CSV file; with "," a header with semicolons or tabs is recognised."""
     columns: tuple[ColumnConfig, ...] = ()
     """The public schema of the columns."""
     outcome: str | None = None
     """The outcome column; "" for a model of the columns themselves."""
     positive: str | None = None
-    """Level of the outcome that is y = 1; by default the outcome is a number, or one of its
-    declared levels.
+    """Level of the outcome that becomes y = 1; all other levels become y = 0. If left out, y is the
+    number in the outcome column or, if its levels are declared, the index of the level.
     """
     records: Count | None = None
     """Number of records to generate, or to read."""
@@ -140,9 +142,7 @@ class DataConfig(Table, frozen=True, kw_only=True):
             yield 'data.keep names "person", which is reserved with data.person: rename the column'
 
     def _person_faults(self) -> Iterator[str]:
-        """List errors in data.person: that column groups records and must not be a feature or
-        outcome.
-        """
+        """Yield errors in data.person. This column must not be a feature or the outcome."""
         if self.person is None:
             return
         expected = PERSONS.get(self.source)
@@ -221,7 +221,9 @@ class DataConfig(Table, frozen=True, kw_only=True):
 
 
 def faults_together(data: DataConfig, partition: PartitionConfig) -> Iterator[str]:
-    """List errors that involve both tables, without opening any data."""
+    """Yield errors in the combination of the tables [data] and [partition], without opening any
+    data.
+    """
     if data.party is not None and partition != PartitionConfig():
         yield (
             f'data.party = "{data.party}" and partition.kind = "{partition.kind}"; the column'

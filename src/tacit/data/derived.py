@@ -1,10 +1,12 @@
-"""Columns computed from others: transformations and interactions of a formula.
+"""Columns computed from other columns: transformations and interactions of a formula.
 
-A derived column is a numeric column of the public schema. Its bounds are computed from the bounds
-of its sources, whose values are clipped first. In an interaction, numbers are centred at their
-public centre. The coefficient of the interaction is the same as for the plain product; main effects
-are effects at the centres. For bounded columns the centred product is nearly uncorrelated with the
-main effects.
+A derived column is a numeric column of the public schema. The values of its source columns are
+clipped to their bounds, and the bounds of the derived column are computed from these bounds.
+
+An interaction is the product of its factors. A numeric factor is first centred at its public
+centre. This does not change the coefficient of the interaction, but main effects are then effects
+at the centres. For bounded columns the centred product is nearly uncorrelated with the main
+effects.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ _LEVEL = re.compile(r"(?P<name>.*)\[(?P<level>[^\[\]]*)\]", re.DOTALL)
 
 
 def sources_of(config: ColumnConfig) -> tuple[str, ...]:
-    """Return the columns from which a derived column is computed; they may be derived
-    themselves.
+    """Return the names of the columns from which a derived column is computed; they may be derived
+    too.
     """
     if config.expression is not None:
         return parse_expression(config.expression).columns
@@ -37,7 +39,7 @@ def sources_of(config: ColumnConfig) -> tuple[str, ...]:
 
 
 def raw_names(configs: Iterable[ColumnConfig], wanted: Iterable[str]) -> list[str]:
-    """Return the columns of the records from which the given columns are computed."""
+    """Return the names of the table columns from which the columns `wanted` are computed."""
     known = {config.name: config for config in configs}
     found: dict[str, None] = {}
     left = list(wanted)
@@ -54,8 +56,9 @@ def raw_names(configs: Iterable[ColumnConfig], wanted: Iterable[str]) -> list[st
 def with_derived(
     frame: pl.DataFrame, configs: Sequence[ColumnConfig], wanted: Iterable[str]
 ) -> pl.DataFrame:
-    """Return the table with the derived columns among `wanted` added. A derived value is missing if
-    one of its sources is missing.
+    """Return the table with additional columns: the derived columns among `wanted`.
+
+    A derived value is missing if one of its sources is missing.
     """
     known = {config.name: config for config in configs}
     for name in wanted:
@@ -73,7 +76,10 @@ def _values(
     read = {}
     for name in sources_of(config):
         if name not in frame.columns:
-            raise DataError(f'column "{name}" is not in the data (the formula names {config.name})')
+            raise DataError(
+                f'column "{name}" is not in the data, but the formula needs it for {config.name}; '
+                "add the column, or remove that term"
+            )
         source = known.get(name, ColumnConfig(name=name))
         read[name] = read_column(frame[name], source, pooled=False)
         gone |= read[name].missing
@@ -115,23 +121,24 @@ def columns_of(
     plain: Callable[[Term], ColumnConfig],
     scaled: Callable[[ColumnConfig], ColumnConfig],
 ) -> list[ColumnConfig]:
-    """Return the columns of a formula's terms: first those of x in order, then the columns from
-    which derived columns are computed.
+    """Return the schema of a formula's columns.
+
+    The columns of x come first, in order, followed by the columns from which they are computed.
 
     Parameters
     ----------
     terms
         Terms of the formula.
     plain
-        The public facts of a term that is one column of the records.
+        Function that returns the public schema of a term that is a column of the records.
     scaled
-        Adds a centre and scale to a derived column without bounds, if that is allowed.
+        Function that adds a centre and scale to a derived column without bounds, or raises an
+        error.
     """
     features: dict[str, ColumnConfig] = {}
     others: dict[str, ColumnConfig] = {}
 
     def known(term: Term) -> ColumnConfig:
-        """Return the column of a term; a column that is not part of x is added to `others`."""
         name = term.column
         if name not in features and name not in others:
             made = _transformed(term, source, scaled) if term.expression else plain(term)
@@ -163,7 +170,10 @@ def _transformed(
     sources = [source(name) for name in expression.columns]
     for one in sources:
         if one.levels:
-            raise ConfigError(f"{term.column}: {one.name} is a category, not a number")
+            raise ConfigError(
+                f"{term.column}: {one.name} is a category, not a number; use it without the "
+                "transformation"
+            )
     made = ColumnConfig(
         name=term.column, expression=term.expression, missing=_missing(term.column, sources)
     )
@@ -184,7 +194,7 @@ def _missing(name: str, sources: Sequence[ColumnConfig]) -> Missing:
     """Return the setting `missing` of a derived column: "drop" if a source has "drop", else
     "refuse".
 
-    Sources with "indicator" or "level" are refused.
+    A source with "indicator" or "level" raises an error.
     """
     for one in sources:
         if one.missing in ("indicator", "level"):
@@ -196,7 +206,9 @@ def _missing(name: str, sources: Sequence[ColumnConfig]) -> Missing:
 
 
 def _products(factors: Sequence[ColumnConfig]) -> list[ColumnConfig]:
-    """Return the columns of an interaction: one for each combination of non-reference levels."""
+    """Return the schema of the columns of an interaction, one for each combination of non-reference
+    levels.
+    """
     name = ":".join(one.name for one in factors)
     missing = _missing(name, factors)
     choices = [
@@ -215,7 +227,10 @@ def _products(factors: Sequence[ColumnConfig]) -> list[ColumnConfig]:
                 limits = times(limits, (0.0, 1.0))
                 continue
             if config.affine is None:
-                raise ConfigError(f"{name}: {config.name} has no scale; declare its bounds")
+                raise ConfigError(
+                    f"{name}: {config.name} has no bounds, and no centre and scale; declare its "
+                    "bounds"
+                )
             center, own = config.affine
             scale *= own
             inside = (-math.inf, math.inf)

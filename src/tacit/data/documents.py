@@ -18,7 +18,7 @@ positive float32 counts.
 
 
 def check_documents(counts: Any, *, words: int | None = None) -> Documents:
-    """Convert counts to the form that the E-step needs, or raise a DataError.
+    """Convert counts to the sparse matrix that the topic model needs, or raise a DataError.
 
     `words` is the required size of the vocabulary; None allows any size.
 
@@ -42,7 +42,7 @@ def check_documents(counts: Any, *, words: int | None = None) -> Documents:
         raise DataError(f"the counts have type {found.dtype}; convert them to whole numbers")
     if not (found.shape[0] >= 1 and found.shape[1] >= 1):
         raise DataError(
-            f"the documents have shape {found.shape}; at least one row and column are needed"
+            f"the documents have shape {found.shape}; give at least one document and one word"
         )
     if words is not None and found.shape[1] != words:
         raise DataError(
@@ -81,18 +81,16 @@ def _check_counts(found: Any) -> None:
 
 
 def rows_of(documents: Documents) -> np.ndarray:
-    """Return the row (document) of every stored count."""
+    """Return the row index (the document) of every stored count."""
     return np.repeat(np.arange(documents.shape[0]), np.diff(documents.indptr))
 
 
 def check_vocabulary(vocabulary: Any, words: int) -> list[str]:
-    """Convert the words of a vocabulary to text; raise an error if there are not `words` of
-    them.
-    """
+    """Return the words of a vocabulary as text; raise an error if their number is not `words`."""
     found = [str(word) for word in vocabulary]
     if len(found) != words:
         raise ConfigError(
             f"the vocabulary has {len(found)} words, but the documents have {words} columns; give"
-            " one word per column, in the columns' order"
+            " one word per column, in the order of the columns"
         )
     return found

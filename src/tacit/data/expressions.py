@@ -1,9 +1,9 @@
-"""Stateless transformations of columns, and the bounds of their values.
+"""Transformations of columns in formulas, and bounds on their values.
 
 An expression such as `log(age)` or `(age - 60)/10` is a function of the columns of one record.
-Bounds of its values are computed from the public bounds of the columns by interval arithmetic,
-without any record. Functions that depend on other records, such as a mean or quantiles, are
-refused.
+Bounds on its values are computed from the public bounds of the columns by interval arithmetic,
+without reading any record. Functions that depend on other records, such as a mean or quantiles, are
+not allowed.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ LONGEST = 200
 
 @dataclass(frozen=True)
 class Expression:
-    """A function of columns of one record."""
+    """A function of the columns of one record, parsed from text."""
 
     text: str
     columns: tuple[str, ...]
@@ -86,7 +86,7 @@ class Expression:
     """Column name for each identifier in `tree`."""
 
     def values(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the value for each record; it is not finite where a function is undefined."""
+        """Return the value for each record; it is NaN or infinite where a function is undefined."""
         import numpy as np
 
         with np.errstate(all="ignore"):
@@ -95,9 +95,9 @@ class Expression:
         return np.broadcast_to(np.asarray(found, np.float64), (rows,)).copy()
 
     def bounds(self, ranges: Mapping[str, Range]) -> Range:
-        """Return bounds on the expression if each column is within its range.
+        """Return bounds on the value of the expression if each column is within its range.
 
-        The bounds are never too narrow; they are wider than necessary if a column occurs twice.
+        The bounds hold for all records. They may be wider than necessary if a column occurs twice.
         """
         try:
             found = _range(self.tree, {key: ranges[name] for key, name in self.names.items()})
@@ -107,20 +107,20 @@ class Expression:
             found = (-math.inf, math.inf)
         if not (math.isfinite(found[0]) and math.isfinite(found[1]) and found[0] < found[1]):
             raise ConfigError(
-                f"{self.text} has no finite range for the bounds of "
-                f"{', '.join(self.columns)}; declare narrower ones"
+                f"{self.text} has no finite range within the bounds of {', '.join(self.columns)}; "
+                "declare narrower bounds"
             )
         return found
 
 
 def parse_expression(text: str) -> Expression:
-    """Parse an expression; unsupported parts are refused by name.
+    """Parse an expression; raise an error that names the first unsupported part.
 
     >>> parse_expression("log(age)").bounds({"age": (1.0, 100.0)})
     (0.0, 4.605170185988092)
     """
     if len(text) > LONGEST:
-        raise ConfigError(f"{text[:40]}… has {len(text)} characters; at most {LONGEST}")
+        raise ConfigError(f"{text[:40]}… has {len(text)} characters; use at most {LONGEST}")
     names: dict[str, str] = {}
 
     def hidden(found: re.Match[str]) -> str:
@@ -137,19 +137,19 @@ def parse_expression(text: str) -> Expression:
     found: dict[str, str] = {}
     _check(tree, text, found, names)
     if not found:
-        raise ConfigError(f"{text} names no column")
+        raise ConfigError(f"{text} names no column; write e.g. log(age)")
     return Expression(text, tuple(dict.fromkeys(found.values())), tree, found)
 
 
 def _unwrapped(tree: ast.expr) -> ast.expr:
-    """Remove I(…), which only encloses an expression."""
+    """Return the expression inside I(…), which has no effect."""
     if not isinstance(tree, ast.Call) or ast.unparse(tree.func) != "I":
         return tree
     return _unwrapped(tree.args[0]) if len(tree.args) == 1 and not tree.keywords else tree
 
 
 def _check(node: ast.expr, text: str, found: dict[str, str], quoted: Mapping[str, str]) -> None:
-    """Collect the columns of an expression; unsupported parts are refused by name."""
+    """Add the columns of an expression to `found`; raise an error for an unsupported part."""
     if isinstance(node, ast.Name):
         found[node.id] = quoted.get(node.id, node.id)
     elif isinstance(node, ast.Constant) and _is_number(node.value):
@@ -229,7 +229,9 @@ def _evaluate(node: ast.expr, columns: Mapping[str, np.ndarray]) -> np.ndarray |
 
 
 def _range(node: ast.expr, ranges: Mapping[str, Range]) -> Range:
-    """Return a range that contains all values of the expression, by interval arithmetic."""
+    """Return a range that contains all values of the expression, computed by interval
+    arithmetic.
+    """
     if isinstance(node, ast.Name):
         return ranges[node.id]
     if isinstance(node, ast.Constant):
@@ -259,7 +261,10 @@ def _range(node: ast.expr, ranges: Mapping[str, Range]) -> Range:
     if isinstance(node.op, ast.Mult):
         return times(left, right)
     if right[0] <= 0 <= right[1]:
-        raise ConfigError(f"the divisor may be 0: it is in [{right[0]:g}, {right[1]:g}]")
+        raise ConfigError(
+            f"the divisor may be 0, because it is in [{right[0]:g}, {right[1]:g}]; declare bounds "
+            "that exclude 0"
+        )
     return times(left, (1.0 / right[1], 1.0 / right[0]))
 
 

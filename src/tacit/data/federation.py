@@ -40,11 +40,11 @@ HOLD_OUT, PARTITION = 1, 2
 class Federation:
     """Prepared records by party.
 
-    `parties` maps a name to {"x": (n, d), "y": (n,), and the kept columns}; its order is the
-    parties' order. With data.person there is also "person": (n,) person codes, which are local to
-    each party. `test` has no persons. `notes` describe preparation beyond the declared schema: rows
-    dropped, values clipped, pooled statistics. They contain counts of records, so they are as
-    private as the records.
+    `parties` maps the name of a party to its records: "x" of shape (n, d), "y" of shape (n,), and
+    the columns of data.keep. With data.person there is also "person" of shape (n,), which numbers
+    the persons of each party separately. `notes` tell what preparation did beyond the declared
+    schema: which rows were dropped, which values were clipped, and which statistics were pooled.
+    They contain numbers of records, so they are as private as the records.
 
     Parameters
     ----------
@@ -98,14 +98,19 @@ class Federation:
     levels: tuple[str, ...] = ()
     """Levels of a categorical outcome, in the order of y; otherwise empty."""
 
+    frames: str | None = None
+    """Library of the data frames that were given, "pandas" or "pyarrow"; None for polars and for
+    records that are not data frames.
+    """
     clipped: dict[str, int] = field(default_factory=dict, repr=False)
     """Number of values that were clipped to the bounds, by column: as private as the records."""
     test_parties: tuple[str, ...] = field(default=(), repr=False)
     """The party of each held-out record, if records naturally belong to parties."""
 
     def held_out_by_party(self) -> dict[str, Records]:
-        """Return the held-out records of each party; empty if records were distributed at
-        random.
+        """Return the held-out records of each party.
+
+        The result is empty if records were distributed over the parties at random.
         """
         if self.test is None or not self.test_parties:
             return {}
@@ -167,7 +172,7 @@ class Federation:
             )
 
     def _repr_html_(self) -> str:
-        """Return public facts for notebooks: no record, and no number of records."""
+        """Return a summary for notebooks that contains no record and no number of records."""
         shown = ", ".join(list(self.parties)[:MOST_NAMES])
         more = len(self.parties) - MOST_NAMES
         columns = ", ".join(self.names[:MOST_NAMES])
@@ -195,8 +200,8 @@ def load_federation(data: DataConfig, partition: PartitionConfig, seed: int) -> 
     raise_all(faults_together(data, partition))
     if data.site is not None:
         raise ConfigError(
-            f'data.site = "{data.site}"; it is for a single party: leave it out, or use'
-            " `load_party`"
+            f'data.site = "{data.site}"; it is for a single party, but all parties are loaded '
+            "here: leave data.site out, or use `load_party`"
         )
     if data.source in CORPORA:
         from tacit.data.readers.corpora import corpus_federation
@@ -225,8 +230,8 @@ def federation_of_table(
     y = read.y[train]
     if schema.positive is not None and (y == y[0]).all():
         raise DataError(
-            f'column "{schema.outcome}": all {len(y)} training records have y = {y[0]:g}; one class'
-            f' is not enough: check the records, and that y = 1 is "{schema.positive}"'
+            f'column "{schema.outcome}": all {len(y)} training records have y = {y[0]:g}, but both'
+            f' classes are needed; check the records, and that y = 1 is "{schema.positive}"'
         )
     if read.groups is not None:
         rows, notes = {name: part[~held[part]] for name, part in read.groups.items()}, ()
@@ -243,18 +248,19 @@ def load_party(
 ) -> Federation:
     """Load the records of a single party.
 
-    With `data.site` these are that site's records, in the same order as in `load_federation` with
-    partition.kind = "source". `sites` is the number of sites of the synthetic cohort
-    (partition.parties there); other sources do not need it.
+    If `data.site` is set, these are the records of that site, in the same order as in
+    `load_federation` with partition.kind = "source". `sites` is the number of sites of the
+    synthetic cohort; other sources ignore it.
     """
     if data.scaling == "pooled":
         raise ConfigError(
-            'data.scaling = "pooled"; a single party cannot pool: declare the schema and'
-            ' set "public"'
+            'data.scaling = "pooled"; a single party cannot pool the records of all parties: '
+            'declare bounds in the schema and set data.scaling = "public"'
         )
     if data.balance:
         raise ConfigError(
-            "data.balance = true; a single party does not know all labels: leave it out"
+            "data.balance = true; a single party does not know the labels of all parties: leave "
+            "data.balance out"
         )
     if data.source in CORPORA:
         from tacit.data.readers.corpora import corpus_party
@@ -267,7 +273,10 @@ def load_party(
 
 
 def split(records: Records, *, held_out: float = 0.2, seed: int = 0) -> tuple[Records, Records]:
-    """Split into (training, held-out) records as `load_federation` does; persons stay together."""
+    """Split records into training and held-out records, as `load_federation` does.
+
+    All records of a person are in the same part.
+    """
     if not 0 <= held_out < 1:
         raise ConfigError(f"held_out = {held_out}; it must be in [0, 1)")
     rng = np.random.default_rng([_checked(seed), HOLD_OUT])
@@ -304,7 +313,10 @@ def deal(
     binary: bool,
     seed: int,
 ) -> tuple[Rows, tuple[str, ...]]:
-    """Distribute rows over parties by the [partition] settings."""
+    """Distribute rows over parties as the [partition] table says.
+
+    Returns the row numbers of each party, and notes about the distribution.
+    """
     rng = np.random.default_rng([seed, PARTITION])
     if partition.kind == "balanced":
         if persons is not None:
@@ -339,7 +351,9 @@ def _pooled_notes(features: Sequence[Column]) -> list[str]:
 def assemble(
     read: ReadRows, data: DataConfig, rows: Rows, held: np.ndarray, notes: tuple[str, ...]
 ) -> Federation:
-    """Prepare all rows at once, then split them by party."""
+    """Prepare all rows and return the federation. `rows` has the training rows of each party, and
+    `held` marks held-out rows.
+    """
     features, kept = read.features, read.kept
     if data.scaling == "pooled":
         features = [with_pooled_scale(column, ~held) for column in features]
@@ -358,7 +372,8 @@ def assemble(
     for column in kept:
         records[column.config.name] = as_kept(column)
     if data.held_out > 0 and not held.any():
-        notes = (*notes, f"data.held_out = {data.held_out} rounds to no record: there is no test")
+        held_out = f"data.held_out = {data.held_out} holds out no record; raise it for a test"
+        notes = (*notes, held_out)
     parties = {name: _take(records, part) for name, part in rows.items()}
     raw: Records = {"target " + read.schema.outcome: read.y} if read.schema.outcome else {}
     for column in (*features, *kept):
@@ -390,7 +405,6 @@ def assemble(
 
 
 def _labels(groups: Rows | None, held: np.ndarray) -> tuple[str, ...]:
-    """Return the party of each held-out row."""
     if groups is None:
         return ()
     labels = np.empty(len(held), dtype=object)
@@ -402,7 +416,7 @@ def _labels(groups: Rows | None, held: np.ndarray) -> tuple[str, ...]:
 def _source(read: ReadRows, rows: Rows) -> SourceRows | None:
     """Return all rows of the table by party, including held-out and dropped rows.
 
-    Dropped rows without a party's name are divided among the parties.
+    Dropped rows in which the name of the party is missing are divided among the parties.
     """
     if read.frame is None or read.places is None:
         return None
@@ -417,8 +431,9 @@ def _source(read: ReadRows, rows: Rows) -> SourceRows | None:
 
 
 def _prepared_schema(schema: SourceSchema, columns: Sequence[Column]) -> SourceSchema:
-    """Return the schema with the centres and scales of pooled preparation, so that other records
-    can be prepared in the same way.
+    """Return the schema with the centres and scales that pooled scaling computed.
+
+    With it, other records can be prepared in the same way.
     """
     read = {column.config.name: column.config for column in columns}
     known = tuple(read.get(column.name, column) for column in schema.columns)

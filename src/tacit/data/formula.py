@@ -1,10 +1,15 @@
 """Formulas such as "died ~ age + C(sex)": an outcome and the columns that explain it.
 
-A formula names columns; their bounds and levels come from the public schema, never from the
-formula. Supported are sums of columns, `C(column)` for a category, `C(column, "reference")` for a
-category with that reference level, interactions `a:b` and `a*b`, stateless transformations such as
-`log(a)` and `I(a**2)`, `died["yes"]` for the level that is y = 1, names in backticks and `.` for
-all other declared columns. Other syntax of R or patsy is refused by name.
+A formula names columns. Their bounds and levels come from the public schema, never from the
+formula. The following terms are supported:
+
+* columns, joined by `+`; names in backticks; `.` for all other declared columns;
+* `C(column)` for a category, and `C(column, "level")` for a category with this reference level;
+* interactions `a:b` and `a*b`;
+* transformations of the columns of one record, such as `log(a)` and `I(a**2)`.
+
+`died["yes"]` as the outcome means that y = 1 for the level "yes". For other syntax of R or patsy,
+the error names the unsupported part.
 """
 
 from __future__ import annotations
@@ -65,7 +70,7 @@ class Term(NamedTuple):
 
 
 class Formula(NamedTuple):
-    """An outcome and its terms."""
+    """An outcome and the terms that explain it."""
 
     outcome: str
     """Empty for "~ age + weight", a model of the columns themselves."""
@@ -77,13 +82,20 @@ class Formula(NamedTuple):
     text: str = ""
 
     def columns(self, declared: Sequence[str]) -> tuple[Term, ...]:
-        """Return the terms, with `.` replaced by all declared columns that are not named
-        otherwise.
+        """Return the terms, with `.` replaced by all declared columns that the formula does not
+        name.
         """
         if not self.others:
             return self.terms
         named = {self.outcome, *(term.column for term in self.terms)}
         return (*self.terms, *(Term(name) for name in declared if name not in named))
+
+
+def _written(term: Term) -> str:
+    """Return the column of a term as it is written in a formula: `C(name)` for a category,
+    otherwise `name`.
+    """
+    return f"C({term.column})" if term.categorical else term.column
 
 
 class _Token(NamedTuple):
@@ -93,7 +105,7 @@ class _Token(NamedTuple):
 
 
 def parse_formula(text: str) -> Formula:
-    """Parse a formula; unsupported parts are refused by name.
+    """Parse a formula; raise an error that names the first unsupported part.
 
     >>> [(term.column, term.reference) for term in parse_formula("died ~ age + C(sex, 'f')").terms]
     [('age', None), ('sex', 'f')]
@@ -145,7 +157,9 @@ class _Parser:
             elif isinstance(term, Term):
                 found = self.product(term)
                 if any(outcome in one.sources for one in found):
-                    raise self.fault(f"{outcome} is the outcome and a term; leave the term out")
+                    raise self.fault(
+                        f"{outcome} is the outcome and a term; remove it from the right side of ~"
+                    )
                 known = [one.column for one in terms]
                 if len(found) == 1 and found[0].column in known:
                     raise self.fault(f"{found[0].column} occurs twice; name it once")
@@ -153,7 +167,28 @@ class _Parser:
             if self.now.kind == "end":
                 break
             self.separator()
+        self.check_interactions(terms, others)
         return Formula(outcome, tuple(terms), positive, others, self.text)
+
+    def check_interactions(self, terms: list[Term], others: bool) -> None:
+        """Raise an error for an interaction without the terms that it contains, such as a:b without
+        a.
+
+        Numbers are centred before they are multiplied. With a, b and a:b this gives the same models
+        as without centring. Without a or b it would be a different model than in R or statsmodels.
+        """
+        known = {frozenset(one.column for one in term.factors or (term,)) for term in terms}
+        for term in terms:
+            for size in range(1, len(term.factors)):
+                for part in itertools.combinations(term.factors, size):
+                    plain = others and size == 1 and part[0].expression is None
+                    if not plain and frozenset(one.column for one in part) not in known:
+                        missing = ":".join(one.column for one in part)
+                        whole = "*".join(_written(one) for one in term.factors)
+                        raise self.fault(
+                            f"the interaction {term.column} needs {missing} as a term too: write "
+                            f"{whole}, or multiply the columns before the fit"
+                        )
 
     def outcome(self) -> tuple[str, str | None]:
         """Parse the outcome and, if given, the level that is y = 1."""
@@ -190,13 +225,13 @@ class _Parser:
         if sign in _INSTEAD:
             raise self.fault(_INSTEAD[sign])
         if sign == "~":
-            raise self.fault("~ occurs twice; write one")
+            raise self.fault("~ occurs twice; a formula has one ~")
         if sign == ".":
             raise self.fault("write a name with a dot in backticks, `a.b`")
         raise self.fault(f"{sign!r} is not expected here; join columns with +")
 
     def product(self, first: Term) -> list[Term]:
-        """Parse a term and the factors joined to it by `:` or `*`; a*b stands for a + b + a:b."""
+        """Parse a term and the factors joined to it by `:` or `*`; a*b is short for a + b + a:b."""
         groups = [[first]]
         while self.now.text in (":", "*") and self.now.kind == "sign":
             crossed = self.take("*")
@@ -210,7 +245,10 @@ class _Parser:
             else:
                 groups[-1].append(factor)
         if len(groups) > MOST_FACTORS:
-            raise self.fault(f"{len(groups)} factors joined by *; at most {MOST_FACTORS}")
+            raise self.fault(
+                f"{len(groups)} factors are joined by *, but at most {MOST_FACTORS} are allowed; "
+                "write the interactions that you need with :, as in a + b + a:b"
+            )
         sets = itertools.chain.from_iterable(
             itertools.combinations(groups, size) for size in range(1, len(groups) + 1)
         )
@@ -257,7 +295,7 @@ class _Parser:
         if token.kind == "name" and self.take("("):
             return self.call(token)
         if not token.text.strip():
-            raise self.fault("`` names no column")
+            raise self.fault("`` names no column; write the name of a column between the backticks")
         return Term(token.text)
 
     def call(self, token: _Token) -> Term:
@@ -284,7 +322,7 @@ class _Parser:
         end = self.tokens[self.place - 1]
         text = self.text[token.at : end.at + len(end.text)]
         if depth:
-            raise self.fault(f"{text} is not closed; write e.g. log(age)")
+            raise self.fault(f"{text} is not closed: a bracket is missing; write e.g. log(age)")
         text = re.sub(r"\b(?:np|numpy)\s*\.\s*", "", text)
         try:
             parse_expression(text)
@@ -293,7 +331,9 @@ class _Parser:
         return Term(re.sub(r"\s+", "", text), expression=text)
 
     def reference(self) -> str:
-        """Parse a reference: 'level', reference='level' or Treatment('level')."""
+        """Parse the reference level of a category: 'level', reference='level' or
+        Treatment('level').
+        """
         treatment = False
         if self.now.kind == "name":
             word = self.now.text

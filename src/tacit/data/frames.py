@@ -2,9 +2,8 @@
 
 pandas, polars, Arrow tables and DuckDB relations are read through narwhals. Dictionaries of
 columns, NumPy structured arrays and files are supported too. Only the columns that a study uses are
-converted, so other columns may have any type. A missing value is null in every library: NaN is
-missing in pandas and NumPy, which have no other marker, but in polars and Arrow NaN is a number,
-which is refused later.
+converted, so that other columns may have any type. Missing values become null. In pandas and NumPy,
+NaN is a missing value; in polars and Arrow it is a number, which is refused later.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import decimal
 import numbers
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,9 @@ class RawFrame:
     rows: int
     read: Callable[[str], pl.Series]
     of_file: bool = False
-    """True for files, whose dates and times are refused later, with the row."""
+    """True for a table read from a file. `select` then accepts columns of dates and times; a later
+    check refuses them.
+    """
 
     def select(self, names: Iterable[str]) -> pl.DataFrame:
         """Read the named columns; raise an error for an unknown name."""
@@ -57,7 +59,10 @@ class RawFrame:
         return pl.DataFrame(list(found.values()))
 
     def others(self, names: Iterable[str]) -> pl.DataFrame:
-        """Read all other readable columns, which help a ledger to identify the records."""
+        """Read all columns that are not in `names` and can be read.
+
+        A ledger also uses these columns to identify records.
+        """
         used, found = set(names), []
         for name in self.names:
             if name not in used:
@@ -67,7 +72,9 @@ class RawFrame:
 
 
 def is_frame(value: Any) -> bool:
-    """True if a value is a single table (not a dictionary of tables)."""
+    """True if a value is a single table. A dictionary of columns is one; a dictionary of tables is
+    not.
+    """
     if isinstance(value, str | Path):
         return True
     if isinstance(value, np.ndarray):
@@ -88,7 +95,7 @@ def _is_column(value: Any) -> bool:
 
 
 def is_series(value: Any) -> bool:
-    """True for a column of pandas, polars or Arrow."""
+    """True if the value is a column of pandas, polars or Arrow."""
     import narwhals.stable.v2 as nw
 
     try:
@@ -99,7 +106,7 @@ def is_series(value: Any) -> bool:
 
 
 def is_table(value: Any) -> bool:
-    """True for a table of a data-frame library."""
+    """True if the value is a data frame of a supported library."""
     return _as_narwhals(value) is not None
 
 
@@ -204,7 +211,7 @@ def _of_narwhals(frame: Any, where: str) -> RawFrame:
 
 
 def of_duckdb(names: Iterable[str], rows: Mapping[str, Any], where: str) -> RawFrame:
-    """Convert DuckDB's NumPy columns to a table, with None for NULL."""
+    """Convert columns that DuckDB returned as NumPy arrays to a table; NULL becomes None."""
     return _of_columns({name: _unmasked(rows[name]) for name in names}, where)
 
 
@@ -238,7 +245,7 @@ def _of_series(series: Any, name: str, where: str) -> pl.Series:
 
 
 def _plain(series: pl.Series, name: str, where: str) -> pl.Series:
-    """Convert a polars column to a type that can be prepared."""
+    """Convert a polars column to a type that tacit supports."""
     kind = series.dtype
     if kind == pl.Object:
         return _of_values(series.to_list(), name, where)
@@ -250,7 +257,9 @@ def _plain(series: pl.Series, name: str, where: str) -> pl.Series:
 
 
 def _of_categories(values: list[Any], categories: list[Any], name: str, where: str) -> pl.Series:
-    """Convert a categorical column: text becomes an ordered category, other values stay plain."""
+    """Convert a categorical column. Its categories stay in order if they are text; others become
+    plain values.
+    """
     if categories and all(isinstance(one, str) for one in categories):
         return pl.Series(name, values, dtype=pl.Enum(categories))
     return _of_values(values, name, where)
@@ -280,8 +289,9 @@ def _of_values(values: Any, name: str, where: str) -> pl.Series:
 
 
 def _of_times(cells: list[Any], name: str, where: str) -> pl.Series:
-    """Convert dates or times. A study refuses them, but a ledger also identifies records by
-    them.
+    """Convert dates or times to a column.
+
+    Models do not support such a column, but a ledger uses it to identify records.
     """
     if all(isinstance(one, datetime.date | None) for one in cells):
         text = [None if one is None else one.isoformat() for one in cells]
@@ -331,12 +341,47 @@ def _wrong_values(name: str, where: str, kind: str) -> DataError:
     )
 
 
-def like_frame(found: Any, given: Any) -> Any:
-    """Convert a polars frame to pandas with the index of `given`, if that is a pandas frame."""
+def frame_library(data: Any) -> str | None:
+    """Return "pandas" or "pyarrow" if the records are frames of that library, else None.
+
+    Parameters
+    ----------
+    data
+        The records of a fit: one table, or a dictionary of tables by party, of which the first
+        counts.
+    """
     import narwhals.stable.v2 as nw
 
-    pandas = nw.dependencies.get_pandas()
-    if pandas is None or not isinstance(given, pandas.DataFrame):
+    if isinstance(data, Mapping):
+        data = next(iter(data.values()), None)
+    if nw.dependencies.is_pandas_dataframe(data) or nw.dependencies.is_pandas_series(data):
+        return "pandas"
+    return "pyarrow" if nw.dependencies.is_pyarrow_table(data) else None
+
+
+def to_library(found: pl.DataFrame, library: str | None, index: Any = None) -> Any:
+    """Convert a polars frame to a frame of another library.
+
+    Parameters
+    ----------
+    found
+        The frame.
+    library
+        "pandas", "pyarrow", or None for polars. If the library is not installed, the result is
+        the polars frame.
+    index
+        The index of a pandas frame.
+    """
+    if library is None or find_spec(library) is None:
         return found
+    if library == "pyarrow":
+        return found.to_arrow()
+    import pandas
+
     columns = {name: found[name].to_numpy() for name in found.columns}
-    return pandas.DataFrame(columns, index=given.index)
+    return pandas.DataFrame(columns, index=index)
+
+
+def like_frame(found: Any, given: Any) -> Any:
+    """Convert a polars frame to the library of `given`, with the index of a pandas frame."""
+    return to_library(found, frame_library(given), getattr(given, "index", None))

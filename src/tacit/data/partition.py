@@ -1,6 +1,6 @@
-"""Partitioners: map party names to row numbers.
+"""Functions that distribute rows over parties.
 
-Every row belongs to exactly one party.
+The result maps the name of each party to its row numbers. Every row belongs to exactly one party.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ Rows = dict[str, np.ndarray]
 
 
 def floor(value: float) -> int:
-    """Return ⌊value⌋ with a tolerance for rounding errors: 100 · (1 - 0.9) gives 10."""
+    """Return ⌊value⌋ with a tolerance for rounding errors; for example, 100 · (1 − 0.9) gives
+    10.
+    """
     return math.floor(value + 1e-9)
 
 
 def named(prefix: str, parts: Sequence[np.ndarray]) -> Rows:
-    """Name the parties by zero-padded numbers from 1."""
+    """Return the rows of each party by name; a name is `prefix` and a zero-padded number from 1."""
     width = len(str(len(parts)))
     return {f"{prefix}-{number:0{width}d}": rows for number, rows in enumerate(parts, start=1)}
 
@@ -35,7 +37,7 @@ def _refuse_too_many(parties: int, records: int) -> None:
 
 
 def balanced(records: int, parties: int, rng: np.random.Generator) -> Rows:
-    """Distribute rows at random; sizes differ by at most one.
+    """Distribute rows over parties at random; the sizes of parties differ by at most one.
 
     >>> rows = balanced(7, 3, np.random.default_rng(0))
     >>> {name: len(part) for name, part in rows.items()}
@@ -46,7 +48,10 @@ def balanced(records: int, parties: int, rng: np.random.Generator) -> Rows:
 
 
 def by_label(labels: np.ndarray, order: Sequence[str], column: str | None = None) -> Rows:
-    """Make one party per label in `order`, which must contain all labels. No party may be empty."""
+    """Make one party for each label, in the order of `order`, which must contain all labels.
+
+    A label without rows raises an error.
+    """
     index = {name: position for position, name in enumerate(order)}
     codes = np.array([index[label] for label in labels.tolist()], dtype=np.int64)
     sorted_rows = np.argsort(codes, kind="stable")
@@ -56,8 +61,8 @@ def by_label(labels: np.ndarray, order: Sequence[str], column: str | None = None
             if column is None:
                 raise DataError(f'party "{name}" has no records; leave it out, or give it records')
             raise DataError(
-                f'party "{name}" (a level of column "{column}") has no records; remove the level'
-                " or give the party data"
+                f'party "{name}" (a level of column "{column}") has no records; remove the level,'
+                " or add records of this party"
             )
     return dict(zip(order, np.split(sorted_rows, np.cumsum(counts)[:-1]), strict=True))
 
@@ -71,13 +76,13 @@ def skew(
     binary: bool,
     rng: np.random.Generator,
 ) -> tuple[Rows, tuple[str, ...]]:
-    """Split rows so that half of the parties are small with skewed labels, the others large and
-    random.
+    """Distribute rows over small parties with skewed labels and large parties (TMLR Appendix B).
 
-    With n records, M parties, ρ = `size_skew`, κ = `label_skew` and λ the fraction of the
-    majority label, a small party has ⌊(n/M)(1-ρ)⌋ records, of which the fraction λ + (1-λ)κ has
-    the majority label (Heikkilä et al., TMLR 2023, Appendix B). The paper's large parties have
-    ⌊(n/M)(1+ρ)⌋; the few records left over by rounding go to large parties here.
+    Half of the parties are small. With n records, M parties and ρ = `size_skew`, a small party has
+    ⌊(n/M)(1−ρ)⌋ records. If the majority label has the share λ in all records, it has the share λ +
+    (1−λ)κ in a small party, where κ = `label_skew`. The other records are distributed at random
+    over the large parties. In the paper a large party has ⌊(n/M)(1+ρ)⌋ records; here the large
+    parties also get the few records that rounding leaves over.
     """
     n = len(y)
     _refuse_too_many(parties, n)
@@ -95,7 +100,8 @@ def skew(
         chosen = rng.permutation(n)[: small * small_size].reshape(small, small_size)
     else:
         raise ConfigError(
-            f"partition.label_skew = {label_skew}; it needs an outcome of two classes: set it to 0"
+            f"partition.label_skew = {label_skew}, but the outcome does not have two classes; set "
+            "label_skew to 0"
         )
     rest = rng.permutation(np.setdiff1d(np.arange(n), chosen))
     rows = named("small", list(chosen)) | named("large", np.array_split(rest, large))
@@ -109,7 +115,9 @@ def skew(
 def _skewed_labels(
     y: np.ndarray, small: int, size: int, label_skew: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Return the rows of the small parties as an array of shape (small, size)."""
+    """Return the row numbers of the small parties, one row per party, as an array of shape (small,
+    size).
+    """
     majority = float(np.mean(y) > 0.5)
     with_majority = rng.permutation(np.flatnonzero(y == majority))
     with_minority = rng.permutation(np.flatnonzero(y != majority))
@@ -123,9 +131,9 @@ def _skewed_labels(
     ):
         if not 0 <= each * small <= there:
             raise ConfigError(
-                f"partition.label_skew = {label_skew}; {small} small parties would each need"
-                f" {each} {name} records but there are {there}: move label_skew towards 0, or"
-                " raise size_skew"
+                f"partition.label_skew = {label_skew}; each of {small} small parties would need "
+                f"{each} records of the {name} label, but all parties together have {there}: move "
+                "label_skew towards 0, or raise size_skew"
             )
     return np.hstack(
         [
@@ -141,11 +149,11 @@ def held_out_rows(
     rng: np.random.Generator,
     groups: Sequence[np.ndarray] | None = None,
 ) -> np.ndarray:
-    """Mark the rows to hold out; at least one row, or one per group, is left.
+    """Return a mask of the rows to hold out. At least one row is not held out.
 
-    With natural parties, each holds out ⌊fraction · size⌋ rows or one more, so that no site is
-    emptied by chance. The parties that hold out one more are chosen at random up to the overall
-    fraction, so that many tiny sites still give a test set.
+    If `groups` has the rows of each party, a party of n rows holds out ⌊fraction·n⌋ of them or one
+    more, and at least one is not held out. The parties that hold out one more are chosen at random,
+    so that the overall fraction is met even if all parties are tiny.
     """
     held = np.zeros(records, dtype=bool)
     wanted = round(records * fraction)

@@ -13,11 +13,12 @@ from tacit.support.validation import BelowOne, Count
 
 
 class PartitionConfig(Table, frozen=True, kw_only=True):
-    """How records are distributed over parties, if no column names them (data.party).
+    """How records are distributed over parties, if data.party does not name a column with the
+    parties.
 
-    "balanced" distributes records at random over `parties` equal parties; "skew" makes half of the
-    parties small with another label mix (Heikkilä et al., TMLR 2023, Appendix B); "source" uses the
-    sites of the source.
+    "balanced" distributes records at random over `parties` parties of equal size. "skew" makes half
+    of the parties small, with different shares of the labels (TMLR Appendix B). "source" makes one
+    party of each site of the source.
     """
 
     place: ClassVar[str] = "partition"
@@ -37,9 +38,11 @@ class PartitionConfig(Table, frozen=True, kw_only=True):
     parties: Count = 10
     """Number of parties; the heart data have a fixed number of sites."""
     size_skew: BelowOne = 0.0
-    """How much smaller the small parties are (ρ in the paper)."""
+    """With kind = "skew": a small party has 1 − size_skew times the average number of records."""
     label_skew: Annotated[float, Meta(le=1)] = 0.0
-    """How much the label mix of the small parties differs (κ in the paper)."""
+    """With kind = "skew": 0 gives the small parties the overall mix of labels, 1 only the most
+    frequent label; a negative number gives them fewer records with that label.
+    """
 
     def faults(self) -> Iterator[str | TacitError]:
         if self.kind == "skew" and self.parties < 2:

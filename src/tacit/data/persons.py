@@ -1,8 +1,8 @@
-"""Group records by person and keep them together.
+"""Group records by person and keep all records of a person together.
 
-A guarantee for persons covers all records of a person at one party. It covers the person only if no
-other party has records of them. A test is fair only if it has no person in common with the training
-data.
+A guarantee for persons covers all records of a person at one party. It protects the person only if
+no other party has records of the same person. For a fair test, no person may have both training and
+test records.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from tacit.errors import ConfigError, DataError
 
 
 def read_persons(series: pl.Series, there: np.ndarray, gaps: Sequence[str] = ()) -> np.ndarray:
-    """Return the person code of each remaining row; a missing person is an error."""
+    """Return a person code for each row where `there` is True.
+
+    A missing value in such a row raises an error.
+    """
     text = as_text(series)
     text = text.set(text.is_in(gaps), None)
     absent = text.is_null().to_numpy() & there
@@ -36,10 +39,11 @@ def read_persons(series: pl.Series, there: np.ndarray, gaps: Sequence[str] = ())
 def refuse_shared(
     rows: Rows, persons: np.ndarray, setting: str, *, own_tables: str | None = None
 ) -> None:
-    """Refuse parties that share a person: each would protect only its own records of that person.
+    """Raise an error if two parties have records of the same person.
 
-    `own_tables` is the person column if every party has its own table; its codes may then be local
-    to a table.
+    Each party would protect only its own records of that person. `own_tables` is the name of the
+    person column if every party has a separate table. The same code may then mean different
+    persons, and the error says so.
     """
     owners: dict[int, set[str]] = {}
     for name, part in rows.items():
@@ -62,9 +66,10 @@ def refuse_shared(
 
 
 def balanced_persons(persons: np.ndarray, parties: int, rng: np.random.Generator) -> Rows:
-    """Distribute persons at random: those with most records first, each to the smallest party.
+    """Distribute persons over parties of similar size.
 
-    Party sizes then differ by no more than one person's records.
+    Persons with the most records come first, and each goes to the party with the fewest records so
+    far. The sizes of parties then differ by at most the number of records of one person.
     """
     sizes = np.bincount(persons)
     present = np.flatnonzero(sizes)
@@ -90,10 +95,11 @@ def held_out_persons(
     rng: np.random.Generator,
     groups: Sequence[np.ndarray] | None = None,
 ) -> np.ndarray:
-    """Mark the rows of the persons to hold out, at most `fraction` of all rows.
+    """Return a mask of rows to hold out: all rows of some persons, at most `fraction` of all rows.
 
-    As with records, each natural party holds out its share, further persons are drawn up to the
-    overall fraction, and every party keeps at least one person.
+    If `groups` has the rows of each party, every party holds out persons up to this fraction of its
+    rows, and at least one person is not held out. Then further persons are chosen at random, until
+    the overall fraction is reached.
     """
     sizes = np.bincount(persons)
     out = np.zeros(len(sizes), dtype=bool)

@@ -1,8 +1,8 @@
 """Convert raw cells to numbers by the declared schema.
 
-Reading a column checks every cell and handles missing values; encoding creates the columns of x.
-The rows are split in between, so that pooled statistics, if requested, come from training rows
-only.
+Reading a column checks every cell and handles missing values. Encoding creates the columns of x.
+Between these two steps, rows are split into training and held-out rows, so that pooled statistics,
+if requested, use training rows only.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from tacit.data.codes import DECIMAL_COMMA
 from tacit.data.config import ColumnConfig
 from tacit.errors import DataError
 from tacit.support.argument_names import column_key
@@ -23,12 +24,16 @@ LEVELS_SHOWN = 50
 
 
 class OutsideBoundsWarning(UserWarning):
-    """Values outside the declared bounds were clipped to them."""
+    """Warning that values outside the declared bounds were clipped to them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """One column after reading: numbers, or codes into `config.levels`; `missing` marks gaps."""
+    """One column after reading.
+
+    `values` contains numbers, or the indices of levels in `config.levels`. `missing` marks missing
+    values.
+    """
 
     config: ColumnConfig
     values: np.ndarray
@@ -42,7 +47,9 @@ class Column:
 
 
 def as_text(series: pl.Series) -> pl.Series:
-    """Convert cells to stripped text; integers are written without a decimal point."""
+    """Convert cells to text without surrounding spaces; whole numbers are written without a decimal
+    point.
+    """
     if series.dtype.is_float():
         whole = (series == series.round()) & (series.abs() < 2**53)
         integers = series.cast(pl.Int64, strict=False).cast(pl.String)
@@ -52,7 +59,7 @@ def as_text(series: pl.Series) -> pl.Series:
 
 
 def read_column(series: pl.Series, config: ColumnConfig, *, pooled: bool) -> Column:
-    """Check and parse one column; the first bad cell is an error that names its row."""
+    """Check and convert one column; the first invalid cell raises an error that names its row."""
     if config.kind == "numeric":
         column = _read_numeric(series, config)
     else:
@@ -61,7 +68,7 @@ def read_column(series: pl.Series, config: ColumnConfig, *, pooled: bool) -> Col
         choices = '"drop" or "level"' if config.levels else '"drop" or "indicator"'
         raise DataError(
             f'column "{config.name}", data row {_first(column.missing)}: the value is missing;'
-            f" declare what it becomes in the schema, {column_key(config.name)}.missing = {choices}"
+            f" fill it in, or declare {column_key(config.name)}.missing = {choices} in the schema"
         )
     return column
 
@@ -99,7 +106,7 @@ def _read_categorical(series: pl.Series, config: ColumnConfig, *, pooled: bool) 
 
 
 def _named_booleans(series: pl.Series, levels: Sequence[str]) -> pl.Series:
-    """Convert booleans to the declared levels with the same meaning: true and false, or 1 and 0."""
+    """Convert booleans to the declared levels: to "true" and "false", or to "1" and "0"."""
     names = {level.lower(): level for level in levels}
     for no, yes in (("false", "true"), ("0", "1")):
         if no in names and yes in names:
@@ -129,6 +136,7 @@ def _read_numeric(series: pl.Series, config: ColumnConfig) -> Column:
     unparsed = (numbers.is_null() & series.is_not_null()).to_numpy()
     if unparsed.any():
         row = _first(unparsed)
+        refuse_decimal_comma(series, f'column "{config.name}"')
         raise DataError(
             f'column "{config.name}", data row {row}: "{series[row - 1]}" is not a number; fix'
             f" the cell, or declare {column_key(config.name)}.missing_values = "
@@ -149,8 +157,30 @@ def _read_numeric(series: pl.Series, config: ColumnConfig) -> Column:
     return _within_bounds(np.where(missing, 0.0, values), missing, config)
 
 
+def refuse_decimal_comma(series: pl.Series, what: str) -> None:
+    """Refuse a column of numbers of which some are written with a decimal comma, such as "64,5".
+
+    It is not read as a number, because "1,234" may also be 1234.
+
+    Parameters
+    ----------
+    series
+        A column of texts.
+    what
+        Name of the column at the beginning of the error message, e.g. 'column "age"'.
+    """
+    comma = series.str.contains(DECIMAL_COMMA).fill_null(False)
+    plain = series.cast(pl.Float64, strict=False).is_not_null() | series.is_null()
+    if comma.any() and (comma | plain).all():
+        row = _first(comma.to_numpy())
+        raise DataError(
+            f'{what}, data row {row}: "{series[row - 1]}" has a decimal comma; write numbers with '
+            'a point, or give the frame of pandas.read_csv(path, sep=";", decimal=",")'
+        )
+
+
 def _numbers(texts: Sequence[str]) -> list[float]:
-    """Convert texts that are numbers, so that "0" matches 0.0 of a file with column types."""
+    """Return the texts that are numbers, as floats."""
     parsed = pl.Series(list(texts), dtype=pl.String).cast(pl.Float64, strict=False)
     return parsed.drop_nulls().to_list()
 
@@ -186,7 +216,10 @@ def count_outside(columns: Iterable[Column]) -> dict[str, int]:
 def warn_outside(
     clipped: Mapping[str, int], columns: Iterable[ColumnConfig], where: str, *, stacklevel: int
 ) -> None:
-    """Warn about clipped values, with exact counts: only for people who may see the records."""
+    """Warn about clipped values, with exact counts.
+
+    Call this only where the user may see the records.
+    """
     if not clipped:
         return
     known = {config.name: config for config in columns}
@@ -204,8 +237,9 @@ def warn_outside(
 
 
 def with_pooled_scale(column: Column, train: np.ndarray) -> Column:
-    """Return the column with centre and scale computed from all parties' training rows. Not
-    private.
+    """Return the column with centre and scale computed from the training rows of all parties.
+
+    These statistics are not private.
     """
     if column.config.kind == "categorical":
         return column
@@ -237,7 +271,7 @@ def column_names(config: ColumnConfig) -> tuple[str, ...]:
 def encode(columns: Sequence[Column], rows: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return the design matrix, with the intercept first, and the names of its columns.
 
-    The names depend only on the schema, so that all parties have the same.
+    The names depend only on the schema, so that they are the same for all parties.
     """
     names = ["intercept"]
     for column in columns:
@@ -268,13 +302,17 @@ def encode(columns: Sequence[Column], rows: int) -> tuple[np.ndarray, tuple[str,
 
 
 def without_intercept(x: np.ndarray) -> np.ndarray:
-    """Return the design matrix without its intercept, for a model without an outcome."""
+    """Return the design matrix without its first column, the intercept, for a model without an
+    outcome.
+    """
     return np.ascontiguousarray(x[:, 1:])
 
 
 def as_kept(column: Column) -> np.ndarray:
-    """Return the values of a kept column: codes, or unscaled numbers in which gaps are the
-    centre.
+    """Return the values of a column of data.keep: the numbers of levels, or unscaled numbers.
+
+    A missing level has the number after the last level. A missing number becomes the declared
+    centre, or NaN if there is none.
     """
     if column.config.kind == "categorical":
         return np.where(column.missing, len(column.config.levels), column.values)

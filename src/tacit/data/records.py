@@ -10,12 +10,12 @@ Records = dict[str, Any]
 
 
 def len_records(records: Records) -> int:
-    """Return the number of records; a column may be a sparse matrix."""
+    """Return the number of records. A column may be an array or a sparse matrix."""
     return np.shape(next(iter(records.values())))[0]
 
 
 def pooled(parties: dict[str, Records]) -> Records:
-    """Concatenate all parties' records, for evaluating a simulation."""
+    """Concatenate the records of all parties. This is possible only in a simulation."""
     first = next(iter(parties.values()))
     whole = {key: np.concatenate([records[key] for records in parties.values()]) for key in first}
     if "person" in first:  # person codes are local to a party

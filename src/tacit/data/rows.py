@@ -1,4 +1,4 @@
-"""Read a raw table into checked rows with parties and persons."""
+"""Read a raw table: check its columns, drop rows, and find the party and person of each row."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ReadRows:
     frame: pl.DataFrame | None = None
     """The whole table, with all its columns; None for synthetic rows."""
     places: np.ndarray | None = None
-    """Index, in the table, of the row that each row was read from."""
+    """For each remaining row, its index in the whole table; None for synthetic rows."""
     labels: np.ndarray | None = None
     """Party of each row of the table, including dropped ones; None if there are no parties."""
     true_values: dict[str, float] | None = None
@@ -49,7 +49,10 @@ class ReadRows:
 
 
 def read_rows(table: Table, data: DataConfig, partition: PartitionConfig, *, seed: int) -> ReadRows:
-    """Read the columns in use, drop rows with missing values as declared, and find the sites."""
+    """Read the columns in use and find the party of each row.
+
+    Rows with missing values are dropped where the schema declares this.
+    """
     try:
         return _read_rows(table, data, partition, seed=seed)
     except DataError as error:
@@ -57,8 +60,9 @@ def read_rows(table: Table, data: DataConfig, partition: PartitionConfig, *, see
 
 
 def located(error: DataError, table: Table) -> DataError:
-    """Return the error with the row number in its party's own table, if there are several
-    tables.
+    """Return the error with the name of the party and the row number in the party's table.
+
+    This applies if the table was made from several tables; otherwise the error is unchanged.
     """
     found = re.search(r"data row (\d+)", str(error))
     if found is None or len(table.parties) < 2:
@@ -122,8 +126,9 @@ def _remaining(
     data: DataConfig,
     seed: int,
 ) -> tuple[np.ndarray, list[str]]:
-    """Return a mask of the rows to keep, and notes about the others; rows in `nameless` have no
-    party.
+    """Return a mask of the rows that are used, and notes about the dropped rows.
+
+    `nameless` marks rows without a party, which are dropped.
     """
     gone, notes = nameless.copy(), []
     if nameless.any():
@@ -138,7 +143,10 @@ def _remaining(
                 f" {column.missing.sum()}"
             )
     if gone.all():
-        raise DataError(f"no rows are left after dropping {len(gone)} with missing values")
+        raise DataError(
+            f"no rows are left, because all {len(gone)} have missing values; fill them in, or "
+            'declare another treatment than missing = "drop"'
+        )
     if data.balance:
         left = np.flatnonzero(~gone)
         over = left[surplus(outcome.values[left], balance_rng(seed))]
@@ -149,19 +157,17 @@ def _remaining(
 
 
 def check_keep(schema: SourceSchema, data: DataConfig) -> None:
-    """Refuse `data.keep` columns that the schema does not declare, because their values are
-    unknown.
+    """Raise an error if `data.keep` names the outcome or a column that the schema does not
+    declare.
     """
     for name in data.keep:
         if name == schema.outcome or schema.declared(name) is None:
             others = [c.name for c in schema.columns if c.name != schema.outcome]
-            raise ConfigError(
-                f'data.keep names "{name}"; the columns that can be kept are {listed(others)}'
-            )
+            raise ConfigError(f'data.keep names "{name}"; choose from the columns {listed(others)}')
 
 
 def _refuse_unknown(table: Table, data: DataConfig, label: str | None, wanted: set[str]) -> None:
-    """Refuse a column that the configuration uses but the data lacks."""
+    """Raise an error if the configuration uses a column that the data lacks."""
     reasons = {
         "[columns] or outcome names it": [
             *sorted(wanted),
@@ -176,7 +182,7 @@ def _refuse_unknown(table: Table, data: DataConfig, label: str | None, wanted: s
         for name in raw_names(table.schema.columns, names):
             if name not in there:
                 raise DataError(
-                    f'column "{name}" is not in the data ({why}); the columns are'
+                    f'column "{name}" is not in the data, but {why}; the columns of the data are'
                     f" {listed(table.frame.columns)}"
                 )
 
@@ -188,7 +194,7 @@ def _persons(table: Table, name: str, there: np.ndarray) -> np.ndarray:
 
 
 def _labels(table: Table, label: str, columns: dict[str, Column]) -> np.ndarray:
-    """Return the party's name for each row of the table; None if it is missing."""
+    """Return the name of the party of each row of the table; None where it is missing."""
     column = columns.get(label)
     if label != PARTY and column is not None and column.config.kind == "categorical":
         order = np.array([*column.config.levels, None], dtype=object)
@@ -206,7 +212,7 @@ def _names(series: pl.Series, declared: ColumnConfig | None) -> np.ndarray:
 
 
 def without_name(labels: np.ndarray) -> np.ndarray:
-    """Return the rows whose party is missing."""
+    """Return a mask of the rows whose party is missing."""
     return np.array([one is None for one in labels.tolist()], dtype=bool)
 
 
@@ -217,8 +223,9 @@ def _groups(
     labels: np.ndarray,
     there: np.ndarray,
 ) -> Rows:
-    """Return the rows of each natural party; parties are in the declared order of levels, else in
-    alphabetical order.
+    """Return the rows of each party.
+
+    Parties are in the declared order of levels, otherwise in alphabetical order.
     """
     read = labels[there]
     if label == PARTY:

@@ -1,8 +1,7 @@
-"""All rows and columns of a source by party; a ledger identifies the records by these.
+"""All rows and columns of a source, by party, from which a ledger identifies the records.
 
-Rows that a run holds out, drops or does not use are included, so that another split, seed or
-selection of columns does not count as another data set. Nothing is converted before a ledger needs
-it.
+Rows and columns that a run does not use are included. Another split, seed or selection of columns
+therefore does not count as another data set. Cells are converted only if a ledger needs them.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from tacit.data.records import Records
 
 
 class SourceRows(Mapping[str, Records]):
-    """The rows of a source by party; they are converted only when they are read."""
+    """The records of a source by party, which are converted when they are read."""
 
     def __init__(self, parts: Rows, take: Callable[[np.ndarray], Records]) -> None:
-        """Keep the rows of each party, and the function that reads rows."""
+        """Store the row numbers of each party, and the function that converts rows to records."""
         self._parts, self._take = parts, take
 
     def __getitem__(self, name: str) -> Records:
@@ -35,8 +34,9 @@ class SourceRows(Mapping[str, Records]):
 
 
 def table_rows(frame: pl.DataFrame, parts: Rows) -> SourceRows:
-    """Return the rows of a table; columns of text in which every cell is a number become
-    numbers.
+    """Return the rows of a table by party. `parts` has the row numbers of each party.
+
+    A column of text in which every cell is a number becomes a column of numbers.
     """
 
     @cache
@@ -47,8 +47,9 @@ def table_rows(frame: pl.DataFrame, parts: Rows) -> SourceRows:
 
 
 def with_unused(rows: Rows, shared: np.ndarray) -> Rows:
-    """Return the rows of each party, plus an equal part of the rows in `shared` that no party
-    has.
+    """Return the row numbers of each party, with additional rows.
+
+    The rows in `shared` that no party has are divided equally among the parties.
     """
     left = np.setdiff1d(shared, np.concatenate(list(rows.values())))
     return {

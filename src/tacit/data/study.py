@@ -21,8 +21,8 @@ from tacit.data.config import TABULAR, ColumnConfig, DataConfig, PartitionConfig
 from tacit.data.derived import columns_of, with_derived
 from tacit.data.federation import Federation, federation_of_table
 from tacit.data.formula import Formula, Term
-from tacit.data.frames import FRAMES, RawFrame, is_frame, raw_frame
-from tacit.data.prepare import as_text, warn_outside
+from tacit.data.frames import FRAMES, RawFrame, frame_library, is_frame, raw_frame
+from tacit.data.prepare import as_text, refuse_decimal_comma, warn_outside
 from tacit.data.readers.files import found_paths, is_pattern, party_names, table_of_parties
 from tacit.data.rows import located
 from tacit.data.schema.schema import Schema
@@ -39,7 +39,7 @@ ONE_PARTY = "records"
 
 
 class FrameConfig(DataConfig, frozen=True, kw_only=True):
-    """Settings like those of `DataConfig`, for records in memory."""
+    """The settings of `DataConfig` for records in memory."""
 
     keys_of: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "frame": ("columns", "outcome", "positive", "person", *TABULAR)
@@ -150,14 +150,14 @@ def federation_from(
         columns=columns, outcome=formula.outcome, positive=positive, party=party,
         person=person, held_out=float(held_out), scaling="public",
     )  # fmt: skip
-    return _federation(config, whole, read, seed=seed)
+    return replace(_federation(config, whole, read, seed=seed), frames=frame_library(data))
 
 
 def _columns(
     read: _Reader, formula: Formula, terms: Sequence[Term], *, numeric: bool | None, counts: bool
 ) -> tuple[tuple[ColumnConfig, ...], str | None]:
-    """Return the columns of the terms and of the outcome, and the outcome's positive level
-    if any.
+    """Return the schema of the columns of the terms and of the outcome, and the level of the
+    outcome that is y = 1, or None.
     """
     columns = columns_of(terms, read.feature, read.scaled)
     if not formula.outcome:
@@ -218,7 +218,8 @@ def _check_roles(
             raise ConfigError(f"{role} = {name!r} is the outcome too; name another column")
         if name in names:
             raise ConfigError(
-                f"{role} = {name!r} is a term of the formula too; leave it out of one of them"
+                f"{role} = {name!r} is a term of the formula too; remove the term, or name another "
+                f"column as {role}"
             )
     outcomes = (formula.outcome,) if formula.outcome else ()
     for name in (*names, *outcomes, *(one for one in roles.values() if one is not None)):
@@ -248,7 +249,7 @@ class _Reader:
         """Values that look like codes for missing, by column."""
 
     def note(self, name: str, text: str) -> None:
-        """Note that `text` about a column was read from records."""
+        """Add a note that `text`, a fact about column `name`, was read from records."""
         kind = "outcome" if name == self.outcome_name else "column"
         self.notes.append(f'{kind} "{name}": {text} from records')
         self.inferred.append(name)
@@ -276,12 +277,15 @@ class _Reader:
         reference = term.reference or config.reference or config.levels[0]
         if reference not in config.levels:
             raise ConfigError(
-                f"C({name}, {reference!r}): the levels of {name} are {listed(config.levels)}"
+                f"C({name}, {reference!r}): {reference!r} is not a level; the levels of {name} are "
+                f"{listed(config.levels)}"
             )
         return msgspec.structs.replace(config, reference=reference)
 
     def scaled(self, config: ColumnConfig) -> ColumnConfig:
-        """Complete a transformation without bounds by the centre and scale of its values."""
+        """Add to a transformation without bounds the centre and scale of its values in the
+        records.
+        """
         frame = with_derived(self.frame, [*self.known.values(), config], [config.name])
         center, scale = _location_scale(frame[config.name], config)
         self.note(config.name, f"centre {center:.6g} and scale {scale:.6g} come")
@@ -318,7 +322,7 @@ class _Reader:
         return msgspec.structs.replace(config, center=center, scale=scale)
 
     def suspect(self, name: str, numbers: set[float]) -> None:
-        """Store a value of the column that looks like a code for missing data."""
+        """If a value of the column looks like a code for missing data, store it as suspect."""
         code = missing_code(numbers)
         if code is not None:
             self.suspects[name] = code
@@ -360,7 +364,10 @@ class _Reader:
         if config.levels:
             return self.levels_of_outcome(config, formula)
         if formula.positive is not None:
-            raise ConfigError(f"{name}[{formula.positive!r}]: {name} is a number, without levels")
+            raise ConfigError(
+                f"{name}[{formula.positive!r}]: {name} is a number and has no levels; write {name} "
+                "without the level"
+            )
         return self.numeric_outcome(config, series, counts=counts), None
 
     def read_outcome(
@@ -387,16 +394,18 @@ class _Reader:
         unknown = [one for one in levels if one.lower() in UNKNOWN]
         if unknown:
             raise DataError(
-                f'outcome "{config.name}" has the level "{unknown[0]}"; if it stands for missing, '
-                f'declare Schema(missing_values={{"{config.name}": ["{unknown[0]}"]}}, '
-                f'missing={{"{config.name}": "drop"}}), otherwise levels={{"{config.name}": […]}}'
+                f'outcome "{config.name}" has the level "{unknown[0]}"; if this stands for '
+                f'missing, declare Schema(missing_values={{"{config.name}": ["{unknown[0]}"]}}, '
+                f'missing={{"{config.name}": "drop"}}); if it is a level, declare '
+                f'Schema(levels={{"{config.name}": […]}})'
             )
         self.note(config.name, "its levels come")
         return _with_levels(config, levels)
 
     def yes_no(self, config: ColumnConfig, series: pl.Series, positive: str | None) -> ColumnConfig:
-        """Return the levels of a numeric yes/no outcome: 0 and 1, or two other numbers if the
-        formula names the one that is y = 1.
+        """Return the schema of a numeric yes/no outcome, with the levels 0 and 1.
+
+        Without privacy, two other numbers are allowed if the formula names the one that is y = 1.
         """
         if self.private or _numbers(series, config) <= {0.0, 1.0}:
             return _with_levels(config, ("0", "1"))
@@ -411,7 +420,8 @@ class _Reader:
             )
         if len(levels) == 1:
             raise DataError(
-                f'outcome "{name}" is {shown} in all records; nothing can be learned from it'
+                f'outcome "{name}" is {shown} in all records, so nothing can be learned from it; '
+                "use another outcome"
             )
         raise DataError(
             f'outcome "{name}" has two values, {levels[0]} and {levels[1]}; name the one that is '
@@ -424,11 +434,13 @@ class _Reader:
         name, positive = config.name, formula.positive
         if positive is not None and positive not in config.levels:
             raise ConfigError(
-                f"{name}[{positive!r}]: the levels of {name} are {listed(config.levels)}"
+                f"{name}[{positive!r}]: {positive!r} is not a level; the levels of {name} are "
+                f"{listed(config.levels)}"
             )
         if len(config.levels) < 2:
             raise DataError(
-                f'outcome "{name}" has one value in all records; nothing can be learned'
+                f'outcome "{name}" has one value in all records, so nothing can be learned from '
+                "it; use another outcome"
             )
         if positive is None and len(config.levels) == 2:
             positive = config.levels[1]
@@ -437,8 +449,12 @@ class _Reader:
     def numeric_outcome(
         self, config: ColumnConfig, series: pl.Series, *, counts: bool
     ) -> ColumnConfig:
-        """Return the schema of a numeric outcome. It is scaled like a column, so that priors have
-        the same meaning; counts are not scaled.
+        """Return the schema of a numeric outcome, with the numbers that were missing from `config`.
+
+        The outcome is centred and scaled in the same way as a numeric column, so that the prior of
+        a model has the same meaning for every unit of measurement. If `counts` is true, the outcome
+        consists of counts and is not scaled. Without privacy, the largest count is then used as the
+        upper bound if no bounds are declared.
         """
         if not self.private and not config.bounded:
             self.suspect(config.name, _numbers(series, config))
@@ -487,7 +503,7 @@ def _present(series: pl.Series, config: ColumnConfig) -> pl.Series:
 
 
 def _is_number(series: pl.Series, config: ColumnConfig) -> bool:
-    """True for numbers, and for text that contains numbers, as in a CSV file."""
+    """True for a numeric column, and for a text column in which every value is a number."""
     if series.dtype.is_temporal():
         raise _dates(config.name)
     if series.dtype.is_numeric() or series.dtype == pl.Null:
@@ -506,11 +522,14 @@ def _dates(name: str) -> DataError:
 
 
 def _refuse_mixed(series: pl.Series, config: ColumnConfig, category: str) -> None:
-    """Refuse text in which most cells are numbers; the error names the first cell that is not."""
+    """Refuse text in which most cells are numbers, and numbers with decimal commas; the error names
+    the first such cell.
+    """
     if series.dtype != pl.String:
         return
     text = as_text(series)
     text = text.set(text.is_in(config.missing_values), None)
+    refuse_decimal_comma(text, f'column "{config.name}"')
     numbers = text.cast(pl.Float64, strict=False)
     unparsed = (numbers.is_null() & text.is_not_null()).to_numpy()
     if 2 * unparsed.sum() >= text.len() - text.null_count():
@@ -549,8 +568,22 @@ def _levels(series: pl.Series, config: ColumnConfig) -> tuple[str, ...]:
     found = set(as_text(present).to_list())
     if isinstance(series.dtype, pl.Enum):
         return tuple(one for one in series.dtype.categories.to_list() if one in found)
+    _check_spelling(config.name, sorted(found))
     numbers = pl.Series(list(found)).cast(pl.Float64, strict=False)
     return tuple(sorted(found, key=None if numbers.null_count() else float))
+
+
+def _check_spelling(name: str, levels: list[str]) -> None:
+    """Refuse levels read from records that differ only in case or spaces: "yes" and "Yes"."""
+    first: dict[str, str] = {}
+    for level in levels:
+        before = first.setdefault(" ".join(level.split()).casefold(), level)
+        if before != level:
+            raise DataError(
+                f'column "{name}" has the levels {before!r} and {level!r}, which differ only in '
+                "case or spaces; make them equal, or declare both in the schema: "
+                f'Schema(levels={{"{name}": […]}})'
+            )
 
 
 def _location_scale(series: pl.Series, config: ColumnConfig) -> tuple[float, float]:

@@ -1,6 +1,6 @@
-"""Synthetic federations made from a declared schema.
+"""Synthetic federations, generated from a declared schema.
 
-Only the configuration is used. No file is opened and no reader is called.
+Only the configuration is used; no file is opened.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def synthetic_federation(
     outcome: Outcome,
     seed: int,
 ) -> Federation:
-    """Generate a federation with `records` training and `test` held-out records.
+    """Generate a federation with `records` training records and `test` held-out records.
 
-    Categories are uniform over their declared levels, including a level for missing values if the
-    schema has one. A number is normal and truncated to its bounds. Its mean and sd are its declared
-    centre and scale, or the midpoint of its bounds and a quarter of their width.
-    Columns are independent; persons have two records each. `outcome` generates y, which is
-    truncated to the outcome's bounds. Parties are named as in the partition; if a column names
-    them, they have equal sizes.
+    Columns are independent. A category is uniform over its declared levels, including a level for
+    missing values if the schema has one. A number has a normal distribution, truncated to its
+    bounds. Its mean and standard deviation are the declared centre and scale; otherwise they are
+    the midpoint of the bounds and a quarter of their width. A person has two records. `outcome`
+    generates y, which is then clipped to the bounds of the outcome. The parties are those of
+    `partition` or, if a column names the parties, its levels; these parties have equal sizes.
     """
     sites = partition.parties if partition.kind == "source" else None
     schema = declared(data, sites=sites)
@@ -110,7 +110,7 @@ def _drawn(config: ColumnConfig, size: int, rng: np.random.Generator) -> Column:
 
 
 def _law(config: ColumnConfig) -> tuple[float, float, float, float]:
-    """Return the centre, standard deviation, lower and upper bound of a numeric column."""
+    """Return mean, standard deviation, lower bound and upper bound of a numeric column."""
     low, high = declared_range(config)
     if config.low is None:
         low, high = -np.inf, np.inf
@@ -128,7 +128,10 @@ def _parties(
     records: int,
     rng: np.random.Generator,
 ) -> tuple[Column, Rows]:
-    """Return the column that names the parties, and equally many training rows for each party."""
+    """Return a column that names the party of each row, and the training rows of each party.
+
+    All parties have the same number of training rows, up to one.
+    """
     config = schema.declared(label)
     if config is None or not config.levels:
         known = [c.name for c in schema.columns if c.levels and c.name != schema.outcome]
@@ -148,7 +151,7 @@ def _parties(
 
 
 def _own_persons(groups: Rows, size: int) -> np.ndarray:
-    """Return person codes such that no person is at two parties."""
+    """Return person codes, such that no person has records at two parties."""
     persons, first = np.zeros(size, dtype=np.int64), 0
     for rows in groups.values():
         persons[rows] = first + np.arange(len(rows)) // RECORDS_PER_PERSON

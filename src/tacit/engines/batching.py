@@ -104,8 +104,8 @@ class PartyBatches:
         return found
 
     def rehearse(self, requests: Sequence[Request], memories: Mapping[str, Natural | None]) -> None:
-        """Compile and test the programs for these requests, without records; call before the
-        charge.
+        """Compile and test the programs for these requests, without records, before they are
+        charged.
         """
         for batch, stage, full in self._calls(requests):
             party_side.check_start(batch.agreement, full[0])
@@ -120,15 +120,16 @@ class PartyBatches:
         return [self.settled.get(request.party) for request in requests]
 
     def _calls(self, requests: Sequence[Request]) -> Iterator[tuple[_Batch, str, list[Request]]]:
-        """Group requests by stage and batch. In a batch, a party without a request repeats
-        another's.
+        """Yield batches of parties, each with a stage and one request per party of the batch.
+
+        A party of the batch that has no request gets the request of another party; its result is
+        not used.
         """
         for stage in dict.fromkeys(request.stage for request in requests):
             waiting = {r.party: r for r in requests if r.stage == stage}
             for batch in dict.fromkeys(self._batch_of[name] for name in waiting):
                 asked = [waiting[name] for name in batch.names if name in waiting]
-                # Parties without a request repeat another party's request, so that the compiled
-                # shape stays the same.
+                # The batch always has the same size, so that nothing is compiled again.
                 yield batch, stage, [waiting.get(name, asked[0]) for name in batch.names]
 
     def _add(
@@ -143,7 +144,9 @@ class PartyBatches:
 
 
 def prior_agreement(agreement: Agreement) -> Agreement:
-    """Return the agreement for the prior pseudo-party, whose log-likelihood is log p(θ)."""
+    """Return model, family and method of the prior pseudo-party, whose log-likelihood is log
+    p(θ).
+    """
     method = agreement.method
     return Agreement(
         PriorAsLikelihood(agreement.model),

@@ -23,17 +23,18 @@ class Compilations(NamedTuple):
     seconds: float
 
     def since(self, earlier: Compilations) -> Compilations:
-        """Return the difference from an earlier reading."""
+        """Return the compilations since an `earlier` call of `compilations`."""
         return Compilations(self.count - earlier.count, self.seconds - earlier.seconds)
 
     def plus(self, other: Compilations) -> Compilations:
-        """Return the sum of two readings."""
+        """Return the sums of both numbers and both durations."""
         return Compilations(self.count + other.count, self.seconds + other.seconds)
 
 
 def compilations() -> Compilations:
-    """Count the compilations in this process since the first call of this function with JAX
-    loaded.
+    """Return the number and total duration of compilations in this process.
+
+    Counting starts at the first call of this function after JAX was imported.
     """
     global _listening
     if "jax" not in sys.modules:

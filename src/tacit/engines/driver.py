@@ -1,8 +1,8 @@
 """Base class of engines, for parties that all belong to one organisation.
 
-An engine prepares the parties and computes their updates. Requests, charges, application and
-storage are the same for all engines. Charges, and what a method stores between visits, stay in this
-process, so a party can move to another process during a run.
+An engine prepares the parties and computes their updates. This class does the rest: it sends
+requests, charges them, applies the replies and stores the state. Charges and method memories stay
+in this process, so a party can move to another process during a run.
 
 Asynchronous runs happen on a simulated clock: each party has a seeded speed and each reply
 has a seeded delay, so that a run is repeatable and can be resumed.
@@ -117,8 +117,8 @@ class Driver(abc.ABC):
         return agreement.method.memory(agreement.model, agreement.family) is not None
 
     def _arrival(self, request: Open) -> float:
-        """Return the simulated arrival time: issue time plus a seeded lognormal delay of this
-        party.
+        """Return the simulated arrival time of the reply: the issue time plus a seeded lognormal
+        delay.
         """
         word = party_side.party_word(request.party)
         pace = np.random.default_rng([self.rules.seed, word, 0xA5]).lognormal(0.0, 0.5)

@@ -53,8 +53,8 @@ class Outcome:
     report: dict[str, Any] = field(default_factory=dict)
     """Engine-specific facts about the run."""
     gradient_step: float | None = None
-    """Result of `tacit.results.gradient_step`, if it says more about convergence than the last
-    round.
+    """Result of `tacit.results.gradient_step`, the size of a full step at the final q, for methods
+    that do not take full steps; else None.
     """
     clipped: Clipped | None = None
     """Result of `tacit.party.clipping.clipped_share`; None unless this was a simulation."""
@@ -137,9 +137,10 @@ def _carried_out(
 
 
 def _measured_step(plan: Plan, state: ServerState) -> float | None:
-    """Measure the size of a full step at the final q, for methods that do not take full steps.
+    """Return the size of a full step from the final q (`gradient_step`), for a method without
+    `step_share`.
 
-    It needs exact gradients of all records, so it is not computed in a private run.
+    None in a private run, because the step is computed from exact records.
     """
     if plan.privacy is not None or plan.method.step_share is not None:
         return None
@@ -168,8 +169,8 @@ def _measured_dispersion(plan: Plan, state: ServerState) -> Dispersion | None:
 
 
 def _other_mode(plan: Plan, state: ServerState) -> str | None:
-    """Describe a symmetric image of the mean with nearly the same density; None in a private
-    run.
+    """Return the name of a point that is probably another mode of the posterior (`other_mode`), or
+    None; always None in a private run.
     """
     if plan.privacy is not None or plan.model.dimension > SOLVED_UP_TO:
         return None

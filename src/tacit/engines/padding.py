@@ -10,14 +10,12 @@ MAX_PADDING_RATIO = 1.25
 
 
 def bucket_lengths(sizes: Sequence[int], most: int, *, cheap_rows: int = 0) -> list[int]:
-    """Choose at most `most` padded lengths, ascending: the fewest that add at most a quarter more
-    rows.
+    """Choose at most `most` lengths to which the parties' records are padded, in ascending order.
 
-    Padding is ignored up to `cheap_rows` rows in total, because compiling another program costs
-    more.
-
-    A party is padded to the smallest length that is large enough. Dynamic programming over the
-    distinct sizes: rows(j) = min over i of rows(i) + parties in (i, j] × the j-th size.
+    A party with n records is padded to the smallest length that is at least n. The result is the
+    smallest number of lengths with which padding adds at most a quarter more rows. A total of up to
+    `cheap_rows` rows is always accepted, because compiling one more program costs more than
+    padding. Computed by dynamic programming over the distinct sizes.
 
     >>> bucket_lengths([1, 1, 1, 100], 2)
     [1, 100]
@@ -54,7 +52,7 @@ CALL_COST_ROWS = 512  # cost of a call, in rows
 
 def batch_size(parties: int, length: int) -> int:
     """Choose how many parties of one padded length to compute per call: a compromise between few
-    calls and few unused places in the last call.
+    calls and little padding of the last call.
 
     >>> batch_size(10, 4_000), batch_size(1_000, 40)
     (2, 334)

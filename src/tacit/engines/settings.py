@@ -37,7 +37,7 @@ class EngineSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
 
 
 class InProcessSettings(EngineSettings, frozen=True, kw_only=True, tag="in-process"):
-    """Computes all parties in this process; no further keys."""
+    """Computes the updates of all parties in this process. The only key is `kind`."""
 
     def make(self) -> Callable[..., Driver]:
         from tacit.engines.in_process import InProcess
@@ -46,7 +46,7 @@ class InProcessSettings(EngineSettings, frozen=True, kw_only=True, tag="in-proce
 
 
 class RaySettings(EngineSettings, frozen=True, kw_only=True, tag="ray"):
-    """Computes the parties on the actors of a Ray cluster of one organisation (docs/scale.md)."""
+    """Computes the updates on the actors of one organisation's Ray cluster (docs/scale.md)."""
 
     address: str | None = None
     """A running cluster, HOST:PORT; by default a cluster is started on this machine."""

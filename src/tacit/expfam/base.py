@@ -51,7 +51,7 @@ class Family(abc.ABC):
 
     @abc.abstractmethod
     def from_mean(self, mean: Mean) -> Natural:
-        """The inverse of `mean`."""
+        """Return the natural parameters whose mean parameters are `mean`."""
 
     @abc.abstractmethod
     def log_partition(self, natural: Natural) -> Array:
@@ -78,7 +78,11 @@ class Family(abc.ABC):
         return {name: np.zeros(shape) for name, shape in self.shapes.items()}
 
     def kl(self, first: Natural, second: Natural) -> Array:
-        """Compute KL(first ‖ second) = ⟨λ₁ − λ₂, E₁[T]⟩ − A(λ₁) + A(λ₂)."""
+        """Return the Kullback-Leibler divergence KL(first ‖ second).
+
+        It is ⟨λ₁ − λ₂, E₁[T]⟩ − A(λ₁) + A(λ₂), where λ₁ and λ₂ are the two natural parameters,
+        E₁[T] the mean parameters of `first`, and A the log-partition function.
+        """
         gap = sum(
             (namespace(mean).sum((first[name] - second[name]) * mean))
             for name, mean in self.mean(first).items()
@@ -117,8 +121,8 @@ def check_arrays(arrays: Arrays, shapes: dict[str, tuple[int, ...]], *, what: st
     """
     if set(arrays) != set(shapes):
         raise ConfigError(
-            f"{what}: it has {', '.join(sorted(arrays)) or 'no arrays'}, expected "
-            f"{', '.join(sorted(shapes))}; send all of them"
+            f"{what}: found the arrays {', '.join(sorted(arrays)) or '(none)'}; it must have "
+            f"exactly the arrays {', '.join(sorted(shapes))}: add or remove arrays"
         )
     checked = {}
     for name, shape in shapes.items():
@@ -155,10 +159,12 @@ def check_integers(arrays: Arrays, shapes: dict[str, tuple[int, ...]], *, what: 
     for name, value in arrays.items():
         if np.asarray(value).dtype != np.int64:
             raise ConfigError(
-                f"{what}: '{name}' is {np.asarray(value).dtype}; a private release is int64: "
-                "use the same version at server and party"
+                f"{what}: '{name}' has type {np.asarray(value).dtype}, but a private release needs "
+                "int64; use the same version of tacit at server and party"
             )
         if np.any(value > MAX_INTEGER) or np.any(value < -MAX_INTEGER):
-            raise ConfigError(f"{what}: '{name}' has an integer beyond 2^62; send smaller ones")
+            raise ConfigError(
+                f"{what}: '{name}' has an integer above 2^62 or below -2^62; send smaller integers"
+            )
     check_arrays(arrays, shapes, what=what)
     return {name: np.asarray(arrays[name], np.int64) for name in shapes}

@@ -13,8 +13,8 @@ from tacit.expfam.base import Family, Mean, Natural
 class Bernoulli(Family):
     """`dimension` independent variables that are 0 or 1.
 
-    The usual parameter is the probability of 1; the factor 1 has probability ½. For a binary
-    unknown, such as which of two hypotheses holds: log-odds of parties add up.
+    The usual parameter is the probability of 1. The family suits a binary unknown, such as which of
+    two hypotheses holds: the log-odds of the parties add up.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class Bernoulli(Family):
 
 
 def _sigmoid(logit: Array) -> Array:
-    """Return 1/(1 + e^−λ) without overflow, accurate even if the result is small."""
+    """Return sigmoid(`logit`) without overflow; it is accurate even if it is small."""
     xp = namespace(logit)
     small = xp.exp(-xp.abs(logit))
     return xp.where(logit > 0, 1.0 / (1.0 + small), small / (1.0 + small))

@@ -16,8 +16,8 @@ from tacit.expfam.base import Family, Mean, Natural
 class Categorical(Family):
     """One of `dimension` levels, as a vector of zeros and a single 1.
 
-    The usual parameter is the probability of each level; the factor 1 has equal probabilities. For
-    an unknown level, such as which of several hypotheses holds.
+    The usual parameter is the probability of each level. The family suits an unknown level, such as
+    which of several hypotheses holds.
 
     Parameters
     ----------
@@ -87,7 +87,6 @@ class Categorical(Family):
 
 
 def _logits(linear: Array) -> Array:
-    """Append the last level's logit, which is fixed at 0, to λ."""
     xp = namespace(linear)
     return xp.concatenate([linear, xp.zeros_like(linear[..., :1])], axis=-1)
 

@@ -14,7 +14,8 @@ from tacit.expfam.digamma import inverse_digamma
 class Dirichlet(Family):
     """A distribution over probability vectors of `dimension` entries.
 
-    The usual parameter is the concentration α; the factor 1 is α = 1.
+    The usual parameter is the concentration α. With α = 1 in all entries the distribution is
+    uniform.
 
     Parameters
     ----------

@@ -82,9 +82,7 @@ class Gamma(Family):
 
 
 def _shape(gap: Array, *, steps: int = 60) -> Array:
-    """Return a with log a − digamma(a) = gap > 0, by Newton on log a (monotone, so it
-    converges).
-    """
+    """Return the number a for which log a − digamma(a) = `gap`; `gap` must be positive."""
     from scipy.special import digamma, polygamma
 
     a = (3.0 - gap + np.sqrt((gap - 3.0) ** 2 + 24.0 * gap)) / (12.0 * gap)

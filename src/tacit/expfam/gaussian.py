@@ -22,7 +22,9 @@ Free = dict[str, Array]
 
 
 class Gaussian(Family):
-    """Base class of the two Gaussian families. θ ∈ ℝᵈ, h(θ) = (2π)^(−d/2)."""
+    """Base class of the two Gaussian families, with θ ∈ ℝᵈ and the base measure h(θ) =
+    (2π)^(−d/2).
+    """
 
     def __init__(self, dimension: int) -> None:
         self.dimension = int(dimension)
@@ -36,32 +38,41 @@ class Gaussian(Family):
 
     @abc.abstractmethod
     def free(self, natural: Natural) -> Free:
-        """Convert λ to free parameters: location and unconstrained scale."""
+        """Convert natural parameters to free parameters: a location and an unconstrained scale."""
 
     @abc.abstractmethod
     def from_free(self, free: Free) -> Natural:
-        """The inverse of `free`."""
+        """Convert free parameters to natural parameters."""
 
     @abc.abstractmethod
     def free_entropy(self, free: Free) -> Array:
-        """Compute the entropy of a q in free parameters, up to a constant."""
+        """Return the entropy of the q with these free parameters, up to a constant."""
 
     @abc.abstractmethod
     def free_inner(self, free: Free, natural: Natural) -> Array:
-        """Compute ⟨λ, E_q[T]⟩ for a q in free parameters and any λ, proper or not."""
+        """Return ⟨λ, E_q[T]⟩ for the q with these free parameters.
+
+        λ is `natural`, which may be improper.
+        """
 
     @abc.abstractmethod
     def free_draw(self, free: Free, noise: Array) -> Array:
-        """Transform standard normal noise of shape (…, d) to draws of θ."""
+        """Transform standard normal noise of shape (…, d) to draws of θ from the q with these free
+        parameters.
+        """
 
     @abc.abstractmethod
     def free_project(self, free: Free, directions: Array) -> tuple[Array, Array]:
-        """Compute mean and variance of x·θ for each row x of `directions`."""
+        """Return the mean and the variance of x·θ under the q with these free parameters, for each
+        row x of `directions`.
+        """
 
     @abc.abstractmethod
     def free_root(self, free: Free) -> Array:
-        """Return the factor L in θ = location + L·noise: a matrix, or its diagonal if it is
-        diagonal.
+        """Return the matrix L such that location + L·z has the distribution q if z is standard
+        normal.
+
+        A diagonal L is returned as the vector of its diagonal.
         """
 
     def __repr__(self) -> str:
@@ -307,11 +318,11 @@ def _on_diagonal(matrix: Array) -> Array:
 
 
 def _inverse(matrix: Array) -> Array:
-    """Invert a symmetric positive-definite matrix; the result is symmetric to the last bit."""
+    """Return the inverse of a symmetric positive-definite matrix; it is exactly symmetric."""
     return _inverse_of_product(cholesky(0.5 * (matrix + matrix.T)))
 
 
 def _inverse_of_product(factor: Array) -> Array:
-    """Compute (LLᵀ)⁻¹ for a lower-triangular L."""
+    """Return (LLᵀ)⁻¹, where L is the lower-triangular `factor`."""
     inverse = solve_lower(factor, _on_diagonal(factor).astype(factor.dtype))
     return inverse.T @ inverse

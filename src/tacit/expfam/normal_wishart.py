@@ -123,7 +123,7 @@ class NormalWisharts(Family):
         }
 
     def log_determinant(self, scale: Array, degrees: Array) -> Array:
-        """Return E[log|Λ|] of each component."""
+        """Return E[log|Λ|] for the precision matrix Λ of each component."""
         halves = 0.5 * (degrees[:, None] - np.arange(self.width))
         found = special(degrees).digamma(halves).sum(axis=-1)
         return found + self.width * LOG_2 - namespace(scale).linalg.slogdet(scale)[1]
@@ -146,8 +146,10 @@ class NormalWisharts(Family):
         )
 
     def _degrees(self, gap: float) -> float:
-        """Return ν with log|E Λ| − E log|Λ| = gap; the left side decreases from ∞ to 0 as ν
-        grows.
+        """Return the degrees of freedom ν of a Wishart matrix Λ for which log|E[Λ]| − E[log|Λ|] =
+        `gap`.
+
+        The left side decreases from ∞ to 0 as ν grows, so there is exactly one ν.
         """
         from scipy.optimize import brentq
         from scipy.special import digamma
@@ -224,8 +226,10 @@ class NormalWisharts(Family):
         return True
 
     def location_scale(self, natural: Natural) -> tuple[Array, Array]:
-        """Return mean and sd of each weight, mean and precision entry; the sd of a mean needs ν > d
-        + 1.
+        """Return mean and standard deviation of every entry of θ.
+
+        The mean of a component has a standard deviation only if its degrees of freedom exceed
+        `width` + 1.
         """
         usual = self.usual(natural)
         xp = namespace(natural["linear"])

@@ -20,13 +20,12 @@ def hermite(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 @functools.cache
 def normal_points(dimension: int, count: int = 64) -> tuple[np.ndarray, np.ndarray]:
-    """Return points (S, dimension) and weights (S,) of a quadrature rule for N(0, I), with S about
-    `count`.
+    """Return points (S, dimension) and weights (S,) of a deterministic quadrature rule for N(0, I).
 
-    One dimension: Gauss-Hermite with a quarter of the points. Two: a product of such rules. More: a
-    Sobol sequence, shifted by half a cell and mapped to normals, with both signs of each point,
-    rescaled to second moment I, so that polynomials of degree 3 are exact. The rule is
-    deterministic.
+    In one dimension it is the Gauss-Hermite rule with S = `count`/4 points. In two dimensions it is
+    a product of Gauss-Hermite rules, with about `count` points. In more dimensions the points are a
+    Sobol sequence, mapped to normal values, and the negatives of these points; they are rescaled so
+    that their second moment is I. Polynomials of degree 3 are then exact.
 
     >>> points, weights = normal_points(3)
     >>> bool(np.allclose((points.T * weights) @ points, np.eye(3)))
@@ -61,9 +60,10 @@ def normal_rule(dimension: int) -> tuple[np.ndarray, np.ndarray]:
     """Return points (S, dimension) and weights (S,) for averages of a function and its derivatives
     over N(0, I).
 
-    One and two dimensions: Gauss-Hermite. More: rotated orthogonal frames with both signs, whose
-    lengths are quantiles of the chi distribution, rescaled to second moment I. Polynomials of
-    degree 3 are exact. Nothing is random: the frames come from a fixed seed.
+    In one and two dimensions the rule is Gauss-Hermite. In more dimensions, the directions of the
+    points are the rows of orthogonal matrices from a fixed seed, and their lengths are quantiles of
+    the chi distribution. The negatives of the points are added, and all points are rescaled so that
+    their second moment is I. Polynomials of degree 3 are then exact.
 
     >>> points, weights = normal_rule(5)
     >>> bool(np.allclose((points.T * weights) @ points, np.eye(5)))
@@ -83,12 +83,12 @@ def normal_rule(dimension: int) -> tuple[np.ndarray, np.ndarray]:
 
 @functools.cache
 def weighing_draws(dimension: int) -> np.ndarray:
-    """Fixed draws of N(0, I), for importance weights of q against the exact posterior.
+    """Return fixed draws of N(0, I), for importance weights of q against the exact posterior.
 
-    Both signs of each draw are used, with second moment I: if q is the posterior, averages over the
-    draws give its exact mean and covariance. Their number grows with the dimension. With only four
-    per dimension, their lengths would vary less than those of normal vectors, and weights would
-    look too even.
+    With every draw the set contains its negative, and the second moment is I. If q is the
+    posterior, averages over the draws therefore give its exact mean and covariance. The number of
+    draws grows with the dimension: with only four draws per dimension, their lengths would vary
+    less than those of normal vectors, and the weights would look too even.
     """
     wanted = min(max(WEIGHING_DRAWS, DRAWS_PER_DIMENSION * dimension), MOST_WEIGHING_DRAWS)
     half = max(wanted // 2, 2 * dimension)
@@ -97,8 +97,10 @@ def weighing_draws(dimension: int) -> np.ndarray:
 
 
 def standardised(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return both signs of each point, rescaled to second moment I if possible, and equal
+    """Return the points and their negatives, rescaled so that their second moment is I, and equal
     weights.
+
+    If there are fewer points than dimensions, they are not rescaled.
     """
     points = np.concatenate([points, -points])
     if len(points) < 2 * points.shape[1]:
@@ -108,6 +110,6 @@ def standardised(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _frames(dimension: int, count: int) -> list[np.ndarray]:
-    """Return orthogonal matrices from a fixed seed, one direction per row."""
+    """Return `count` orthogonal matrices from a fixed seed."""
     rng = np.random.default_rng([dimension, 0x5EED])
     return [np.linalg.qr(rng.standard_normal((dimension, dimension)))[0].T for _ in range(count)]

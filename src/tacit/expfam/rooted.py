@@ -20,7 +20,9 @@ from tacit.expfam.quadrature import weighing_draws
 
 
 class RootedGaussian(FullGaussian):
-    """A `FullGaussian` for results: its mean, root and weights are only read, never added like λ.
+    """A `FullGaussian` for results, which may also store a mean, a root and importance weights.
+
+    These additional arrays are not natural parameters and must not be added like them.
 
     Parameters
     ----------
@@ -33,7 +35,7 @@ class RootedGaussian(FullGaussian):
 
     @property
     def stored_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the arrays stored with the natural parameters, including `draws` if any."""
+        """Shapes of the arrays that may be stored in addition to the natural parameters."""
         return {
             "mean": (self.dimension,),
             "root": (self.dimension, self.dimension),
@@ -43,9 +45,7 @@ class RootedGaussian(FullGaussian):
         }
 
     def draws(self, natural: Natural) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return weighted draws of θ as (draws, weights); None if the normal itself is the
-        result.
-        """
+        """Return weighted draws of θ as (draws, weights); None if q itself is the result."""
         if not natural["weighted"]:
             return None
         weights = np.exp(natural["log_weights"])
@@ -55,8 +55,9 @@ class RootedGaussian(FullGaussian):
         return theta, weights / np.sum(weights)
 
     def moments(self, natural: Natural) -> tuple[Any, Any]:
-        """Return mean and lower-triangular root of the covariance; those of the weighted draws if
-        any.
+        """Return the mean of θ and a lower-triangular root of its covariance.
+
+        If the result has weighted draws, these are the moments of the weighted draws.
         """
         weighted = self.draws(natural)
         if weighted is None or "draws" in natural:

@@ -16,14 +16,20 @@ from tacit.errors import ConfigError, PrivacyBudgetError, TacitError
 from tacit.party.charge import Charging, Datasets, closing
 from tacit.party.datasets import identify_arrays, identify_parties
 from tacit.plan.plan import Plan
+from tacit.privacy.events import Adjacency
+from tacit.privacy.guarantee import Unit
+from tacit.privacy.ledger.fingerprint import DatasetId
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.paths import own_ledger
+from tacit.privacy.ledger.state import counting_terms
 from tacit.privacy.settings import RUN_DIRECTORY
 from tacit.results.summary import LedgerFacts
 
 NO_LEDGER = "none"
 PREFIX = "fit-"
 """Prefix of the ids of fits in a ledger."""
+NO_TOTAL = (PrivacyBudgetError, ConfigError)
+"""Errors if charges do not count for a unit and an adjacency, or their sampling has no bound."""
 
 
 class RunningTotalWarning(UserWarning):
@@ -34,7 +40,7 @@ class RunningTotalWarning(UserWarning):
 
 @dataclass(frozen=True)
 class ChargedFit:
-    """The open ledger of a fit, and the spending on the fit's records, this fit included."""
+    """The open ledger of a fit, and the spending on the fit's records, which includes this fit."""
 
     charging: Charging
     facts: LedgerFacts
@@ -47,11 +53,11 @@ def fit_ledger(
     asked: str | Path | None,
     datasets: Datasets | None = None,
 ) -> Iterator[ChargedFit | None]:
-    """Context that opens the ledger of a private fit and yields it; yields None if nothing is
+    """Context manager that opens the ledger of a private fit; its value is None if nothing is
     charged.
 
-    Refuses a fit that would exceed the budget of a party's records. `datasets` identifies records
-    that are neither a federation nor plain arrays.
+    It refuses a fit that would exceed the budget of a party's records. `datasets` identifies
+    records that are neither a federation nor plain arrays.
     """
     path = _path(plan, asked)
     if path is None:
@@ -89,7 +95,8 @@ def _path(plan: Plan, asked: str | Path | None) -> Path | None:
     if plan.privacy is None:
         if asked is not None:
             raise ConfigError(
-                f"ledger = {str(asked)!r} without privacy; nothing is charged: leave it out"
+                f"ledger = {str(asked)!r} without privacy; there is nothing to charge: leave "
+                "ledger out"
             )
         return None
     named = plan.privacy.ledger if asked is None else str(asked)
@@ -113,10 +120,8 @@ def _totals(charging: Charging, path: Path) -> LedgerFacts:
     """Return ε spent on the same records before and after the fit, for the party with the largest
     total.
     """
-    try:
-        before, total = charging.prices(before=True), charging.prices()
-    except PrivacyBudgetError:  # earlier charges have another unit or adjacency
-        before = total = dict.fromkeys(charging.datasets.values(), math.inf)
+    own = charging.unit, charging.adjacency
+    before, total, terms = _prices(charging)
     most = max(charging.datasets, key=lambda party: total[charging.datasets[party]])
     dataset = charging.datasets[most]
     return LedgerFacts(
@@ -125,7 +130,27 @@ def _totals(charging: Charging, path: Path) -> LedgerFacts:
         epsilon_spent=total[dataset],
         before=max(before.values()),
         delta=charging.settled[most].guarantee.delta,
+        unit=None if terms == own else terms[0],
+        adjacency=None if terms == own else terms[1],
     )
+
+
+def _prices(
+    charging: Charging,
+) -> tuple[dict[DatasetId, float], dict[DatasetId, float], tuple[Unit, Adjacency]]:
+    """Return ε before and after the fit by data set, and the unit and adjacency of both.
+
+    These are the fit's own, or else the next weaker ones for which all earlier charges count. ε is
+    infinite if there are none.
+    """
+    own = charging.unit, charging.adjacency
+    for terms in counting_terms(*own):
+        with suppress(*NO_TOTAL):
+            total = charging.prices(under=terms)
+            if all(math.isfinite(one) for one in total.values()):
+                return charging.prices(before=True, under=terms), total, terms
+    unknown = dict.fromkeys(charging.datasets.values(), math.inf)
+    return unknown, unknown, own
 
 
 def known_total(run: str | None, delta: float) -> LedgerFacts | None:
@@ -138,12 +163,21 @@ def known_total(run: str | None, delta: float) -> LedgerFacts | None:
         return None
     with suppress(TacitError, OSError), Ledger(path) as ledger:
         charges = {charge.dataset: charge for charge in ledger.charges(run)}
-        totals = [
-            ledger.price(one, (), unit=charge.unit, adjacency=charge.adjacency, delta=delta)
-            for one, charge in charges.items()
-        ]
-        if totals:
-            return LedgerFacts(path=str(path), run=run, epsilon_spent=max(totals), delta=delta)
+        if not charges:
+            return None
+        first = next(iter(charges.values()))
+        own = first.unit, first.adjacency
+        for terms in counting_terms(*own):
+            with suppress(*NO_TOTAL):
+                totals = ledger.price_many(
+                    dict.fromkeys(charges, ()), unit=own[0], adjacency=own[1],
+                    delta=dict.fromkeys(charges, delta), under=terms,
+                )  # fmt: skip
+                return LedgerFacts(
+                    path=str(path), run=run, epsilon_spent=max(totals.values()), delta=delta,
+                    unit=None if terms == own else terms[0],
+                    adjacency=None if terms == own else terms[1],
+                )  # fmt: skip
     return None
 
 
@@ -151,13 +185,13 @@ def _warn(facts: LedgerFacts) -> None:
     place = shlex.quote(facts.path)
     said = (
         f"ε = {facts.before:.4g} so far and {facts.epsilon_spent:.4g} with this fit, at δ = "
-        f"{facts.delta:g}"
+        f"{facts.delta:g}{facts.other_terms}"
         if math.isfinite(facts.before)
         else "for another unit or adjacency, so that the total ε has no bound"
     )
     warnings.warn(
-        f"these records were charged before: {said}; they have no budget: to "
-        f"limit the total, tacit ledger budget ID --epsilon … --delta … --reason … --ledger "
+        f"these records were charged before: {said}; they have no budget; to "
+        f"limit the total, run: tacit ledger budget ID --epsilon … --delta … --reason … --ledger "
         f"{place} (the ID is in: tacit ledger show --ledger {place} --all)",
         RunningTotalWarning,
         stacklevel=6,  # the caller of `tacit.fit`

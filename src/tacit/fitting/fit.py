@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from tacit.data import Federation
+from tacit.data.frames import frame_library
 from tacit.data.records import pooled
 from tacit.data.schema.layout import Layout
 from tacit.data.schema.schema import Schema
@@ -67,6 +68,8 @@ class _Prepared:
     test: Records | None
     federation: Federation | None
     undeclared: tuple[str, ...]
+    frames: str | None
+    """Library of the data frames that were given (`frame_library`)."""
 
     @property
     def layout(self) -> Layout | None:
@@ -227,7 +230,9 @@ def _prepared(
             model, data, private=isinstance(privacy, Privacy), party=party, schema=schema,
             family=family, person=person, test=test, seed=as_seed(seed),
         )  # fmt: skip
-        return _prepare(*study, privacy, posterior, method, schedule, seed)
+        prepared = _prepare(*study, privacy, posterior, method, schedule, seed)
+    known = data.frames if isinstance(data, Federation) else frame_library(data)
+    return replace(prepared, frames=known)
 
 
 def _run(
@@ -293,7 +298,7 @@ def _prepare(
     if federation is None and isinstance(plan.method, PrivateScores):
         plan.method.check_ranges(model, parties)
     check_test(parties, test)
-    return _Prepared(plan, test, federation, undeclared)
+    return _Prepared(plan, test, federation, undeclared, None)
 
 
 def _as_model(model: Model | type[Model], federation: Federation | None) -> Model:
@@ -302,8 +307,8 @@ def _as_model(model: Model | type[Model], federation: Federation | None) -> Mode
         return model
     if federation is None:
         raise ConfigError(
-            f"model = {model.__name__} is a class and the parties are plain records; pass an "
-            f"instance, e.g. {model.__name__}(names)"
+            f"model = {model.__name__} is a class, but the parties' records are plain arrays "
+            f"without names of columns; give an instance, e.g. {model.__name__}(names)"
         )
     _check_fits(model, federation)
     return build(model, model.Settings(), ModelSchema.of(federation))
@@ -359,7 +364,7 @@ def _fit_of(prepared: _Prepared, outcome: Outcome, charged: LedgerFacts | None) 
         sites=sites,
         not_evaluated=attempts.failed,
         parties=[party_row(plan, name) for name in plan.parties],
-        data=data_facts(federation),
+        data=msgspec.structs.replace(data_facts(federation), frames=prepared.frames),
         privacy=privacy,
     )
     rounds = [line for line in outcome.log if line["event"] == "round"]

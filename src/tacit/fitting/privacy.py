@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
 import msgspec
 
@@ -14,9 +14,6 @@ from tacit.privacy.guarantee import Guarantee
 from tacit.results.summary import PrivacyFacts
 from tacit.support.notebook import notebook_html
 from tacit.support.type_info import prepare
-
-if TYPE_CHECKING:
-    import polars as pl
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,16 +26,25 @@ class FitPrivacy:
     """True if differential privacy holds; False in a simulation with a known noise seed."""
     total_epsilon: float | None = field(default=None, compare=False)
     """Total ε, at this fit's δ, of all fits in the ledger on the same records, this fit included;
-    for the party with the largest total. None if no ledger was charged.
+    for the party with the largest total. None if no ledger was charged. If an earlier fit does not
+    count for the unit and adjacency of this fit, the total is for weaker ones, which `str()` names,
+    or infinite if there are none.
     """
     ledger: str | None = field(default=None, compare=False)
     """The ledger that was charged."""
+    _terms: str = field(default="", repr=False, compare=False)
     _plan: Plan | None = field(default=None, repr=False, compare=False)
+    _frames: str | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         if self.total_epsilon is None or self.guarantee is None:
             return self.statement
-        total = f"ε = {self.total_epsilon:.4g} at δ = {self.guarantee.delta:g}"
+        total = f"ε = {self.total_epsilon:.4g} at δ = {self.guarantee.delta:g}{self._terms}"
+        if math.isinf(self.total_epsilon):
+            total = (
+                "no bound on ε, because they have different units or adjacencies and cannot be "
+                "added up; `tacit ledger show` lists ε of each"
+            )
         return (
             f"{self.statement} All fits on these records so far: {total} (ledger: {self.ledger})."
         )
@@ -54,7 +60,7 @@ class FitPrivacy:
         """ε of this fit alone; infinite without differential privacy."""
         return math.inf if self.guarantee is None else self.guarantee.epsilon
 
-    def threats(self, colluding: int | None = None) -> pl.DataFrame:
+    def threats(self, colluding: int | None = None) -> Any:
         """ε against each kind of attacker, for the party with the weakest guarantee.
 
         Parameters
@@ -64,12 +70,13 @@ class FitPrivacy:
 
         Returns
         -------
-        polars.DataFrame
+        DataFrame
             One row per attacker: what it sees, ε for one unit and for a whole party. ε is infinite
-            if no bound below 50 can be proved.
+            if no bound below 50 can be proved. A frame of the same library as `Fit.summary`.
         """
         import polars as pl
 
+        from tacit.data.frames import to_library
         from tacit.plan.explain import explain
 
         if self._plan is None:
@@ -80,7 +87,7 @@ class FitPrivacy:
         if colluding is not None and not colluding >= 1:
             raise ConfigError(f"colluding = {colluding}; it must be at least 1")
         found = explain(self._plan, colluding=colluding)
-        return pl.DataFrame(
+        table = pl.DataFrame(
             {
                 "attacker": [row.attacker for row in found.rows],
                 "sees": [row.sees for row in found.rows],
@@ -92,10 +99,21 @@ class FitPrivacy:
                 "remark": [row.remark for row in found.rows],
             }
         )
+        return to_library(table, self._frames)
 
     @classmethod
-    def of(cls, facts: PrivacyFacts, plan: Plan | None) -> FitPrivacy:
-        """Make the statement from a result and, if the fit was made in this process, its plan."""
+    def of(cls, facts: PrivacyFacts, plan: Plan | None, frames: str | None = None) -> FitPrivacy:
+        """Make the statement of a result.
+
+        Parameters
+        ----------
+        facts
+            The "privacy" block of the result.
+        plan
+            The plan, if the fit was made in this process.
+        frames
+            Library of the data frames that were fitted (`tacit.data.frames.frame_library`).
+        """
         guarantee = None
         if facts.guarantee is not None:
             plain = msgspec.to_builtins(facts.guarantee)
@@ -107,7 +125,9 @@ class FitPrivacy:
             private=facts.private,
             total_epsilon=None if book is None else book.epsilon_spent,
             ledger=None if book is None else book.path,
+            _terms="" if book is None else book.other_terms,
             _plan=plan,
+            _frames=frames,
         )
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from tacit.data.federation import Federation
-from tacit.data.frames import like_frame
+from tacit.data.frames import like_frame, to_library
 from tacit.data.prepare import warn_outside
 from tacit.data.records import pooled
 from tacit.data.schema.schema import Schema
@@ -41,10 +41,6 @@ from tacit.support.argument_names import python_names
 from tacit.support.notebook import notebook_html
 from tacit.support.storage import writing
 from tacit.support.type_info import prepare
-
-if TYPE_CHECKING:
-    import polars as pl
-
 
 MOST_NOTES = 6
 """Number of notes about the preparation of records that `print` shows."""
@@ -99,7 +95,8 @@ class Fit:
           moments; `split_along`, the parameter along which the posterior is a mixture of normals.
         * Instead, with more than 1,024 parameters: `independent_sd`, the smallest and median sd of
           a mean-field posterior relative to the reported sds; `sd_noise`, the relative error of the
-          reported sds; `residual` of the linear systems from which these are computed.
+          reported sds; `residual` of the linear systems from which these are computed;
+          `mean_error`, the estimated error of the worst mean in sds, None if it is not known.
         """
         return self._result.diagnostics
 
@@ -125,23 +122,26 @@ class Fit:
 
     @property
     def clipped(self) -> float | None:
-        """The share of units whose contribution was clipped at the end of a simulation.
+        """The share of units whose contribution was clipped at the end of the run, or None if it is
+        unknown.
 
-        The exact share is measured only with `Privacy.insecure_noise_seed`: with secret noise it
-        would be a further release. With secret noise this is a noisy count if `count_clipped` or
-        `adaptive` of `PrivateStatistics` released one. Otherwise, and without privacy, it is None.
+        It is exact in a simulation with `Privacy.insecure_noise_seed`. With secret noise, an exact
+        share would be a further release; a noisy share is known only if `count_clipped` or
+        `adaptive` of `PrivateStatistics` released it. Without privacy it is None.
         """
         return None if self._result.clipped is None else self._result.clipped.share
 
     @property
     def metrics(self) -> dict[str, dict[str, float | None] | None]:
-        """Metrics on the training records (without privacy) and on held-out records."""
+        """Metrics on training records (None with privacy) and on held-out records (None if there
+        are none).
+        """
         return self._result.metrics
 
     @property
     def party_metrics(self) -> dict[str, dict[str, float | None]]:
-        """Metrics by party on held-out records. If there are none, metrics on all records; with
-        privacy these are left out.
+        """Metrics of each party on its held-out records. If none are held out, metrics on all its
+        records; with privacy these are left out.
         """
         return self._result.party_metrics
 
@@ -149,7 +149,9 @@ class Fit:
     def privacy(self) -> FitPrivacy:
         """The privacy guarantee of this fit; `str(fit.privacy)` describes it."""
         return FitPrivacy.of(
-            self._result.privacy, None if self._outcome is None else self._outcome.plan
+            self._result.privacy,
+            None if self._outcome is None else self._outcome.plan,
+            self._result.data.frames,
         )
 
     def __repr__(self) -> str:
@@ -195,8 +197,8 @@ class Fit:
         Returns
         -------
         numpy.ndarray or DataFrame
-            The predictions, in the order of the records. Intervals are a pandas frame with the
-            index of the records if these are a pandas frame, otherwise a polars frame. A record
+            The predictions, in the order of the records. Intervals are a frame of the library of
+            the records (pandas, with their index, or Arrow), otherwise a polars frame. A record
             that the schema drops for a missing value gets NaN.
         """
         with python_names():
@@ -217,11 +219,11 @@ class Fit:
         exponentiate: bool = False,
         scale: Literal["original", "scaled"] = "original",
         per: Per | None = None,
-    ) -> pl.DataFrame:
-        """Return a table of coefficients with intervals and the learned share of each; `print(fit)`
-        shows more.
+    ) -> Any:
+        """Return a table of coefficients with their intervals; `print(fit)` shows more.
 
-        A NumPyro model's sites are on their natural scale.
+        The column `learned` is 1 − (posterior sd / prior sd)². Variables of a NumPyro model are on
+        the scale on which the model samples them.
 
         Parameters
         ----------
@@ -233,15 +235,16 @@ class Fit:
         scale
             "original": per unit of each column; "scaled": per unit of x, as fitted.
         per
-            Difference in a column that its effect refers to, by column: `{"age": 10}`, or `{"age":
-            "10
-            years"}`. By default the unit of the schema, or 1.
+            Difference in a column that its effect refers to, by column: `{"age": 10}` or `{"age":
+            "10 years"}`. By default the unit of the schema, or 1.
 
         Returns
         -------
-        polars.DataFrame
+        DataFrame
             Columns term, unit, mean (or odds_ratio, rate_ratio), sd, low, high, learned and
             prior, a short description of the prior of a regression; `print(fit)` shows it in full.
+            A frame of the library of the frames that were fitted (pandas or Arrow), otherwise a
+            polars frame.
         """
         import polars as pl
 
@@ -252,10 +255,10 @@ class Fit:
             if name is None:
                 raise ConfigError(
                     f"exponentiate = True; coefficients of model {self.posterior.model.kind!r} are "
-                    "not logarithms of ratios: leave it out"
+                    "not logarithms of ratios: leave exponentiate out"
                 )
             rows, heading = as_ratios(rows), name.replace(" ", "_")
-        return pl.DataFrame(
+        table = pl.DataFrame(
             {
                 "term": [row.term for row in rows],
                 "unit": pl.Series([row.unit for row in rows], dtype=pl.String),
@@ -267,6 +270,7 @@ class Fit:
                 "prior": pl.Series([self._short_prior] * len(rows), dtype=pl.String),
             }
         )
+        return to_library(table, self._result.data.frames)
 
     @property
     def _short_prior(self) -> str | None:
@@ -297,7 +301,8 @@ class Fit:
             return rows
         if per:
             raise ConfigError(
-                f"per = {per!r}; model {self.posterior.model.kind!r} has no coefficients of columns"
+                f"per = {per!r}; model {self.posterior.model.kind!r} has no coefficients of "
+                "columns: leave per out"
             )
         if level == INTERVAL and original:
             return table_rows(self._result)
@@ -384,7 +389,9 @@ class Fit:
     def plot(self) -> Any:
         """A matplotlib figure of the coefficients with 95 % intervals."""
         if not self.posterior.model.listed:
-            raise ConfigError(f"model {self.posterior.model.kind!r} has no coefficients to plot")
+            raise ConfigError(
+                f"model {self.posterior.model.kind!r} has no coefficients to plot; use print(fit)"
+            )
         from tacit.results.figures import plot_coefficients
 
         rows = [row for row in self._rows() if row.name != LOG_NOISE]
@@ -496,9 +503,9 @@ class Fit:
     def save(self, path: str | Path) -> Path:
         """Write the public part of this fit to a folder that `tacit.load` reads.
 
-        It contains the posterior, the verdict, the privacy statement and the schema. In a private
-        fit, metrics on held-out records and numbers of records that the guarantee does not cover
-        are left out.
+        It contains the posterior, the verdict, the privacy statement and the schema. A private fit
+        is saved without metrics on held-out records, and without exact numbers that the guarantee
+        does not cover, for example of dropped records.
 
         Parameters
         ----------

@@ -100,10 +100,12 @@ def _of_function(function: Any, data: Any, private: bool, party: str | None) -> 
     wrapped = f"tacit.from_numpyro({name}, example, …)"
     if private or isinstance(data, Federation):
         facts = ", columns={'age': (18, 100), 'sex': 2}" if private else ""
-        why = "with privacy" if private else "with a federation"
+        why = "privacy" if private else "a federation"
         raise ConfigError(
-            f"model = {name}, a function; {why} give tacit.from_numpyro({name}, example{facts}), "
-            "with a few synthetic records as the example"
+            f"model = {name} is a function, which cannot be combined with {why}, because a "
+            "function is converted to a model with the help of some records: give "
+            f"tacit.from_numpyro({name}, example{facts}), with a few synthetic records as the "
+            "example"
             + (" and public bounds or numbers of levels of the columns" if private else "")
         )
     from tacit.models.numpyro.model import from_numpyro
@@ -122,9 +124,12 @@ def _of_function(function: Any, data: Any, private: bool, party: str | None) -> 
     records = max((one for one in parties.values() if isinstance(one, dict)), key=_rows, default={})
     missing = [one.name for one in known if one.default is one.empty and one.name not in records]
     if missing or not records:
+        found = f"the argument {', '.join(missing)} is not a column of the records"
+        found = found if missing else "none of its arguments is a column of the records"
         raise ConfigError(
-            f"model = {name}, a function whose argument {', '.join(missing) or 'list'} is not "
-            f"a column of the records; rename it, or give {wrapped} with arguments={{…}}"
+            f"model = {name} is a function, and its arguments must be columns of the records, but "
+            f"{found}; rename the arguments like columns, or, for arguments that are not records, "
+            f"give {wrapped} with arguments={{…}}"
         )
     wanted = [one.name for one in known if one.name in records]
     return from_numpyro(function, {key: np.asarray(records[key])[:8] for key in wanted})
@@ -144,7 +149,8 @@ def _refuse_unused(**arguments: Any) -> None:
     for name, value in arguments.items():
         if value is not None and value != "auto":
             raise ConfigError(
-                f"{name} = {value!r} has no effect here; it is for a formula and data frames"
+                f"{name} = {value!r} has no effect here, because it needs a formula and data "
+                "frames; leave it out"
             )
 
 
@@ -162,8 +168,9 @@ def _of_formula(
     formula = parse_formula(text)
     if isinstance(data, Federation):
         raise ConfigError(
-            f"model = {text!r} is a formula and the records are a Federation, whose columns are "
-            "prepared; give the data frame, or a model such as tacit.models.LogisticRegression"
+            f"model = {text!r} is a formula, but the records are a Federation, whose columns are "
+            "prepared already; give the data frame in place of the Federation, or a model such as "
+            "tacit.models.LogisticRegression in place of the formula"
         )
     settings = _settings(family)
     _check_outcome(settings, formula)
@@ -175,7 +182,8 @@ def _of_formula(
     if isinstance(test, int | float):
         if isinstance(test, bool) or not 0 <= test < 1:
             raise ConfigError(
-                f"test = {test!r}; give a share of the records to hold out, in [0, 1), or records"
+                f"test = {test!r}; give a share of the records to hold out, in [0, 1), or give "
+                "held-out records"
             )
         share = float(test)
     federation = federation_from(
@@ -200,7 +208,9 @@ def _of_formula(
 
 
 def _check_outcome(settings: ModelSettings, formula: Formula) -> None:
-    """Refuse a formula whose outcome does not match the family, or that lacks one."""
+    """Refuse a formula with an outcome if the family has none, and a formula without an outcome if
+    the family needs one.
+    """
     if settings.needs_outcome == bool(formula.outcome):
         return
     if formula.outcome:
@@ -225,10 +235,15 @@ def _settings(family: Family) -> ModelSettings:
         if family not in kinds:
             near = near_word(str(family), kinds)
             advice = f"did you mean {near!r}?" if near else f"choose from {', '.join(kinds)}"
-            raise ConfigError(f"family = {family!r}; {advice} (posterior= is for the covariance)")
+            raise ConfigError(
+                f"family = {family!r}; {advice} (for the form of the posterior, use posterior=…)"
+            )
         settings = read_table({"kind": family}, ModelSettings, "family")
     if settings.kind in WITHOUT_FORMULA:
-        raise ConfigError(f"family = {settings.kind!r}; it has no formula: give the model itself")
+        raise ConfigError(
+            f"family = {settings.kind!r} cannot be combined with a formula, because this model "
+            "does not read the columns of a formula: give a model in place of the formula"
+        )
     return settings
 
 
@@ -263,8 +278,8 @@ def _refuse_exact(federation: Federation) -> None:
         )
     if not float(np.sqrt(rest @ rest / free)) > 1e-9:
         raise DataError(
-            f"outcome {federation.outcome!r} is an exact function of the columns; a regression "
-            "needs noise"
+            f"outcome {federation.outcome!r} is an exact function of the columns, so the noise "
+            "of a regression is 0; remove the columns that determine it"
         )
 
 
@@ -280,7 +295,10 @@ def _arrays(data: Any, party: str | None, columns: tuple[str, ...]) -> dict[str,
         whole = pl.concat(list(frames.values()))
         labels = as_text(whole[party])
         if labels.null_count():
-            raise DataError(f'column "{party}": a value is missing, so the record has no party')
+            raise DataError(
+                f'column "{party}": a value is missing, so the record has no party; fill it in, or '
+                "remove the record"
+            )
         frames = {str(name): whole.filter(labels == name) for name in sorted(set(labels.to_list()))}
     return {
         name: {key: _array(frame[key], key, name) for key in columns}
@@ -301,5 +319,8 @@ def _array(series: Any, name: str, party: str) -> np.ndarray:
             "numbers: recode levels as 0, 1, …"
         )
     if series.null_count():
-        raise DataError(f'party "{party}", column "{name}": a value is missing; drop the record')
+        raise DataError(
+            f'party "{party}", column "{name}": a value is missing; fill it in, or remove the '
+            "record"
+        )
     return series.to_numpy()

@@ -1,4 +1,7 @@
-"""Approvals of a party's operator: digests of the agreed file, in the party's state directory."""
+"""Approvals of the agreed file (federation.toml) by a party's operator.
+
+The state directory of the party holds the digests of all approved versions of the file.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ APPROVED = "approved.json"
 
 
 def approved_versions(state: Path) -> list[str]:
-    """Return the digests of the approved versions of one federation, the newest last."""
+    """Return the digests of all approved versions of the agreed file, the newest last."""
     try:
         body = json.loads((state / APPROVED).read_text(encoding="utf-8"))
         return [*map(str, body.get("before", [])), str(body["configuration"])]
@@ -27,13 +30,16 @@ def approved_versions(state: Path) -> list[str]:
 
 
 def approved_digest(setup: PartySetup) -> str | None:
-    """Return the digest that was approved last, or None."""
+    """Return the digest of the version that was approved last; None if none was approved."""
     versions = approved_versions(setup.state)
     return versions[-1] if versions else None
 
 
 def write_approval(setup: PartySetup, *, before: list[str] | None = None) -> Path:
-    """Record the approval of the agreed file; `before` holds the digests of earlier versions."""
+    """Record the approval of the agreed file in `setup`, and return the path of the record.
+
+    `before` holds the digests of versions that were approved earlier for the same run.
+    """
     keep_copy(setup.state, setup.agreed)
     path = setup.state / APPROVED
     body = {
@@ -48,7 +54,7 @@ def write_approval(setup: PartySetup, *, before: list[str] | None = None) -> Pat
 
 
 def require_approval(setup: PartySetup) -> None:
-    """Refuse to take part unless the agreed file was approved."""
+    """Raise a ConfigError unless the operator approved the agreed file as it is now."""
     found = approved_digest(setup)
     if found is None:
         raise ConfigError(
@@ -62,10 +68,9 @@ def require_approval(setup: PartySetup) -> None:
 
 
 def followed_version(setup: PartySetup) -> PartySetup:
-    """Return the files with the version that the run in the state directory follows.
+    """Return `setup` with the version of the agreed file that this party's run follows.
 
-    This is the agreed file itself, unless the file is an approved newer version that is not in
-    force yet.
+    The file itself may be newer: an approved version that adds parties is not in force at once.
     """
     digest = PartyStore.digest_in(setup.state / "party")
     if digest in (None, setup.agreed.digest) or digest not in approved_versions(setup.state):
@@ -74,13 +79,14 @@ def followed_version(setup: PartySetup) -> PartySetup:
 
 
 def version_of(setup: PartySetup, digest: str) -> PartySetup:
-    """Return the files with the approved version of this digest."""
+    """Return `setup` with the approved version of the agreed file whose digest is `digest`."""
     return msgspec.structs.replace(setup, agreed=copied(setup.state, digest, setup.agreed))
 
 
 def unfinished_version(setup: PartySetup) -> PartySetup | None:
-    """Return the files with the version of an unfinished run of this party, or None if there is
-    none.
+    """Return `setup` with the version of the agreed file that this party's unfinished run follows.
+
+    The result is None if there is no unfinished run, or no copy of the version that it follows.
     """
     digest = PartyStore.unfinished(setup.state / "party")
     if digest is None or digest not in approved_versions(setup.state):

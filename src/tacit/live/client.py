@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # a party that brings its own computation needs no data frame
 
 
 class Session:
-    """A party's blocking connection, made by `connect`; a context manager."""
+    """A party's connection to a server, with blocking methods; `connect` opens it."""
 
     def __init__(self, runner: asyncio.Runner, session: AsyncSession) -> None:
         self._runner, self._session = runner, session
@@ -45,7 +45,7 @@ class Session:
         Parameters
         ----------
         turn
-            The turn returned by `wait_for_posterior`.
+            The request that `wait_for_posterior` returned.
         posterior
             Natural parameters of the local posterior.
         loss
@@ -54,19 +54,19 @@ class Session:
         self._runner.run(self._session.send_update(turn, posterior, loss))
 
     def leave(self, reason: str | None = None, expected_absence_s: float | None = None) -> None:
-        """Leave before the end. Without `expected_absence_s`, leave permanently.
+        """Leave the run before its end; permanently if `expected_absence_s` is None.
 
         Parameters
         ----------
         reason
-            A reason for the server.
+            Reason that is sent to the server.
         expected_absence_s
             Seconds until this party returns.
         """
         self._runner.run(self._session.leave(reason, expected_absence_s))
 
     def close(self) -> None:
-        """Close the connection; may be called again."""
+        """Close the connection; a second call does nothing."""
         if self._open:
             self._open = False
             try:

@@ -1,8 +1,9 @@
 """The three configuration files of a live federation.
 
-federation.toml contains the settings that all members agree on. A party's operator approves its
-digest, and server and parties compare it. server.toml and party.toml refer to it by `federation =
-"federation.toml"` and contain local settings: addresses, certificates, paths of records.
+federation.toml contains the settings that all members agree on. It is called the agreed file. A
+party's operator approves its digest, and the server and the parties check that their digests are
+equal. server.toml and party.toml refer to it by `federation = "federation.toml"` and contain local
+settings: addresses, certificates, paths of records.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ FILES = ("file", "documents")
 
 
 class ContinuedRun(Table, frozen=True, kw_only=True):
-    """An earlier live run whose posterior is the prior of this one, for records that came later."""
+    """An earlier live run, whose posterior is the prior of this run on later records."""
 
     place: ClassVar[str] = "continues"
 
@@ -94,7 +95,7 @@ class Federation(Table, frozen=True, kw_only=True):
 
     @property
     def private(self) -> Privacy | None:
-        """The privacy table, if there is one."""
+        """The [privacy] table; None in a run without privacy."""
         return None if self.privacy == "none" else self.privacy
 
     def faults(self) -> Iterator[str | TacitError]:
@@ -176,7 +177,6 @@ class Federation(Table, frozen=True, kw_only=True):
             yield "two parties have the same fingerprint in keys; issue one key per party"
 
     def _outcome_faults(self) -> Iterator[str]:
-        """Refuse an outcome without declared levels, which parties could read differently."""
         data = self.data
         if data.source != "file" or data.positive is None or not data.outcome:
             return
@@ -188,7 +188,6 @@ class Federation(Table, frozen=True, kw_only=True):
             )
 
     def _document_faults(self) -> Iterator[str]:
-        """Refuse a shared corpus or a missing vocabulary."""
         if self.data.source not in CORPORA:
             return
         if self.data.source != "documents":
@@ -222,7 +221,7 @@ class Federation(Table, frozen=True, kw_only=True):
 
 
 class OwnData(Table, frozen=True, kw_only=True):
-    """Location of a party's records; the agreed file has their schema."""
+    """Location of this party's records; their schema is in the agreed file."""
 
     place: ClassVar[str] = "data"
 
@@ -258,7 +257,7 @@ class PartyFile(Table, frozen=True, kw_only=True):
 
 
 class Agreed(msgspec.Struct, frozen=True, kw_only=True):
-    """The agreed file and its digest."""
+    """The agreed file (federation.toml), with its path and its digest."""
 
     path: Path
     federation: Federation
@@ -267,9 +266,7 @@ class Agreed(msgspec.Struct, frozen=True, kw_only=True):
     """Local state directory of the earlier run, if the federation continues one."""
 
     def terms(self, plan: Any) -> Callable[[str], Any]:
-        """Return a function from a run's id to the terms of its secure sums; `plan` is the agreed
-        plan.
-        """
+        """Return a function that takes the id of a run and returns the terms of its secure sums."""
         from tacit.live.secure.agreed import terms_of
 
         return functools.partial(
@@ -282,7 +279,7 @@ class Agreed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """Contents of a server's files."""
+    """Contents of server.toml and of the agreed file that it names."""
 
     base: Path
     agreed: Agreed
@@ -295,7 +292,7 @@ class ServerSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartySetup(msgspec.Struct, frozen=True, kw_only=True):
-    """Contents of a party's files."""
+    """Contents of party.toml and of the agreed file that it names."""
 
     base: Path
     agreed: Agreed
@@ -308,7 +305,7 @@ class PartySetup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def data(self) -> DataConfig:
-        """Data settings of this party: the agreed schema with the party's own path or query."""
+        """Data settings of this party: the agreed schema, and the path or query of party.toml."""
         own, agreed = self.own.data, self.agreed.federation.data
         if own.query is not None:
             return self._queried(own, agreed)
@@ -329,15 +326,14 @@ class PartySetup(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(agreed, **changes)
 
     def _queried(self, own: OwnData, agreed: DataConfig) -> DataConfig:
-        """Return the data settings: the agreed schema with this party's query."""
         if agreed.source != "file":
             raise ConfigError(
                 f"data.query is for a party's own table, but the federation has source = "
-                f'"{agreed.source}"; leave it out'
+                f'"{agreed.source}"; remove data.query'
             )
         for key in ("path", "separator", "site"):
             if getattr(own, key) is not None:
-                raise ConfigError(f"data.{key} and data.query; leave one of them out")
+                raise ConfigError(f"data.{key} and data.query are both set; remove one of them")
         database = own.database
         if database is not None:
             database = str(self.base / Path(database).expanduser())
@@ -371,7 +367,7 @@ def read_server(path: Path, overrides: tuple[str, ...] = ()) -> ServerSetup:
     if secure and start.parties not in (None, parties):
         raise ConfigError(
             f"serve.start.parties = {start.parties} with privacy.aggregation = 'secure'; all "
-            f"{parties} parties take part in the set-up of secure sums: leave the key out"
+            f"{parties} parties take part in the set-up of secure sums: remove the key"
         )
     if most < parties:
         raise ConfigError(
@@ -391,15 +387,12 @@ def read_party(path: Path, overrides: tuple[str, ...] = ()) -> PartySetup:
     if parties < own.join.minimum_parties:
         raise ConfigError(
             f"the federation has {parties} parties, join.minimum_parties = "
-            f"{own.join.minimum_parties}; join a larger federation, or lower the key"
+            f"{own.join.minimum_parties}; join a larger federation, or lower the value"
         )
     return setup
 
 
 def _with_earlier(agreed: Agreed, path: Path, earlier: str | None) -> Agreed:
-    """Return the agreed file with the local state directory of the run that it continues, if
-    any.
-    """
     if (agreed.federation.continues is None) != (earlier is None):
         raise ConfigError(
             f"earlier = {earlier!r} in {path.name}, but {agreed.path.name} continues no run; leave "
@@ -424,7 +417,8 @@ def kind_of(path: Path) -> Literal["server", "party", "federation", "run"]:
 
 
 def digest_of(federation: Federation, base: Path) -> str:
-    """Return the SHA-256 of the agreed settings, with the texts of model program and vocabulary.
+    """Return the SHA-256 of the agreed settings and of the model file and vocabulary file that they
+    name.
 
     Paths of records and ledgers are not included.
     """
@@ -449,7 +443,7 @@ def digest_of(federation: Federation, base: Path) -> str:
 
 
 def model_file(model: ModelSettings) -> str:
-    """Return the path of a NumPyro model's program; empty for other models."""
+    """Return the path of the Python file of a NumPyro model; empty for other models."""
     return model.function.rpartition(":")[0] if isinstance(model, NumPyroSettings) else ""
 
 

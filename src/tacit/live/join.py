@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from msgspec import to_builtins
 
 from tacit.data import Federation as Loaded
@@ -55,6 +56,7 @@ from tacit.results.posterior import Posterior, posterior_of
 from tacit.results.saved import write_posterior
 from tacit.results.statements import interval_note, statement
 from tacit.results.summary import (
+    CautionNote,
     Intervals,
     LedgerFacts,
     PartyEvaluation,
@@ -64,9 +66,9 @@ from tacit.results.summary import (
 )
 from tacit.run.config import Continues
 from tacit.run.continued import SeenRecords, records_used
-from tacit.run.directory import EVALUATION, private_part, public_part
+from tacit.run.directory import private_part, public_part
 from tacit.run.ledger import refuse_simulated, set_own_budgets
-from tacit.support.public_files import POSTERIOR, RESULT
+from tacit.support.public_files import EVALUATION, POSTERIOR, RESULT
 
 SUMS = "secure-sums"
 """Name of the file with a party's keys and shares, which a new approval does not remove
@@ -86,8 +88,9 @@ class ReadyParty:
 
     @property
     def signing_key(self) -> Any:
-        """The certificate's key, for secure sums; raises an error if its fingerprint was not
-        agreed.
+        """The private key of this party's certificate, which signs messages of secure sums.
+
+        Raises an error if its fingerprint is not the one in the agreed file.
         """
         keys = self.setup.agreed.federation.keys
         return signing_key(read_key(self.credentials.key), keys[self.name], self.name)
@@ -158,7 +161,8 @@ def prepare_party(setup: PartySetup) -> ReadyParty:
     if name not in setup.agreed.federation.parties:
         raise ConfigError(
             f"the certificate's name {name!r} is not among the parties of "
-            f"{setup.agreed.path.name}: {', '.join(setup.agreed.federation.parties[:20])}"
+            f"{setup.agreed.path.name}: {', '.join(setup.agreed.federation.parties[:20])}; use the "
+            "certificate of a listed party, or have the name listed"
         )
     plan, loaded = party_plan(setup, name)
     ready = ReadyParty(setup, name, credentials, plan, loaded)
@@ -174,10 +178,12 @@ def check_budget(ready: ReadyParty) -> Any:
     if ready.plan.privacy.insecure_noise_seed is not None:
         return None
     if not path.exists():
+        needed = ready.plan.settled[ready.name].guarantee
         raise PrivacyBudgetError(
-            f"{path} does not exist, so these records have no privacy budget; set one: "
-            "tacit ledger budget party.toml "
-            f"--ledger {shlex.quote(str(path))} --epsilon 1 --delta 1e-5 --reason …"
+            f"{path} does not exist, so these records have no privacy budget; this run needs ε = "
+            f"{needed.epsilon:.4g} at δ = {needed.delta:g}; set a budget: "
+            f"tacit ledger budget party.toml --ledger {shlex.quote(str(path))} "
+            f"--epsilon {rounded_up(needed.epsilon)!r} --delta {needed.delta:g} --reason …"
         )
     with Ledger(path) as ledger:
         refuse_simulated(ledger, path)
@@ -261,8 +267,9 @@ def rounded_up(value: float, digits: int = 4) -> float:
 def approve(setup: PartySetup) -> Path:
     """Record the operator's approval of the agreed file.
 
-    If a run here follows this file and the version is higher, the approval is for that run, even
-    while it goes on; otherwise it is for a new run.
+    If the file is a new version for the unfinished run in the state directory, the approval is for
+    that run, which may be in progress. Otherwise the approval is for a new run, and the state of an
+    earlier run is renamed.
     """
     make_private(setup.state)
     if added_parties(setup) is not None:
@@ -278,8 +285,9 @@ def approve(setup: PartySetup) -> Path:
 
 
 def added_parties(setup: PartySetup) -> list[str] | None:
-    """Return the parties that the agreed file adds to the current run; None if it is for a new
-    run.
+    """Return the parties that the agreed file adds to this party's unfinished run.
+
+    None if there is no unfinished run, or if it already follows this version of the file.
     """
     old = unfinished_version(setup)
     if old is None or old.agreed.federation.version == setup.agreed.federation.version:
@@ -332,9 +340,12 @@ async def join(
 
 
 def _records_used(ready: ReadyParty) -> SeenRecords | None:
-    """Return hashes of this party's records, for a later run that continues this one; or None.
+    """Return hashes of the records that this party uses in the run, or None if the run cannot be
+    continued.
 
-    Records that the earlier run, which this one continues, has used are refused.
+    A later run that continues this run needs the hashes to detect records that were used before. If
+    this run itself continues an earlier run, an error is raised if the earlier run has used some of
+    the party's records.
     """
     agreed, ledger = ready.setup.agreed, None
     continues = None
@@ -363,7 +374,9 @@ async def _take_part(ready: ReadyParty, journal: Journal) -> PartyEnd:
 
 
 def _adopted(ready: ReadyParty, digest: str) -> ReadyParty:
-    """Return the party with an approved newer version of the agreed file, in force from now on."""
+    """Adopt the approved version of the agreed file that has this digest; return the party prepared
+    for it.
+    """
     setup = version_of(ready.setup, digest)
     following = prepare_party(setup)
     check_same_terms(ready.plan, following.plan)
@@ -401,7 +414,7 @@ def _result_shapes(plan: Plan) -> dict[str, tuple[int, ...]]:
 
 
 def _largest_public(plan: Plan) -> int:
-    """Return the largest number of values that a request, or the result, publishes."""
+    """Return the largest number of public values in a request or in the result."""
     stages = plan.method.stage_table(plan.schedule.rounds)
     shapes = [plan.method.public_shapes(plan.model, plan.family, stage) for stage in stages]
     each = (sum(math.prod(s) for s in one.values()) for one in (*shapes, _result_shapes(plan)))
@@ -486,8 +499,10 @@ def _charging(ready: ReadyParty, ledger: Ledger, run: str) -> Charging:
 
 
 def run_in_ledger(digest: str, run: str) -> str:
-    """Return the name of a run in the ledger, from the server's id and the digest that was approved
-    first.
+    """Return the name of a run in the ledger.
+
+    `run` is the id that the server gave the run, and `digest` is that of the agreed file's version
+    that was approved first for the run.
     """
     return f"{run}@{digest[:16]}"
 
@@ -498,7 +513,10 @@ def answers_charged(ledger: Ledger, run: str) -> int:
 
 
 def _balance(ready: ReadyParty, party: LiveParty, ledger: Ledger | None) -> LedgerFacts | None:
-    """Spending on this party's records after the run, which depends on them: it is not public."""
+    """Return the ε spent on this party's records after the run; None without a ledger or budget.
+
+    The spending depends on the records, so it is not public.
+    """
     spent = None if ledger is None else ledger.spent(_dataset(ready, ledger))
     if spent is None or spent.budget is None or spent.epsilon is None:
         return None
@@ -511,13 +529,34 @@ def _balance(ready: ReadyParty, party: LiveParty, ledger: Ledger | None) -> Ledg
     )
 
 
+def _with_server(own: dict[str, Any], sent: dict[str, Any] | None, size: int) -> dict[str, Any]:
+    """Return the party's facts with the server's verdict, which knows the rounds.
+
+    Cautions of the party that the server did not send, such as one about its own columns, are kept.
+    A server that implements only the thesis sends no verdict. `size` is the number of coordinates.
+    """
+    if sent is None:
+        return own
+    cautions = [CautionNote(kind=one["kind"], text=one["text"]) for one in sent["cautions"]]
+    known = {one.text for one in cautions}
+    learned = sent.get("learned")
+    if learned is None or len(learned) != size or not np.all(np.isfinite(learned)):
+        learned = own["learned"]
+    return own | {
+        "converged": sent["converged"],
+        "why": sent["why"],
+        "cautions": [*cautions, *(one for one in own["cautions"] if one.text not in known)],
+        "learned": learned,
+    }
+
+
 def _result(
     ready: ReadyParty, posterior: Posterior, party: LiveParty, ledger: Ledger | None
 ) -> PartyEnd:
-    """Return the posterior, and metrics on this party's own held-out records; nothing is sent.
+    """Write the party's result files and return the result; nothing is sent.
 
-    Metrics, bytes, the number of answers and the balance of the ledger are in the private part of
-    the state directory.
+    Metrics on held-out records, transferred bytes, the number of answers and the balance of the
+    ledger are written to the private part of the state directory.
     """
     setup = ready.setup
     public, private = public_part(setup.state), private_part(setup.state)
@@ -532,7 +571,11 @@ def _result(
     )
     federation = setup.agreed.federation
     data = public_facts(federation.data, len(federation.parties))
-    verdict = verdict_facts(ready.plan, posterior, None, ready.loaded.layout)
+    verdict = _with_server(
+        verdict_facts(ready.plan, posterior, None, ready.loaded.layout),
+        party.store.verdict,
+        len(posterior.mean),
+    )
     shared = PartyResult(
         name=federation.name,
         party=ready.name,

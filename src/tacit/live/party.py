@@ -1,7 +1,7 @@
 """A party of a live federation: answers requests, stores replies, reconnects.
 
-Only these leave the party: updates, a record count as configured, a loss unless disabled, and texts
-that do not depend on the records.
+A party sends only its updates, its number of records (exact, rounded or withheld, as configured),
+its loss unless disabled, and texts that do not depend on the records.
 """
 
 from __future__ import annotations
@@ -187,12 +187,14 @@ class LiveParty:
             await asyncio.sleep(wait_s)
 
     def _later_versions(self) -> list[str]:
-        """Return the approved versions that are newer than the one that this party follows."""
+        """Return the digests of approved versions that are newer than the one that this party
+        follows.
+        """
         versions, now = self.approved(), self.introduction.configuration
         return versions[versions.index(now) + 1 :] if now in versions else []
 
     def _check_final(self, error: PeerError) -> None:
-        """Raise an error if another attempt could not succeed either."""
+        """Raise an error if it is useless to connect again."""
         self._unknown_there = isinstance(error, RejectedError) and error.code == "join"
         closed = isinstance(error, ClosedError) and error.return_in_s is None
         rejected = isinstance(error, RejectedError) and not self._unknown_there
@@ -295,7 +297,6 @@ class LiveParty:
         )
 
     def _spent(self, run: str) -> dict[str, Any]:
-        """Return ε spent on these records in all runs, and the budget."""
         if self.charging is None:
             return {}
         charging = self.charging(run)
@@ -311,8 +312,9 @@ class LiveParty:
         }
 
     def _reply(self, session: AsyncSession, turn: Turn) -> Reply | MaskedUpdate:
-        """Return the stored reply, or charge, compute and store a new one; in a secure sum it is
-        masked.
+        """Return the stored reply to a request; if there is none, charge, compute and store it.
+
+        In a secure sum the reply is masked.
         """
         request = Request(
             id=turn.request,
@@ -344,15 +346,16 @@ class LiveParty:
         return self.sums.masked(request, reply.released, shapes)
 
     def _check_request(self, charging: Charging | None, request: Request) -> None:
-        """Refuse a request that the agreed method would not make, before anything is charged."""
+        """Refuse a request that is not part of the agreed method, before anything is charged."""
         method = self.computer.agreement.method
         stage = method.stage_at(request.visit)
         if charging is None:  # without a charge the server may choose among the method's stages
             stage = method.stage_table(request.visit + 1).get(request.stage, stage)
         if request.stage != stage.name:
             raise PeerError(
-                f"stage {request.stage!r} was requested at visit {request.visit}, which is for "
-                f"{stage.name!r}; nothing was charged"
+                f"the server requested stage {request.stage!r} at visit {request.visit}, at which "
+                f"the agreed method has stage {stage.name!r}; nothing was charged: ask the "
+                "server's operator for the cause"
             )
         if self.sums is not None:
             self.sums.check(request)
@@ -361,19 +364,21 @@ class LiveParty:
             charging.require_planned_visit(request)
 
     def _require_sense(self, request: Request, stage: Stage) -> None:
-        """Refuse a request with missing, surplus or implausible arrays, before anything is
+        """Refuse a request with missing, unnecessary or implausible arrays, before anything is
         charged.
         """
         agreement = self.computer.agreement
         if stage.needs_q != (request.q is not None):
             problem = "lacks" if stage.needs_q else "must not have"
             raise PeerError(
-                f"the request for stage {stage.name!r} {problem} q; nothing was charged"
+                f"the request for stage {stage.name!r} {problem} q; nothing was charged: ask the "
+                "server's operator for the cause"
             )
         if stage.needs_factor != (request.factor is not None):
             problem = "lacks" if stage.needs_factor else "must not have"
             raise PeerError(
-                f"the request for stage {stage.name!r} {problem} a factor; nothing was charged"
+                f"the request for stage {stage.name!r} {problem} a factor; nothing was charged: "
+                "ask the server's operator for the cause"
             )
         for arrays in (request.q or {}, request.factor or {}, request.public):
             if not all(
@@ -381,14 +386,21 @@ class LiveParty:
                 for value in arrays.values()
             ):
                 raise PeerError(
-                    f"the request has a value above {MAX_NATURAL_PARAMETER:g}; nothing was charged"
+                    f"a number in the server's request is not within ±{MAX_NATURAL_PARAMETER:g}; "
+                    "nothing was charged: ask the server's operator for the cause"
                 )
         if request.q is None or (request.initial and agreement.model.has_site_prior):
             return
         if not agreement.family.is_proper(request.q):
-            raise PeerError("q of the request is not a proper distribution; nothing was charged")
+            raise PeerError(
+                "q in the server's request is not a proper distribution; nothing was charged: ask "
+                "the server's operator for the cause"
+            )
         if not is_plausible(agreement.family, request.q):
-            raise PeerError("no data could lead to q of the request; nothing was charged")
+            raise PeerError(
+                "q in the server's request has an implausibly large location or scale; nothing "
+                "was charged: ask the server's operator for the cause"
+            )
 
     async def _leave(
         self,
@@ -413,7 +425,6 @@ class NewVersionError(TacitError):
 
 
 def _waits_for_version(error: PeerError) -> bool:
-    """True if the server keeps this party's approval until the others have approved, too."""
     return isinstance(error, RejectedError) and error.code == "version"
 
 
@@ -422,4 +433,4 @@ class _SpentError(Exception):
 
 
 class _UnfitError(PeerError):
-    """A server that must not be contacted again."""
+    """The server does not follow the approved configuration; do not contact it again."""

@@ -49,9 +49,7 @@ def party_plan(setup: PartySetup, name: str) -> tuple[Plan, Records_]:
 
 
 def _plan(agreed: Agreed, config: Config, schema: Records_, parties: dict) -> Plan:
-    """Make a plan whose model is built from the public schema, so that it is the same
-    everywhere.
-    """
+    """Make a plan whose model depends only on the public schema, not on records."""
     federation = agreed.federation
     check_private(config, schema)
     earlier = read_continued(agreed)
@@ -81,8 +79,8 @@ def _plan(agreed: Agreed, config: Config, schema: Records_, parties: dict) -> Pl
 def read_continued(agreed: Agreed) -> Earlier | None:
     """Read the run that a federation continues from its local state directory.
 
-    None if the federation continues no run, or if only the agreed file is known, as in
-    `tacit check`.
+    The result is None if the federation continues no run, or if only the agreed file is given, as
+    in `tacit check federation.toml`.
     """
     continues = agreed.federation.continues
     if continues is None or agreed.earlier is None:
@@ -91,15 +89,16 @@ def read_continued(agreed: Agreed) -> Earlier | None:
     found = posterior_digest(earlier.natural)
     if found != continues.posterior:
         raise DataError(
-            f"{agreed.earlier} has a posterior with digest {found[:12]}…, but the federation "
-            f"continues {continues.run} with {continues.posterior[:12]}…; name the state directory "
-            "of that run"
+            f"the posterior in {agreed.earlier} has the digest {found[:12]}…, but the federation "
+            f"continues the run {continues.run}, and the posterior of this run has the digest "
+            f"{continues.posterior[:12]}…; set `earlier` to the state directory of the run "
+            f"{continues.run}"
         )
     return earlier
 
 
 def posterior_digest(natural: Natural) -> str:
-    """Return the SHA-256 of natural parameters; it is equal at the server and at all parties."""
+    """Return the SHA-256 of natural parameters; server and parties get the same value."""
     state = hashlib.sha256()
     for name in sorted(natural):
         value = np.ascontiguousarray(natural[name], "<f8")
@@ -108,7 +107,7 @@ def posterior_digest(natural: Natural) -> str:
 
 
 def _located(config: Config, base: Path) -> Config:
-    """Resolve the paths of model program and vocabulary relative to the agreed file."""
+    """Resolve the paths of model file and vocabulary relative to the agreed file."""
     replace = msgspec.structs.replace
     if config.data.vocabulary is not None:
         words = str(base / config.data.vocabulary)

@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from tacit.arrays import Arrays
+from tacit.data.schema.layout import Layout
 from tacit.engines.batching import prior_agreement
 from tacit.live.config import Agreed, ServerSetup, read_agreed
 from tacit.live.journal import Journal, Watch
 from tacit.live.plan import server_plan
+from tacit.live.protocol import messages as m
 from tacit.live.server.coordinator import Versions, WireServer
 from tacit.live.server.live_run import CHECKPOINT, ROSTER, LiveRun, ReplyRules
 from tacit.live.server.membership import load_roster, roster_digest, save_roster
@@ -38,7 +41,7 @@ from tacit.models.prior import PRIOR_PARTY, prior_records
 from tacit.party.agent import conclude
 from tacit.party.compute import SinglePartyComputer
 from tacit.plan.plan import Plan, first_factors
-from tacit.results.compose import compose_result, privacy_facts, public_facts
+from tacit.results.compose import compose_result, privacy_facts, public_facts, verdict_facts
 from tacit.results.dependence import dependence_cautions
 from tacit.results.diagnostics import run_verdict
 from tacit.results.evaluation import Attempts
@@ -48,10 +51,10 @@ from tacit.results.saved import write_posterior
 from tacit.results.shown import site_summary
 from tacit.results.summary import CautionNote, PartyRow, Result, write_result
 from tacit.run.config import resolved_toml
-from tacit.run.directory import CONFIG, EVALUATION, Events, private_part, public_part
+from tacit.run.directory import CONFIG, Events, private_part, public_part
 from tacit.server.checkpoint import configuration_of
 from tacit.server.messages import Reply, Request
-from tacit.support.public_files import EVENTS, POSTERIOR, RESULT
+from tacit.support.public_files import EVALUATION, EVENTS, POSTERIOR, RESULT
 from tacit.support.storage import write_text
 
 POLL_S = 0.2
@@ -88,8 +91,9 @@ async def serve(
 
 
 def version_in_force(setup: ServerSetup) -> Agreed:
-    """Return the version that the run in the state directory follows; the agreed file may be
-    newer.
+    """Return the version of the agreed file that the run in the state directory follows.
+
+    The file itself may be newer.
     """
     roster, file = setup.state / ROSTER, setup.agreed
     digest = roster_digest(roster)
@@ -106,7 +110,10 @@ def version_in_force(setup: ServerSetup) -> Agreed:
 
 
 def complete_adoption(state: Path) -> None:
-    """Write the list of parties of a server that was killed while a new version came into force."""
+    """Finish a change of version that a killed server left incomplete.
+
+    The roster gets the version of the checkpoint, which is written first.
+    """
     path, followed = state / ROSTER, configuration_of(state / CHECKPOINT)
     digest = roster_digest(path)
     if None in (followed, digest) or followed == digest or not has_copy(state, str(followed)):
@@ -129,7 +136,7 @@ def read_proposal(setup: ServerSetup, following: Agreed) -> Proposal:
 async def _take_over(
     hold: contextlib.ExitStack, setup: ServerSetup, watch: Watch | None, *, standby: bool
 ) -> None:
-    """Lock the state directory; a stand-by waits until the other process releases it."""
+    """Lock the state directory; with `standby`, wait until another server releases it."""
     waited = False
     while True:
         try:
@@ -190,6 +197,7 @@ async def _serve(
         prior=_prior(plan),
         observe=both,
         versions=versions,
+        verdict=lambda: _verdict(live.adopted.plan if live.adopted else plan, live),
     )
     _close_on_signal(server, setup)
     try:
@@ -206,9 +214,7 @@ async def _serve(
 
 
 def _versions(setup: ServerSetup, following: Callable[[], Agreed]) -> Versions:
-    """Return functions that read new versions of the agreed file; `following` gives the version in
-    force.
-    """
+    """Return functions that read new versions; `following()` is the version in force."""
     return Versions(
         read=lambda: read_proposal(setup, following()),
         bounds=lambda proposal: reply_rules(
@@ -223,7 +229,7 @@ def _write_config(setup: ServerSetup) -> None:
 
 
 def reply_rules(setup: ServerSetup, plan: Plan) -> ReplyRules:
-    """Return the bounds that every honest reply satisfies, from the federation's public facts."""
+    """Return bounds that every reply of an honest party satisfies; they use only public facts."""
 
     def broken(party: str, exchange: Exchange) -> BrokenBound | None:
         exchange = exchange._replace(settled=plan.settled.get(party))
@@ -245,7 +251,9 @@ def reply_rules(setup: ServerSetup, plan: Plan) -> ReplyRules:
 
 
 def _prior(plan: Plan) -> Callable[[Request], Reply] | None:
-    """Return a function that answers requests to the prior pseudo-party; None if there is none."""
+    """Return a function that answers requests to the prior pseudo-party; None if the run has no
+    such party.
+    """
     if not plan.has_prior_party:
         return None
     computer = SinglePartyComputer(
@@ -275,10 +283,46 @@ def _start_line(setup: ServerSetup, plan: Plan) -> dict[str, Any]:
     }
 
 
+def _layout(plan: Plan) -> Layout | None:
+    return plan.model.layout if isinstance(plan.model, Coefficients) else None
+
+
+def _verdict(plan: Plan, live: LiveRun) -> m.FinalVerdict:
+    """Return the verdict that is sent to the parties; it agrees with that of result.json."""
+    state = live.state
+    assert state is not None
+    posterior = posterior_of(plan, state.result, state.public)
+    verdict = run_verdict(plan, state, live.history)
+    facts = verdict_facts(plan, posterior, verdict, _layout(plan), memory=state.memory)
+    learned = facts["learned"]
+    return m.FinalVerdict(
+        converged=facts["converged"],
+        why=_short(facts["why"]),
+        cautions=tuple(
+            m.Caution(kind=one.kind, text=_short(one.text))
+            for one in [*facts["cautions"], *_dependence(plan, live)][: m.MOST_CAUTIONS]
+        ),
+        learned=learned if learned is not None and np.all(np.isfinite(learned)) else None,
+    )
+
+
+def _short(text: str) -> str:
+    """Return the text, cut to the length that the protocol allows."""
+    return text if len(text) <= m.MOST_LETTERS else text[: m.MOST_LETTERS - 1] + "…"
+
+
+def _dependence(plan: Plan, live: LiveRun) -> list[CautionNote]:
+    """Return cautions about parties on which the result depends; none in a private run."""
+    state = live.state
+    if plan.privacy is not None or state is None:
+        return []
+    factors = {name: state.factors[name].natural for name in live.parties}
+    depends = dependence_cautions(plan.family, state.q, factors, plan.model.names)
+    return [CautionNote(kind=one.kind, text=one.text) for one in depends]
+
+
 def _result(setup: ServerSetup, plan: Plan, live: LiveRun, wall_s: float) -> Result:
-    """Return the result as in a run directory, without metrics that only the parties can
-    compute.
-    """
+    """Return the result, without metrics that only the parties can compute."""
     state = live.state
     assert state is not None
     posterior = posterior_of(plan, state.result, state.public)
@@ -292,7 +336,7 @@ def _result(setup: ServerSetup, plan: Plan, live: LiveRun, wall_s: float) -> Res
         state,
         live.history,
         run_verdict(plan, state, live.history),
-        plan.model.layout if isinstance(plan.model, Coefficients) else None,
+        _layout(plan),
         name=federation.name,
         engine="live",
         run=live.run,
@@ -312,11 +356,8 @@ def _result(setup: ServerSetup, plan: Plan, live: LiveRun, wall_s: float) -> Res
         sites=sites,
         not_evaluated=attempts.failed,
     )
-    if plan.privacy is None:
-        factors = {name: state.factors[name].natural for name in live.parties}
-        depends = dependence_cautions(plan.family, state.q, factors, plan.model.names)
-        notes = [CautionNote(kind=one.kind, text=one.text) for one in depends]
-        result = msgspec.structs.replace(result, cautions=[*result.cautions, *notes])
+    cautions = [*result.cautions, *_dependence(plan, live)]
+    result = msgspec.structs.replace(result, cautions=cautions)
     private = private_part(setup.state)
     private.mkdir(mode=0o700, exist_ok=True)
     write_text(private / EVALUATION, json.dumps(local_result(result), indent=1, allow_nan=False))

@@ -3,7 +3,7 @@
 `AsyncSession` implements only the protocol: `tacit.live.party` adds ledger, storage and
 reconnection. Your own training loop can use it directly, or `Session` without asyncio:
 
-    with tacit.connect("server.example:7443", credentials, data_size=1000) as session:
+    with tacit.connect("host:7443", certificate=…, key=…, authority=…, data_size=1000) as session:
         while (turn := session.wait_for_posterior()) is not None:
             session.send_update(turn, my_training(turn.cavity))
         print(session.final_posterior)
@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
@@ -44,6 +45,8 @@ from tacit.live.transport.stream import CONNECT_S, abort, dial, shut
 from tacit.live.transport.tls import Credentials
 from tacit.pvi import damped_update, divide, multiply
 from tacit.server.messages import UPDATE
+
+KeepResult = Callable[[Natural, Arrays, dict[str, Any] | None], None]
 
 SUM_MESSAGES = (m.RequestKeys, m.KeyRoster, m.PartyShares, m.SurvivorSet, m.UnmaskRequest)
 MAX_ERRORS = 3
@@ -70,9 +73,10 @@ class ClosedError(PeerError):
 
 
 class Turn(NamedTuple):
-    """The server's request for an update, with q and this party's factor.
+    """A request of the server for an update.
 
-    Both are None if the stage does not need them.
+    `posterior` is q and `factor` is this party's factor; both are None if the stage does not need
+    them.
     """
 
     posterior: Any
@@ -112,7 +116,7 @@ class Introduction:
     result_shapes: dict[str, tuple[int, ...]] | None = None
     """Names and shapes of the public arrays of the final posterior; None: accept any."""
     largest: int = 0
-    """Largest number of values in a message, not counting three distributions."""
+    """Largest number of values in the public arrays of a request or of the result."""
     sum_bytes: int = 0
     """Largest size of a message of secure sums."""
     heartbeat: bool = False
@@ -152,8 +156,10 @@ class AsyncSession:
         self.final_public: Arrays = {}
         self.noted: Callable[[str], None] = lambda _: None
         """Called with the text of every Error that the server sends."""
-        self.keep_result: Callable[[Natural, Arrays], None] = lambda _, __: None
-        """Called with the final posterior before it is acknowledged."""
+        self.keep_result: KeepResult = lambda _, __, ___: None
+        """Called with the final posterior, its public arrays and the server's verdict before they
+        are acknowledged.
+        """
         self.sums: Callable[[m.ServerMessage], m.ClientMessage | None] | None = None
         """Answers messages of secure sums; None: they are refused."""
         self.refused: Callable[[str], None] = lambda _: None
@@ -228,9 +234,11 @@ class AsyncSession:
             self.wants_factor = bool(_given(message.return_likelihood))
 
     async def wait_for_posterior(self) -> Turn | None:
-        """Return the next turn, or None at the end, when `final_posterior` is set.
+        """Wait for the next request and return it; None at the end of the run, when
+        `final_posterior` is set.
 
-        Raises ClosedError if the server closes, HangupError if the connection breaks.
+        Raises ClosedError if the server closes the connection, HangupError if the connection
+        breaks.
         """
         while True:
             try:
@@ -253,11 +261,11 @@ class AsyncSession:
                 await self._close_early(message)
 
     async def send_update(self, turn: Turn, posterior: Natural, loss: float | None = None) -> None:
-        """Answer a turn with the local posterior qₘ; damping is applied here."""
+        """Answer the request `turn` with the local posterior qₘ, and apply the damping."""
         await self.send_delta(turn, damped_update(posterior, turn.posterior, turn.damping), loss)
 
     async def send_delta(self, turn: Turn, delta: Natural, loss: float | None = None) -> None:
-        """Answer a turn with the change Δₘ of the factor."""
+        """Answer the request `turn` with the damped update Δₘ of this party's factor."""
         if self.announced:
             update = m.UpdatedLikelihood(
                 delta=numbers.pack(delta, self.encoding),
@@ -277,12 +285,12 @@ class AsyncSession:
         self.side = PartySide.WAITING
 
     async def send_masked(self, masked: m.MaskedUpdate) -> None:
-        """Answer a turn of a secure sum."""
+        """Answer a request in a secure sum with this party's masked vector."""
         await self._send(masked)
         self.side = PartySide.WAITING
 
     async def _help_sum(self, message: m.ServerMessage) -> None:
-        """Answer a message of a secure sum, or refuse it."""
+        """Answer a message of a secure sum, or reply with an error."""
         if self.sums is None:
             await self._complain(f"{message.name} in a run without secure sums")
             return
@@ -300,7 +308,7 @@ class AsyncSession:
         await self._send(m.ReturnLastLikelihood(likelihood=self._pack(factor)))
 
     async def fail(self, reason: str) -> None:
-        """Report that a turn could not be answered; `reason` must not quote data."""
+        """Report that this party could not answer a request; `reason` must not quote data."""
         await self._send(m.ClientError(error=reason, reason=reason))
         self.side = PartySide.WAITING
 
@@ -311,10 +319,10 @@ class AsyncSession:
         *,
         listening: bool = False,
     ) -> None:
-        """Leave before the end. Without `expected_absence_s`, leave permanently.
+        """Leave the run before its end: permanently, or for `expected_absence_s` seconds.
 
-        With `listening` no further request is answered, and the result is fetched on another
-        connection; a server of version 0.1 treats this as leaving permanently.
+        With `listening` this party answers no further request, but fetches the result later on
+        another connection. A server of version 0.1 treats this as leaving permanently.
         """
         absence = None if expected_absence_s is None else m.Duration.of(expected_absence_s)
         listens = True if listening and self.announced else UNSET
@@ -344,7 +352,9 @@ class AsyncSession:
         await shut(self._writer)
 
     async def _next(self, timeout_s: float | None = None) -> m.ServerMessage:
-        """Return the next message that is valid in this state; answer others with Error."""
+        """Return the next message that the protocol allows in this state; reply to any other
+        message with an error.
+        """
         while True:
             payload = await read_frame(self._reader, limit=self._limit, idle_s=timeout_s)
             self.received_bytes += len(payload) + 4
@@ -387,7 +397,9 @@ class AsyncSession:
         if message.current_posterior is not None:
             posterior = self._unpack(message.current_posterior, "current_posterior")
         elif stage is None:
-            raise PeerError("SelectedForTraining has neither current_posterior nor stage")
+            raise PeerError(
+                "SelectedForTraining has neither current_posterior nor stage; send one of them"
+            )
         damping = 1.0 if message.damping_factor is None else message.damping_factor
         if not 0 < damping <= 1:
             raise PeerError(f"damping_factor = {damping}; it must be in (0, 1]")
@@ -441,7 +453,8 @@ class AsyncSession:
         if shapes is not None and "draws" not in arrays:  # only a posterior that is not normal
             shapes = {name: shape for name, shape in shapes.items() if name != "draws"}
         public = numbers.unpack_arrays(arrays, shapes, "public")
-        self.keep_result(final, public)
+        verdict = None if message.verdict is UNSET else message.verdict
+        self.keep_result(final, public, None if verdict is None else msgspec.to_builtins(verdict))
         self.final_posterior, self.final_public = final, public
         with contextlib.suppress(HangupError):
             await self._send(m.FinalLeaveTraining(available_for_future_training=True))

@@ -174,7 +174,7 @@ def in_seconds(duration: str) -> float:
 
 
 def duration_faults(table: Table, *keys: str) -> Iterator[str]:
-    """Yield the errors in durations."""
+    """Yield an error message for each of these keys whose value is not a valid duration."""
     for key in keys:
         value = getattr(table, key)
         if not re.fullmatch(DURATION, value) or not in_seconds(value) > 0:
@@ -185,7 +185,7 @@ def duration_faults(table: Table, *keys: str) -> Iterator[str]:
 
 
 def address_faults(text: str, key: str) -> Iterator[TacitError]:
-    """Yield the errors in an address."""
+    """Yield an error if the text is not a valid address."""
     try:
         parse_address(text, key)
     except TacitError as error:

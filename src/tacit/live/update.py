@@ -31,8 +31,8 @@ def update(
     """Update the posterior of an earlier run with records that arrived later.
 
     Only the new records are read, released and charged; the posterior of the earlier run is the
-    prior. Rows that the earlier run has used are refused. For runs with method.kind = "exact",
-    "expected-statistics" or "dp-statistics".
+    prior. Rows that the earlier run has used are refused. The earlier run must have method.kind =
+    "exact", "expected-statistics" or "dp-statistics".
 
     Parameters
     ----------

@@ -88,14 +88,16 @@ def check_successor(old: Federation, new: Federation) -> None:
     if gone:
         raise ConfigError(
             f"{number} leaves out {', '.join(map(repr, gone))}; a version adds parties and removes "
-            "none: keep it in parties (it can leave with tacit join --leave)"
+            "none: keep all names in parties (a party can leave with tacit join --leave)"
         )
     if new.parties[: len(old.parties)] != old.parties:
         raise ConfigError(
             f"{number} puts parties in another order; add the new ones at the end of parties"
         )
     if new.parties == old.parties:
-        raise ConfigError(f"{number} adds no party; add its name at the end of parties")
+        raise ConfigError(
+            f"{number} adds no party; add the name of a new party at the end of parties"
+        )
     changed = [
         key
         for key in Federation.__struct_fields__
@@ -103,24 +105,26 @@ def check_successor(old: Federation, new: Federation) -> None:
     ]
     if changed:
         raise ConfigError(
-            f"{number} also changes {', '.join(changed)}; in a run only {', '.join(MAY_CHANGE)} "
-            f"may change: restore the rest, or {NEW_RUN}"
+            f"{number} also changes {', '.join(changed)}; during a run only "
+            f"{', '.join(MAY_CHANGE)} may change: restore the other keys, or {NEW_RUN}"
         )
     if old.private is not None and old.private.aggregation == "secure":
         raise ConfigError(
-            f"{number} adds a party to secure sums, whose keys and shares all parties exchange "
-            f"before the first round; {NEW_RUN}"
+            f"{number} adds a party, but no party can be added to a run with privacy.aggregation = "
+            "'secure', because all parties exchange keys for secure sums before the first round; "
+            f"{NEW_RUN}"
         )
     if old.data.source == "synthetic-cohort":
         raise ConfigError(
-            f"{number} with data.source = 'synthetic-cohort', whose records at every site depend "
-            f"on the number of parties; {NEW_RUN}"
+            f"{number} adds a party, but no party can be added to a run with data.source = "
+            "'synthetic-cohort', because the records of every party depend on the number of "
+            f"parties; {NEW_RUN}"
         )
 
 
 def _compared(one: Federation, key: str, old: Federation) -> Any:
-    """Return the value of a key of the agreed file, without entries for parties that `old`
-    lacks.
+    """Return the setting `key` of `one`; privacy settings of parties that `old` lacks are left
+    out.
     """
     value = getattr(one, key)
     if key == "privacy" and one.private is not None:
@@ -146,8 +150,8 @@ def check_same_terms(before: Plan, after: Plan) -> None:
         changed = _changed(old, after.settled[name])
         if changed:
             raise ConfigError(
-                f"with the new parties {changed} would change for {name!r}, and with it the "
-                f"releases or charges; the terms of a run stay as approved: {NEW_RUN}"
+                f"with the new parties, {changed} would change for {name!r}, and thereby the "
+                f"party's releases or charges; the approved terms hold for the whole run: {NEW_RUN}"
             )
     if method.memory(after.model, after.family) is not None:
         raise ConfigError(
@@ -163,9 +167,9 @@ def check_same_terms(before: Plan, after: Plan) -> None:
     shared = after.settled and not rules.own_factors
     if shared and (rules.order != "synchronous" or rules.quorum is not None):
         raise ConfigError(
-            f"{kind} divides the noisy sum equally among the parties, which is valid for a new "
-            f"party only if all answer in every round: schedule.kind = {rules.order!r}, quorum = "
-            f"{rules.quorum}; {NEW_RUN}"
+            f"{kind} divides the noisy sum equally among the parties, so a party can be added only "
+            "with schedule.kind = 'synchronous' and no quorum, but this run has schedule.kind = "
+            f"{rules.order!r} and quorum = {rules.quorum}; {NEW_RUN}"
         )
 
 
@@ -180,7 +184,7 @@ def _changed(old: Settled, new: Settled) -> str:
         if getattr(old, key) != getattr(new, key):
             return f"{words} ({getattr(old, key):.4g} → {getattr(new, key):.4g})"
     if (old.answers, old.guarantee) != (new.answers, new.guarantee):
-        return "the releases (their steps depend on records)"
+        return "the lattice of the releases or the guarantee (both depend on the key records)"
     return ""
 
 

@@ -1,6 +1,6 @@
 """Local methods: how a party computes its update.
 
-Names are imported on first use, so that a server does not load a compiler.
+The classes are imported on first use, so that a server does not load JAX.
 """
 
 from __future__ import annotations

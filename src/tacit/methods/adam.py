@@ -1,9 +1,13 @@
 """Adam (Kingma and Ba 2015, algorithm 1) with a cosine learning-rate schedule.
 
+Step t = 1, 2, … changes the parameters θ with the gradient g of the loss and the learning rate αₜ.
+m and v are running averages of g and g². β₁ = 0.9, β₂ = 0.999 and ε (by default 10⁻⁸) are
+constants.
+
     m ← β₁m + (1 − β₁)g,   v ← β₂v + (1 − β₂)g²,   θ ← θ − αₜ·(m/(1 − β₁ᵗ)) / (√(v/(1 − β₂ᵗ)) + ε)
 
-Quantities that depend only on t are tabulated in NumPy: compiling scalar powers and cosines would
-take longer than compiling the rest of the step.
+The numbers αₜ, 1 − β₁ᵗ and 1 − β₂ᵗ of all steps are computed in advance with NumPy, because
+compiling scalar powers and cosines would take longer than compiling the rest of the step.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ FIRST, SECOND, EPSILON = 0.9, 0.999, 1e-8
 
 
 class Pace(NamedTuple):
-    """Per step t: the learning rate αₜ and the bias corrections 1 − β₁ᵗ and 1 − β₂ᵗ of Adam."""
+    """Learning rates αₜ and Adam's bias corrections 1 − β₁ᵗ and 1 − β₂ᵗ, one entry per step t."""
 
     rate: Array
     first: Array
@@ -34,8 +38,9 @@ class Moments(NamedTuple):
 
 
 def paces(rate: float, steps: int, *, least: float, dtype: str) -> Pace:
-    """Return the values per step for a learning rate that decreases from `rate` to
-    `least`·`rate`.
+    """Return the learning rates and bias corrections of `steps` Adam steps.
+
+    The learning rate decreases from `rate` towards `least`·`rate` on a cosine curve.
     """
     done = np.arange(steps)
     falling = 0.5 * (1.0 + np.cos(np.pi * done / steps))
@@ -48,21 +53,28 @@ def paces(rate: float, steps: int, *, least: float, dtype: str) -> Pace:
 
 
 def at_rest(values: dict[str, Array]) -> Moments:
-    """Return the initial moments, which are zeros."""
+    """Return Adam's moments before the first step: zeros, with the shapes of `values`."""
     zeros = {name: jnp.zeros_like(value) for name, value in values.items()}
     return Moments(zeros, zeros)
 
 
 def moved(
-    values: dict[str, Array], moments: Moments, gradient: dict[str, Array], pace: Pace
+    values: dict[str, Array],
+    moments: Moments,
+    gradient: dict[str, Array],
+    pace: Pace,
+    epsilon: float = EPSILON,
 ) -> tuple[dict[str, Array], Moments]:
-    """Return values and moments after one Adam step."""
+    """Return the parameters `values` and Adam's moments after one step.
+
+    `pace` has the learning rate and bias corrections of this step, and `epsilon` is Adam's ε.
+    """
 
     def average(old: Array, new: Array, decay: float) -> Array:
         return (1.0 - decay) * new + decay * old
 
     def step(value: Array, first: Array, second: Array) -> Array:
-        down = (first / pace.first) / (jnp.sqrt(second / pace.second) + EPSILON)
+        down = (first / pace.first) / (jnp.sqrt(second / pace.second) + epsilon)
         return value - pace.rate * down
 
     first = jax.tree.map(lambda m, g: average(m, g, FIRST), moments.first, gradient)

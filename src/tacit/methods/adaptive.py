@@ -1,23 +1,26 @@
-"""Adaptive clip: follow a quantile of the contributions' norms, estimated privately.
+"""Adaptive clip: follow a quantile of the norms of contributions, estimated privately.
 
-The scaled contributions cᵢ/S are clipped to C, with a public scale S: requests publish log S. Each
-release has an extra coordinate that counts units: a unit adds ω/2 if it is within the clip, and
-−ω/2 if not: (Σ clip(cᵢ/S), ω Σ ±½). The charged clip is the bound on the norm of a unit's extended
-contribution, √(C² + ω²/4) with ω = w·C and a public weight w.
-If no coordinate of a contribution is negative, the extra coordinate is 0 or ω/2 instead of ±ω/2.
-The bound is the same, and the distance between two contributions is still at most √2 times the
-bound. A unit is a record, a person, a shard or a whole party: whatever makes one contribution.
+**Clip.** Let cᵢ be the contribution of unit i, which is a record, a person, a shard or a whole
+party. A party divides cᵢ by a public scale S and clips cᵢ/S to norm C. Requests contain log S.
 
-From the noisy share f of units within the clip the server sets
+**Count.** Every contribution has one more coordinate, by which the units within the clip are
+counted. The coordinate is ω/2 if the norm of cᵢ/S is at most C, and −ω/2 otherwise. Its weight is ω
+= w·C with a public constant w. A contribution with its count has norm at most √(C² + ω²/4), and
+this bound is the clip that is charged. If contributions have no negative coordinates, the count is
+ω/2 or 0. The bound is then the same, and two contributions still differ by at most √2 times the
+bound.
+
+**Adaptation.** Let f be the noisy share of units within the clip, γ the target share, η a constant
+step length, and v the public variance of the noise in f. After each round the server sets
 
     log S ← log S + η(γ − f)/(1 + v),
 
-so that S·C converges to the γ-quantile (Andrew et al. 2021, geometric updates). v is the variance
-of the noise in f, which is public. For thousands of records v is close to 0. For ten parties it may
-be 10; without the division by 1 + v, log S would then be a random walk with steps of several η. The
-clip of the event never changes: S is public, and a sum times a public number is post-processing.
+so that S·C converges to the γ-quantile of the norms (Andrew et al. 2021, geometric updates). For
+thousands of records v is close to 0. For ten parties v may be 10. Without the division by 1 + v,
+log S would then be a random walk with steps of several η. The charged clip never changes, because
+it bounds cᵢ/S, and multiplying a released sum by the public S is post-processing.
 
-The same coordinate without a scale counts clipped units (`count_clipped` of `PrivateStatistics`).
+`count_clipped` of `PrivateStatistics` adds the same count without a scale (S = 1).
 """
 
 from __future__ import annotations
@@ -50,7 +53,10 @@ noise.
 
 
 def tally_clip(clip: float) -> float:
-    """Norm bound of a contribution with clip `clip` together with its count.
+    """Return the norm bound of a contribution with its count, from the norm bound `clip` of the
+    contribution alone.
+
+    The count is an additional coordinate, by which the units within the clip are counted.
 
     >>> round(tally_clip(1.0), 4)
     1.0308
@@ -59,26 +65,39 @@ def tally_clip(clip: float) -> float:
 
 
 def tally_weight(bound: Array) -> Array:
-    """Weight ω of the count in a contribution whose event has the clip `bound`."""
+    """Return the weight of the count that each contribution has as an additional coordinate.
+
+    `bound` is the norm bound of a contribution with its count.
+    """
     return WEIGHT * inner_clip(bound)
 
 
 def inner_clip(bound: Array) -> Array:
-    """Clip C of the contribution without its count, from an event's clip: the inverse of
-    `tally_clip`.
+    """Return the norm bound of a contribution alone, from the norm bound `bound` of the
+    contribution with its count.
+
+    The count is an additional coordinate, by which the units within the clip are counted. The
+    function is the inverse of `tally_clip`, except that the result is smaller by a factor of 1 −
+    10⁻¹², which allows for rounding.
     """
     return bound / tally_clip(1.0) * (1.0 - 1e-12)
 
 
 def tally_of(bound: Array, *, signed: bool = True) -> Tally:
-    """Make the tally that counts the contributions within the clip, for an event with clip
-    `bound`.
+    """Return the `Tally` that adds a count of the units within the clip to a sum of contributions.
+
+    `bound` is the norm bound of a contribution with its count. The count of a unit is ±½ if
+    `signed` is true, otherwise ½ or 0, times a weight.
     """
     return Tally(tally_weight(bound), bound, signed)
 
 
 def clip_scale(public: Arrays) -> Array:
-    """The scale S, limited to a range in which its square does not overflow in float32."""
+    """Return the scale S, by which contributions are divided before clipping, from the array log S
+    in `public`.
+
+    S is limited to a range in which S² does not overflow in float32.
+    """
     xp = namespace(public[SCALE])
     return xp.exp(xp.clip(public[SCALE], -MAX_LOG_SCALE, MAX_LOG_SCALE))
 
@@ -90,7 +109,7 @@ def check_adaptive(target: float | None) -> None:
 
 
 class Counting(Protocol):
-    """Settings of a method that determine the weight of its count."""
+    """Settings of a method that determine the weight of the count of units within the clip."""
 
     @property
     def clip(self) -> float: ...
@@ -101,8 +120,12 @@ class Counting(Protocol):
 
 
 def count_weight(method: Counting, rounds: int, steps: int = 1) -> Callable[[int], float]:
-    """Return a function of the round: ω times the share of units in a batch, for the mean of
-    `steps` releases.
+    """Return a function from the number of a round to ω·(sampling rate)·√`steps`.
+
+    ω is the weight of the count of units within the clip, and `steps` is the number of releases per
+    round. The sd of the noise in the sum of counts, divided by the result and by the number of
+    units, is the sd of the noise in the share of units within the clip. This share is averaged over
+    the releases of a round.
     """
 
     def weight(number: int) -> float:
@@ -113,12 +136,12 @@ def count_weight(method: Counting, rounds: int, steps: int = 1) -> Callable[[int
 
 
 class Counted(NamedTuple):
-    """Converts the counts of a round to the share of units within the clip."""
+    """Converts the released counts of a round to the share of units within the clip."""
 
     units: float
     """Public number of units of all parties."""
     weight: Callable[[int], float]
-    """Function of the round that returns ω times the share of units in a batch."""
+    """Function from the number of a round to the weight of the count (`count_weight`)."""
     signed: bool = True
 
     def share(self, run: Run, answers: RoundSum) -> tuple[float, float]:
@@ -131,7 +154,13 @@ class Counted(NamedTuple):
 
 
 def adapted(make: Callable[[Run], Combine], run: Run, target: float, counted: Counted) -> Combine:
-    """Wrap a server half so that it also updates the scale S; `make` gets the noise scaled by S."""
+    """Return a `Combine` function (the server's step after a round) that also adapts the clip.
+
+    The function calls the `Combine` function that `make` returns. It also changes the scale S, by
+    which contributions are divided before clipping, so that the share of units within the clip
+    approaches `target`. `make` is called with a copy of `run` in which the sd of the noise is
+    multiplied by S.
+    """
 
     def step(shared: Shared, answers: RoundSum) -> Shared:
         share, sd = counted.share(run, answers)
@@ -147,7 +176,9 @@ def adapted(make: Callable[[Run], Combine], run: Run, target: float, counted: Co
 
 
 def noted(combine: Combine, run: Run, counted: Counted) -> Combine:
-    """Wrap a server half so that it also remembers the last share of units within the clip."""
+    """Return a `Combine` function (the server's step after a round) that calls `combine` and stores
+    the share of units within the clip in the server's memory.
+    """
 
     def step(shared: Shared, answers: RoundSum) -> Shared:
         share, sd = counted.share(run, answers)

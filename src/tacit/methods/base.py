@@ -27,42 +27,46 @@ MAX_FULL_COVARIANCE = 256
 
 
 class Task(NamedTuple):
-    """The inputs of one party's answer, as arrays.
+    """The inputs from which one party computes its answer to one request of the server, as arrays.
 
-    `weights` is 1 for a record and 0 for padding. `start` is the starting point of an optimiser: q,
-    or, while q is still the prior (`initial`), the model's own starting point. `visit` counts the
-    earlier requests to this party. A private method also gets its numbers (`terms`), its noise, and
-    the key of its batches (`secret`). `stage` is the name of the visit's stage
-    (`LocalMethod.stage_at`), known at compilation, and `public` the arrays that the server
-    publishes for it; q and factor are None if the stage does not use them. `memory` is the method's
-    memory at this party (`LocalMethod.memory`), and `damping` the share of its change that will be
-    sent. `begun` is the result of `LocalMethod.begin` for `start`, or None if the method has to
-    compute it. The public key of `answer` is derived from `words`, which are numbers computed from
-    seed, party and visit; they are not a source of noise.
+    q is the present approximation of the posterior. A party's factor is its contribution to q: q is
+    the product of the prior and the factors of all parties. A visit is one request to a party and
+    its answer. The stage of a visit says which quantities the party computes.
 
     Parameters
     ----------
     records, weights
-        Arranged records, and 1 for a record, 0 for padding.
+        The party's records, arranged by the method, and a weight of 1 for each record. Rows of
+        padding have the weight 0.
     q, factor
-        Posterior and this party's factor, None if the stage does not use them.
-    start, begun
-        Starting point of an optimiser, and the result of `LocalMethod.begin` for it.
+        q and the party's factor. Each is None if the stage does not use it.
+    start
+        Starting point of an optimiser: q or, while q is still the prior, the starting point that
+        the model suggests.
+    begun
+        Result of `LocalMethod.begin` for `start`. If it is None, the method computes this result.
     initial
         True if q is still the prior.
-    visit, stage
-        Number of earlier requests, and the name of this one's stage.
-    terms, secret, noise
-        Terms of a private method, the key of its batches, and the integer noise of its releases,
-        one row each.
+    visit
+        Number of earlier visits to this party.
+    stage
+        Name of the stage. It is a constant of the compiled function, not an array.
+    terms
+        Clips, noise and other agreed numbers of a private method.
+    secret
+        Secret key from which a private method draws its batches and other random numbers.
+    noise
+        Integer noise of a private method, with one row for each release.
     public
         Arrays that the server publishes for this stage.
     memory
-        The method's memory at this party.
+        Arrays that the method has stored at this party since the last visit.
     damping
-        Share of the change that is sent.
+        Share of the computed change of the factor that is sent to the server.
     words
-        Numbers from which the public key is derived.
+        Three numbers: the seed of the run, a number that identifies the party, and the visit. The
+        public random key (the argument `key` of `LocalMethod.answer`) is derived from them. The
+        noise is not.
     """
 
     records: Records
@@ -84,24 +88,25 @@ class Task(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Result of a method: λ of the local posterior qₘ, or other arrays to release, or both.
+    """Result of a local method: the natural parameters of the local posterior, or other arrays, or
+    both.
 
-    `released` leaves the party, and so does the damped change to `natural`. The loss is −E[log p(xₘ
-    | θ)] at `Task.start`; a private method has none, because it would be another release, but has a
-    cost. `memory` stays with the party until its next visit.
+    Three fields are sent to the server: `released`, `loss`, and the change from q to `natural`
+    multiplied by the damping.
 
     Parameters
     ----------
     natural
-        Natural parameters of the local posterior; None if there are none.
+        Natural parameters of the local posterior; None if the method computes other arrays only.
     loss
-        Negative expected log-likelihood; None in a private method.
+        Negative expected log-likelihood −E[log p(xₘ | θ)] of the party's records xₘ at
+        `Task.start`. It is None in a private method, because it would be another release.
     cost
-        Events that the release costs.
+        Privacy events of the release; None in a method that is not private.
     memory
-        Memory that stays with the party.
+        Arrays that stay at the party until its next visit.
     released
-        Further arrays that leave the party.
+        Further arrays that are sent to the server.
     sound
         False if a sum was not finite, in which case nothing is sent.
     """
@@ -114,20 +119,24 @@ class Answer(NamedTuple):
     sound: Array | bool = True
 
     def leaving(self, task: Task) -> Arrays:
-        """Return everything that leaves the party, by name."""
+        """Return the arrays that the party sends: `released`, and the damped change of natural
+        parameters.
+        """
         if self.natural is None:
             return self.released
         return damped_update(self.natural, task.q, task.damping) | self.released
 
 
 class Arranged(NamedTuple):
-    """A party's records in the form that its method needs. `weights` has the shape of the one or
-    two leading axes of the records.
+    """A party's records in the form that its method needs.
 
     Parameters
     ----------
-    records, weights
-        Columns and their weights; 0 marks padding.
+    records
+        One array per column.
+    weights
+        1 for each record and 0 for padding. The shape is that of the first axis of the records, or
+        of the first two axes if records are grouped.
     """
 
     records: Records
@@ -158,7 +167,11 @@ class RunFacts(NamedTuple):
 
 
 class LocalMethod(abc.ABC):
-    """A way to find qₘ = argmax E_q[log p(xₘ|θ)] − KL(q ‖ cavity)  (TMLR eq. 3.5)."""
+    """Base class of local methods, by which party m computes its local posterior qₘ.
+
+    qₘ is the q that maximises E_q[log p(xₘ|θ)] − KL(q ‖ cavity), where xₘ are the records of party
+    m and the cavity is the posterior without the factor of party m (TMLR eq. 3.5).
+    """
 
     kind: ClassVar[str]
     second_order: ClassVar[bool] = False
@@ -168,7 +181,7 @@ class LocalMethod(abc.ABC):
     eager: ClassVar[bool] = False
     """True if the method supports models that JAX cannot trace."""
     uses_key: ClassVar[bool] = True
-    """True if `answer` needs the public random key; otherwise none is made in NumPy."""
+    """True if `answer` needs the public random key. If False, the key is None in NumPy."""
     private: ClassVar[bool] = False
     """True if answers are releases that are charged to a budget: see `tacit.methods.private`."""
     dtype: str
@@ -183,8 +196,8 @@ class LocalMethod(abc.ABC):
     reads_public: ClassVar[bool] = False
     """True if `read` needs the public arrays of the server."""
     holds_prior: ClassVar[bool] = False
-    """True if the server's half applies a prior outside the family itself, so that it is not
-    kept as a first factor.
+    """True if the method itself applies a prior outside the family, so that the server does not
+    approximate this prior by a factor (site prior).
     """
     takes_batches: ClassVar[bool] = False
     """True if q may start from the posterior of earlier records: factors of new records multiply
@@ -196,15 +209,15 @@ class LocalMethod(abc.ABC):
     """
 
     def arrange(self, party: str, records: Records, seed: int) -> Arranged:
-        """Arrange the records, one row per record; a private method may group them by person or
+        """Return the records with one row per record. A private method may group them by person or
         shard.
         """
         del party, seed
         return Arranged(records, np.ones(np.shape(next(iter(records.values())))[0]))
 
     def stage_at(self, visit: int) -> Stage:
-        """Return the stage (kind of request) of a visit. A private method fixes all stages in
-        advance.
+        """Return the stage (kind of request) of visit number `visit`. A private method fixes all
+        stages in advance.
         """
         del visit
         return Stage()
@@ -215,36 +228,45 @@ class LocalMethod(abc.ABC):
         return {stage.name: stage for stage in each}
 
     def program(self, stage: str) -> str:
-        """Return the name of the compiled program for a stage, which `answer` gets as `Task.stage`.
+        """Return the name of the compiled program that computes the answer to a request of this
+        stage.
 
-        Stages that share a program save its compilation. `program_public` and `stage_released`
-        convert their arrays, in NumPy and at the party.
+        Several stages may share a program, which is then compiled only once. `answer` gets the name
+        as `Task.stage`. `program_public` and `stage_released` convert the arrays of a stage to
+        inputs of the program, and its outputs to arrays of the stage. Both run in NumPy at the
+        party.
         """
         return stage
 
     def program_public(self, stage: str, public: Arrays) -> Arrays:
-        """Convert the public arrays of a request to the form that the stage's program needs."""
+        """Return the public arrays of a request of this stage in the form that the compiled program
+        needs.
+        """
         del stage
         return public
 
     def stage_released(self, stage: str, found: Arrays) -> Arrays:
-        """Convert the output of the stage's program to the arrays that the reply releases."""
+        """Return the arrays that a party releases at this stage, from the output `found` of the
+        compiled program.
+        """
         del stage
         return found
 
     def released_shapes(
         self, model: Model, family: Family, stage: str
     ) -> dict[str, tuple[int, ...]]:
-        """Return names and shapes of the arrays that a reply to this stage releases."""
+        """Return names and shapes of the arrays that a party releases in reply to a request of this
+        stage.
+        """
         del model, stage
         return family.shapes
 
     def integer_shapes(
         self, model: Model, family: Family, stage: str
     ) -> dict[str, tuple[int, ...]] | None:
-        """Return names and shapes of the integers in a reply to this stage.
+        """Return names and shapes of the integers in the reply to a request of this stage.
 
-        None if the reply contains floats: the arrays of `released_shapes`.
+        The result is None if the reply contains floating-point arrays (`released_shapes`) instead.
         """
         del model, family, stage
         return None
@@ -252,24 +274,27 @@ class LocalMethod(abc.ABC):
     def from_integers(
         self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
     ) -> Arrays:
-        """Convert released integers to the arrays of `released_shapes`, in NumPy.
+        """Convert released integers to the floating-point arrays of `released_shapes`, in NumPy.
 
-        `event` comes from the agreed plan and has the public step. If only a sum over parties is
-        used, the conversion must be linear in the integers, and `asked.factor` is the product of
-        all parties' factors.
+        If the server learns only the sum over parties, the conversion must be linear in the
+        integers. `asked.factor` is then the product of the factors of all parties.
 
         Parameters
         ----------
         model, family
             Model and family of the run.
         event
-            The release, as agreed.
+            Privacy event of the release, from the agreed plan. It determines the step of the
+            lattice, by which integers are multiplied.
         asked
-            The request of the release.
+            The request to which the integers reply.
         integers
             The received integers, or their sum over parties.
         """
-        raise NotImplementedError(f"{self.kind} sends no integers")
+        raise NotImplementedError(
+            f"method {self.kind!r} releases no integers; a method with `integer_shapes` must "
+            "override `from_integers`"
+        )
 
     def public_shapes(self, model: Model, family: Family, stage: str) -> dict[str, tuple[int, ...]]:
         """Return names and shapes of the public arrays, besides q, in a request of this stage."""
@@ -286,31 +311,31 @@ class LocalMethod(abc.ABC):
         return self.public_shapes(model, family, list(stages)[-1])
 
     def first_public(self, model: Model, family: Family) -> Arrays:
-        """Return the public arrays of the first requests."""
+        """Return the public arrays of the first requests; by default zeros."""
         shapes = self.public_shapes(model, family, self.stage_at(0).name)
         return {name: np.zeros(shape) for name, shape in shapes.items()}
 
     def in_numpy(self, model: Model) -> bool:
-        """True if `answer` computes with NumPy arrays, one party at a time; otherwise it is
-        compiled.
+        """True if `answer` computes with NumPy, for one party at a time; False if it is compiled by
+        JAX.
         """
         return not model.traceable
 
     def memory(self, model: Model, family: Family) -> Natural | None:
-        """Return the initial arrays of a party's memory: what the method stores there between
-        visits.
+        """Return the initial arrays of the method memory; None if the method stores nothing.
 
-        The memory never leaves the party. None if the method stores nothing.
+        The method stores these arrays at a party between visits. They never leave the party.
         """
         del model, family
         return None
 
     def begin(self, family: Family, start: Natural) -> dict[str, Array] | None:
-        """Convert `Task.start` to the form that `answer` needs; None if no conversion is needed.
+        """Return the starting point `start` in the form that `answer` needs; None if that is
+        `start` itself.
 
-        Computed in NumPy, once for all parties that are computed together: an operation on one
-        matrix per round takes far longer to compile than to run. A method that calls `answer` of
-        another method passes its own start, without the result of this function.
+        The conversion is done in NumPy, once for all parties that are computed together, because
+        compiling it would take far longer than running it. A method that calls `answer` of another
+        method with a different start sets `Task.begun` to None.
         """
         del family, start
         return None
@@ -318,17 +343,27 @@ class LocalMethod(abc.ABC):
     def read(
         self, model: Model, family: Family, natural: Natural, public: Arrays
     ) -> tuple[Family, Natural]:
-        """Return family and natural parameters of θ's distribution, from the server's state."""
+        """Return the family and the natural parameters of the posterior of θ.
+
+        `natural` and `public` are the server's state. `natural` may be in other coordinates than θ,
+        for example in those of whitened features.
+        """
         del model, public
         return family, natural
 
     def suited(self, model: Model) -> LocalMethod:
-        """Return the method with the facts about the model that accounting needs."""
+        """Return the method adapted to `model`.
+
+        The result stores the properties of the model on which stages, sensitivity or shares of the
+        budget depend.
+        """
         del model
         return self
 
     def starts_at_prior(self, model: Model) -> bool:
-        """True if q starts at the prior; False if at the model's starting point."""
+        """True if q is the prior at the start of a run; False if q is then the model's starting
+        point.
+        """
         del model
         return True
 
@@ -350,7 +385,10 @@ class LocalMethod(abc.ABC):
     def judged(
         self, model: Model, natural: Natural, finished: str | None, log: Sequence[Mapping[str, Any]]
     ) -> tuple[bool, str] | None:
-        """Return whether a finished run converged, and why; None if the general rules decide."""
+        """Return True or False for whether a finished run converged, and the reason as text.
+
+        The result is None if the general rules should decide.
+        """
         del model, natural, finished, log
         return None
 
@@ -363,34 +401,38 @@ class LocalMethod(abc.ABC):
         return MAX_FULL_COVARIANCE
 
     def solver(self, model: Model, family: Family) -> Solver | None:
-        """Return the solver with which the server chooses each round's stage and arrays; None if
-        the parties choose their own steps.
+        """Return the solver with which the server chooses the stage and the public arrays of each
+        round.
+
+        The result is None if the parties choose their own steps.
         """
         del model, family
         return None
 
     def learns_scale(self, model: Model) -> bool:
-        """True if the scale of an undeclared prior is learned."""
+        """True if this method learns the scale of the prior of a model that declares no prior."""
         del model
         return False
 
     @property
     def step_share(self) -> float | None:
-        """Length of an answer relative to a full natural-gradient step; None for other kinds of
-        answers.
+        """Length of the change in an answer, relative to a full natural-gradient step; None if
+        answers are not such steps.
         """
         return 1.0 if self.second_order or self.eager else None
 
     def check_run(self, facts: RunFacts) -> None:
-        """Raise a ConfigError if this method does not support a run of that kind."""
+        """Raise a ConfigError if this method does not support a run with these facts."""
         del facts
 
     @abc.abstractmethod
     def check(self, model: Model, family: Family) -> None:
-        """Raise a ConfigError if this method does not support that model and family."""
+        """Raise a ConfigError if this method does not support this model with this family."""
 
     @abc.abstractmethod
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
-        """Return the local posterior. Must be pure and traceable; `model` and `family` are
-        static.
+        """Return the answer of a party, computed from `task`.
+
+        The function must be pure and, unless `in_numpy` is true, traceable by JAX. `model` and
+        `family` are static arguments.
         """

@@ -1,4 +1,4 @@
-"""Batches of private steps, sampled as they are accounted for."""
+"""Batches of records for private steps, sampled exactly as the privacy accountant assumes."""
 
 from __future__ import annotations
 
@@ -46,11 +46,12 @@ def rate_of(batch: int, total: int) -> float:
 
 
 def shuffled_rows(task: Task, rate: float, *, traced: bool = True) -> tuple[Array, Array, Array]:
-    """Return the rows of this visit's batch, a mask of the valid ones, and their share of all
-    records.
+    """Return the row numbers of this visit's batch, a mask of valid rows, and the batch's share of
+    all records.
 
-    Every pass shuffles the records and splits them into batches with share `rate`, the last one
-    smaller: every record is in one batch per pass.
+    In each pass over the records they are shuffled and split into batches. A batch has a share
+    `rate` of the records, and the last batch of a pass may be smaller. Every record is in exactly
+    one batch per pass.
     """
     xp = jnp if traced else np
     present, visit = task.weights, task.words[2]
@@ -72,7 +73,10 @@ def shuffled_rows(task: Task, rate: float, *, traced: bool = True) -> tuple[Arra
 
 @dataclass(frozen=True)
 class Batches:
-    """Batches with a share `rate` of the units: Poisson, or of fixed size without replacement."""
+    """How batches with a share `rate` of the units are sampled.
+
+    `sampling` is "poisson", or "without-replacement" for batches of fixed size.
+    """
 
     rate: float
     sampling: SamplingName
@@ -85,17 +89,25 @@ class Batches:
         """Raise a ConfigError if the sampling is not supported with the adjacency."""
         if self.sampling == "without-replacement" and adjacency != "replace-one":
             raise ConfigError(
-                "method.sampling = 'without-replacement' with privacy.adjacency = "
-                f"{adjacency!r}; a batch of fixed size reveals the number of records: use "
-                "'poisson' or privacy.adjacency = 'replace-one'"
+                "method.sampling = 'without-replacement' cannot be combined with "
+                f"privacy.adjacency = {adjacency!r}, because a batch of fixed size reveals the "
+                "number of records: use method.sampling = 'poisson' or privacy.adjacency = "
+                "'replace-one'"
             )
 
     def accounted(self, units: int) -> Sampling | None:
-        """Return how a batch is sampled from `units` units, as part of an event for the accountant.
+        """Return how batches are sampled from a party's `units` units, in the form that the privacy
+        accountant needs.
 
-        A batch without replacement has ⌊rate·units⌋ units, so its share of the units depends on the
-        party and is at most `rate`. For `ANY_UNITS` it is the next fraction above `rate`: noise
-        calibrated for it is sufficient for every party, and public like `rate`.
+        A unit is a record, a person or a party. The result is None if `rate` is 1, because a
+        batch then contains all units. For Poisson sampling the result contains the probability
+        `rate`. For sampling without replacement the result contains the size of a batch,
+        ⌊rate·units⌋ but at least 1, and the number of units.
+
+        If `units` is `ANY_UNITS`, the number of units is not known. The result then describes
+        batches with a share of the units that is `rate`, or slightly more because of rounding.
+        Noise that is sufficient for this share is sufficient for every party with at least 1/rate
+        units.
         """
         if self.rate == 1:
             return None
@@ -112,9 +124,10 @@ class Batches:
     def summed(
         self, key: Array, task: Task, clipped: Clipped, *, traced: bool = True
     ) -> tuple[Bounded, Drawn]:
-        """Compute the clipped sum over a batch; also return how the batch was sampled.
+        """Return the clipped sum over a batch, and how the batch was sampled.
 
-        Without `traced` the units are chosen in NumPy, for models written in NumPy.
+        `clipped(records, weights)` computes the clipped sum. If `traced` is false, the batch is
+        chosen in NumPy, for models written in NumPy.
         """
         if self.rate == 1:
             return clipped(task.records, task.weights), UNSAMPLED
@@ -137,9 +150,6 @@ class Batches:
     def _picked(
         self, key: Array, present: np.ndarray, rows: Callable[[Array, Array], Bounded]
     ) -> tuple[Bounded, Drawn]:
-        """Compute `summed` in NumPy; a batch is padded to a length that is nearly always
-        sufficient.
-        """
         units = int(np.count_nonzero(present))
         if self.sampling == "poisson":
             chosen = np.flatnonzero(_compiled(poisson_mask)(key, present, self.rate))

@@ -15,10 +15,12 @@ from tacit.support.compiler import jnp
 
 @dataclass(frozen=True)
 class Exact(LocalMethod):
-    """Closed form for a likelihood that is quadratic in θ: log p(xₘ|θ) = b·θ − ½θᵀPθ.
+    """Closed form for a log-likelihood that is quadratic in θ: log p(xₘ|θ) = b·θ − ½θᵀPθ +
+    constant.
 
-    Full covariance: λ_{qₘ} = λ_cavity + (b, −½P), independent of the cavity. Mean-field: the
-    optimum has precision Λ_cavity + diag P, and its mean solves (Λ_cavity + P) m = b_cavity + b.
+    Let the cavity have precision Λ and linear term c. With a full covariance, the local answer qₘ
+    has precision Λ + P and linear term c + b. If q is mean-field, qₘ has precision Λ + diag P, and
+    its mean m solves (Λ + P) m = c + b.
     """
 
     kind: ClassVar[str] = "exact"
@@ -48,7 +50,8 @@ class Exact(LocalMethod):
         return Answer(natural, self._loss(model, family, form, task))
 
     def _loss(self, model: Model, family: Family, form: Array, task: Task) -> Array:
-        """Return −E_q[log p(xₘ|θ)] = −log p(xₘ|m) + ½ tr(PS), exact because log p is quadratic."""
+        # Exact, because log p(xₘ|θ) is quadratic: its expectation is its value at the mean of q
+        # minus half the trace of `form` times the covariance of q.
         usual = family.usual(task.q)
         spread = (
             jnp.sum(form * usual["covariance"])

@@ -1,4 +1,4 @@
-"""`GradientVI`: Adam on the local ELBO, one jitted scan per round. Not private."""
+"""`GradientVI`: optimise the local ELBO with Adam. Not private."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar
 from tacit.errors import ConfigError
 from tacit.expfam import Family, Gaussian, Natural
 from tacit.expfam.gaussian import Free
-from tacit.methods.adam import Moments, Pace, at_rest, moved, paces
+from tacit.methods.adam import EPSILON, Moments, Pace, at_rest, moved, paces
 from tacit.methods.base import Answer, Array, LocalMethod, Task
 from tacit.models import Model, Records
 from tacit.models.capabilities import GaussianExpectations
@@ -22,12 +22,13 @@ SLOWEST = 0.05  # learning rate at the end of a round, relative to its start
 
 @dataclass(frozen=True, kw_only=True)
 class GradientVI(LocalMethod):
-    """`steps` Adam steps on E_q[log p(xₘ|θ)] + ⟨λ_cavity, E_q[T]⟩ + H(q).
+    """Maximises the local ELBO, E_q[log p(xₘ|θ)] + ⟨λ_cavity, E_q[T(θ)]⟩ + H(q), by Adam.
 
-    Written with the inner product, the objective does not need a proper cavity. E_q[log p] is exact
-    up to quadrature for a generalised linear model, otherwise the mean over `draws` reparametrised
-    draws. `batch_size` records are drawn with replacement at each step; None uses all of them. The
-    learning rate decreases to 5 % of its start within each round, on a cosine schedule.
+    xₘ are the party's records, λ_cavity the natural parameters of the cavity, T(θ) the sufficient
+    statistics and H(q) the entropy. The objective is defined even if the cavity is improper. The
+    expected log-likelihood is computed by quadrature for a generalised linear model, and otherwise
+    as the mean over `draws` reparametrised draws. A batch is drawn with replacement. In each round
+    the learning rate decreases to 5 % of its start, on a cosine curve.
 
     Parameters
     ----------
@@ -39,6 +40,9 @@ class GradientVI(LocalMethod):
         Adam's learning rate at the start of each round.
     draws
         Draws of the parameters for each gradient, if it has no closed form.
+    adam_epsilon
+        Adam's ε, which is added to the root mean square of a gradient. If ε is much larger than the
+        gradients, a step is the gradient times learning_rate/ε.
     dtype
         Floating-point type of the records, "float32" or "float64".
     """
@@ -48,6 +52,7 @@ class GradientVI(LocalMethod):
     batch_size: int | None = None
     learning_rate: float = 0.05
     draws: int = 8
+    adam_epsilon: float = EPSILON
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
@@ -65,12 +70,16 @@ class GradientVI(LocalMethod):
             )
         if not self.draws >= 1:
             raise ConfigError(f"method.draws = {self.draws}; at least 1 draw is needed")
+        if not 0 < self.adam_epsilon < math.inf:
+            raise ConfigError(
+                f"method.adam_epsilon = {self.adam_epsilon}; it must be a finite number > 0"
+            )
 
     def check(self, model: Model, family: Family) -> None:
         if not isinstance(family, Gaussian):
             raise ConfigError(
-                f"method.kind = 'gradient-vi' needs a Gaussian family, not {family.kind!r}; "
-                "set family to 'mean-field' or 'full'"
+                f"method.kind = 'gradient-vi' needs a Gaussian posterior, not "
+                f"{family.kind!r}; set posterior = 'full' or 'mean-field'"
             )
 
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
@@ -87,7 +96,8 @@ class GradientVI(LocalMethod):
             carry: tuple[Free, Moments], now: tuple[Array, Pace]
         ) -> tuple[tuple[Free, Moments], None]:
             (free, moments), (step_key, pace) = carry, now
-            return moved(free, moments, jax.grad(objective)(free, step_key), pace), None
+            gradient = jax.grad(objective)(free, step_key)
+            return moved(free, moments, gradient, pace, self.adam_epsilon), None
 
         loss_key, scan_key = jax.random.split(key)
         start = self._cast(task.begun or family.free(task.start))
@@ -108,7 +118,9 @@ class GradientVI(LocalMethod):
         return family.from_free({name: v.astype(jnp.float64) for name, v in free.items()})
 
     def _batch(self, key: Array, task: Task) -> tuple[Records, Array]:
-        """Draw the records of one step, with weights that make their sum unbiased for the whole
+        """Return the records of one step, and their weights.
+
+        The weighted sum over the batch is an unbiased estimate of the sum over all records of the
         party.
         """
         size, padded = self.batch_size, task.weights.shape[0]
@@ -132,7 +144,6 @@ class GradientVI(LocalMethod):
         records: Records,
         weights: Array,
     ) -> Array:
-        """Compute E_q[Σ w log p(record | θ)], with `weights` w."""
         if isinstance(model, GaussianExpectations):
             return jnp.sum(weights * model.expected_fit(family, free, records))
         noise = jax.random.normal(key, (self.draws, family.dimension), dtype=self.dtype)

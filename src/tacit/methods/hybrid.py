@@ -1,8 +1,8 @@
 """`Hybrid`: one release of statistics, then DP-SGD (proposed in MEng §4.2.3).
 
 The first visit releases a party's expected statistics (`PrivateStatistics`), which brings q close
-to the posterior. Later visits take noisy gradient steps (`DPSGD`), which correct the bias of
-clipped statistics and of a mean-field q with correlated coordinates.
+to the posterior. Later visits take noisy gradient steps (`DPSGD`). These steps correct the bias
+from clipping the statistics, and the bias of a mean-field q if coordinates are correlated.
 """
 
 from __future__ import annotations
@@ -34,29 +34,32 @@ STATISTICS, GRADIENT = "statistics", "gradient"
 class Hybrid(PrivateMethod):
     """Releases statistics at the first visit, then makes DP-SGD steps.
 
-    `statistics_share` is the statistics' share of the budget, in μ² of Gaussian releases: their
-    noise multiplier is √((1 − share)/(share·n·r²)) times the noise multiplier of the n gradients,
-    sampled at rate r. `clip` applies to the statistics and `gradient_clip` (by default the same) to
-    the gradients. The other settings are DP-SGD's.
+    The budget is Σ μ² over all releases, with μ = sensitivity/noise sd, because μ² adds up over
+    Gaussian releases. The statistics get the share `statistics_share` of this budget. With n
+    gradients sampled at rate r, the noise multiplier of the statistics is √((1 −
+    share)/(share·n·r²)) times that of a gradient. `clip` applies to the statistics and
+    `gradient_clip` (by default the same) to the gradients. The other settings are those of `DPSGD`.
 
     Parameters
     ----------
     clip
         Norm to which the contribution of each unit is clipped.
     clip_end, noise_end
-        Factor of the clip and of the noise multiplier at the last visit relative to the first.
+        Clip and noise multiplier at the last visit, each divided by its value at the first visit.
     statistics_share
         Share of the budget for the statistics, in (0, 1).
     precision_weight
-        Share of the second moments in the clip of the statistics.
+        Factor by which second moments are multiplied before the statistics are clipped.
     gradient_clip
         Clip of the gradients; by default that of the statistics.
     steps
         Released gradients per round.
     sampling_rate
         Share of the units that each step samples.
-    step_size, step_end
-        Length of the steps, and its factor at the last visit.
+    step_size
+        Length of the steps.
+    step_end
+        Step length at the last visit, divided by the step length at the first.
     momentum
         Momentum of the steps, in [0, 1).
     average_last
@@ -128,7 +131,7 @@ class Hybrid(PrivateMethod):
         return self.then.arrange(party, records, seed)
 
     def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
-        """Return the events of a visit after the first."""
+        """Return the privacy events of a visit after the first."""
         ratio = (self.gradient_clip or self.clip) / self.clip
         return self.then.release(clip=clip * ratio, noise_sd=noise_sd * ratio, units=units)
 
@@ -181,15 +184,20 @@ class Hybrid(PrivateMethod):
         return stage == STATISTICS or self.then.clipping_biases(model, UPDATE)
 
     def clipped_visits(self, visits: int) -> dict[int, str]:
-        """Return the last visit: its gradients, if there are any, correct the bias of the
+        """Return a dictionary with the number of the last visit as key, and the name of the setting
+        that clips its release as value.
+
+        The first visit is left out if gradients follow, because they correct the bias of clipped
         statistics.
         """
         own = visits > 1 and self.gradient_clip is not None
         return {visits - 1: "method.gradient_clip" if own else "method.clip"}
 
     def server(self, run: Run) -> Combine:
-        """Return the server's half, which calls that of the round's method; each has its own
-        memory.
+        """Return the server's `Combine` function: that of `first` in round 1, and that of `then` in
+        later rounds.
+
+        The server's memory is empty after round 1.
         """
         first, then = self.first.server(run), self.then.server(run)
 

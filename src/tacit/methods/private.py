@@ -1,4 +1,6 @@
-"""Base class of private local methods, their terms, and the grouping of records into units."""
+"""Base class of private local methods, their privacy terms, and the grouping of records into
+units.
+"""
 
 from __future__ import annotations
 
@@ -32,18 +34,16 @@ PERSON = "person"
 
 
 class Terms(NamedTuple):
-    """One party's privacy terms as arrays, which may differ between parties of one compiled call.
+    """Privacy terms of one party, as arrays.
 
-    `clips` and `noise_sds` belong to this visit's events, in the order of `PrivateMethod.events`;
-    `clip` and `noise_sd` belong to the run. `releases` is the number of releases of the whole run,
-    and `progress` goes from 0 at the first visit to 1 at the last.
+    Parties that are computed in one compiled call may have different terms.
 
     Parameters
     ----------
     clip, noise_sd
-        Clip and noise of the run.
+        Clip and noise sd of the run.
     clips, noise_sds
-        Clips and noise of this visit's events.
+        Clips and noise sds of this visit's events, in the order of `PrivateMethod.events`.
     shares
         Number of parties that share the noise.
     units
@@ -70,12 +70,10 @@ class Terms(NamedTuple):
 class Clipped(NamedTuple):
     """Share of units whose contribution was clipped, and the name of the setting that is the clip.
 
-    `biases` is true if clipping moves q away from the posterior instead of only losing information.
-
     Parameters
     ----------
     biases
-        Whether clipping biases the posterior.
+        True if clipping moves q away from the posterior, False if it only loses information.
     share
         Share of units that were clipped.
     setting
@@ -92,7 +90,9 @@ class Clipped(NamedTuple):
 
 
 class RunSetting(NamedTuple):
-    """Properties of a run, which a plan sets in a private method (`PrivateMethod.bind`)."""
+    """Properties of a run that a private method needs. A plan sets them with
+    `PrivateMethod.bind`.
+    """
 
     unit: Unit = "record"
     adjacency: Adjacency = "replace-one"
@@ -111,17 +111,17 @@ UNBOUND = RunSetting()
 class PrivateMethod(LocalMethod, abc.ABC):
     """Base class of local methods whose answer is a private release.
 
-    A plan binds it to a run (`bind`): `unit` and `adjacency` determine how records are grouped and
-    how far one unit can move the answer.
+    A plan binds a method to a run (`bind`). `unit` and `adjacency` of the run determine how records
+    are grouped and how far one unit can move the answer.
 
     Parameters
     ----------
     clip
         Norm to which the contribution of each unit is clipped.
     clip_end
-        Factor of the clip at the last visit relative to the first.
+        Clip at the last visit, divided by the clip at the first visit.
     noise_end
-        Factor of the noise multiplier at the last visit relative to the first.
+        Noise multiplier at the last visit, divided by the noise multiplier at the first visit.
     """
 
     private: ClassVar[bool] = True
@@ -150,7 +150,7 @@ class PrivateMethod(LocalMethod, abc.ABC):
         check_clip(self.noise_end, "method.noise_end")
 
     def bind(self, **changes: Any) -> Self:
-        """Return the method bound to a run.
+        """Return a copy of the method for a run with these properties.
 
         Parameters
         ----------
@@ -171,10 +171,12 @@ class PrivateMethod(LocalMethod, abc.ABC):
 
     @property
     def own_releases(self) -> bool:
-        """True if a party's factor contains the party's own releases, which are public (plain).
+        """True if a party's factor contains only the releases of this party.
 
-        Otherwise every party gets an equal share of all releases, in which noise averages out. This
-        is right for one step per visit, whose sum over the parties does not depend on the factors.
+        This applies to privacy.aggregation = "plain". If False, every party's factor is an equal
+        share of the releases of all parties, which averages out noise. An equal share is right for
+        one step per visit, because the sum of the parties' steps then depends only on the product
+        of their factors.
         """
         return False
 
@@ -185,7 +187,9 @@ class PrivateMethod(LocalMethod, abc.ABC):
 
     @property
     def hides_lengths(self) -> bool:
-        """True if the numbers of records that determine array shapes are secret."""
+        """True if a party's number of records is secret, so that array shapes must not reveal
+        it.
+        """
         return (self.unit, self.adjacency) != ("record", "replace-one")
 
     @property
@@ -205,16 +209,18 @@ class PrivateMethod(LocalMethod, abc.ABC):
 
     @abc.abstractmethod
     def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
-        """Return the events of one answer of a party with `units` units, at this clip and noise."""
+        """Return the privacy events of one answer with this clip and noise sd, for a party with
+        `units` units.
+        """
 
     def events(
         self, *, visit: int, visits: int, clip: float, noise_sd: float, units: int
     ) -> tuple[GaussianEvent, ...]:
-        """Return the events of one visit's answer, which are known before the run.
+        """Return the privacy events of the answer to one visit, which are known before the run.
 
-        The run's noise is calibrated with a clip of 1, so `clip` and `noise_sd` are scales here.
-        Over the visits the clip goes from C to C·`clip_end` and the noise multiplier from z to
-        z·`noise_end`, geometrically.
+        `clip` and `noise_sd` are the values at the first visit. From the first visit to the last,
+        the clip changes geometrically by the factor `clip_end`, and the noise multiplier
+        noise_sd/clip by the factor `noise_end`.
         """
         progress = visit / max(1, visits - 1)
         clip_now = self.clip_end**progress
@@ -223,53 +229,62 @@ class PrivateMethod(LocalMethod, abc.ABC):
 
     @property
     def needs_one_clip(self) -> bool:
-        """True if the server divides sums by the clip.
+        """True if the server divides sums by the clip, so that all parties need the same clip.
 
-        Parties with different clips would then have different shares of a common noise, and a party
-        with a smaller clip would have less noise than it is charged for.
+        With different clips, a party with a smaller clip would have less noise than it is charged
+        for.
         """
         return False
 
     def party_clip(self, party: str, records: int | None) -> float:
-        """Return the clip of a party that declares none; `records` is its declared number of
-        records.
+        """Return the clip of a party whose settings contain no clip.
+
+        `records` is the declared number of records of the party, or None.
         """
         if records is not None:
             raise ConfigError(
-                f'privacy.parties."{party}".records = {records}; it is read only by '
-                "method.clip_per_record: set that, or leave it out"
+                f'privacy.parties."{party}".records = {records}; it is only used with '
+                "method.clip_per_record: set method.clip_per_record, or leave records out"
             )
         return self.clip
 
     def summands(self, units: int) -> int:
-        """Return the number of contributions to a sum over a party with `units` units."""
+        """Return the number of contributions to a sum over the records of a party with `units`
+        units.
+        """
         return units
 
     def contributions(
         self, model: Model, family: Family, key: Array, task: Task, tally: Tally
     ) -> tuple[Bounded, Array] | None:
-        """Return the clipped sum with tally over all units of an answer, without noise, and the
-        units' mask.
+        """Return the sum of the clipped contributions of all units, and a mask that is False for
+        padding.
 
-        Only for simulations, to count clipped units. None if the method does not support it.
+        The sum has no noise and is extended by `tally`, the count of units within the clip. It is
+        only used in simulations, to count clipped units. The result is None if the method does not
+        support this.
         """
         del model, family, key, task, tally
         return None
 
     def clipped_visits(self, visits: int) -> dict[int, str]:
-        """Return one visit for each kind of release, with the name of the setting that is its
-        clip.
+        """Return a dictionary with one visit for each kind of release.
+
+        Keys are the numbers of the visits. Values are the names of the settings that clip these
+        releases.
         """
         return {visits - 1: "method.clip"}
 
     def clipping_biases(self, model: Model, stage: str) -> bool:
-        """True if clipping at that stage moves q away from the posterior."""
+        """True if clipping at this stage moves q away from the posterior."""
         del model, stage
         return True
 
     def server(self, run: Run) -> Combine:
-        """Return the server's half: `floored_step` with this method's `floor` and
+        """Return the server's `Combine` function, which takes a step with momentum
         `server_momentum`.
+
+        The function keeps the precision of q at or above `floor` and the precision of the prior.
         """
         prior = -2.0 * np.asarray(run.model.prior(run.family)["quadratic"])
 
@@ -280,11 +295,13 @@ class PrivateMethod(LocalMethod, abc.ABC):
         return floored_step(floor, self.server_momentum)
 
     def numbers(self, dimension: int) -> int:
-        """Return how many numbers a release has."""
+        """Return the approximate number of values in one release; `release_size` is exact."""
         return 2 * dimension
 
     def release_size(self, model: Model, family: Family, stage: str) -> int:
-        """Return the exact number of values in a release of this stage; each of them gets noise."""
+        """Return the exact number of values in a release of this stage. Noise is added to each of
+        them.
+        """
         shapes = self.integer_shapes(model, family, stage)
         if shapes is None:
             shapes = self.released_shapes(model, family, stage)
@@ -293,55 +310,62 @@ class PrivateMethod(LocalMethod, abc.ABC):
     def floor(
         self, model: Model, q: Natural, number: int, noise_sd: float, damping: float
     ) -> Array:
-        """Return the minimum precision of the server's q in round `number`, in addition to the
-        prior's.
+        """Return a lower bound on the precision of the server's q in round `number`.
 
-        `noise_sd` is the noise of the sum of all parties' releases.
+        The server also keeps the precision at or above that of the prior. `noise_sd` is the
+        standard deviation of the noise in the sum of all parties' releases.
         """
         del model, q, number, noise_sd, damping
         return 0.0
 
     @property
     def server_momentum(self) -> float:
-        """Momentum of the server's steps."""
+        """Momentum of the server's steps between rounds."""
         return 0.0
 
     def knows_noise(self, family: Family) -> bool:
-        """True if q's uncertainty includes the noise of the releases."""
+        """True if the uncertainty of q includes the noise of the releases."""
         del family
         return False
 
     def check_unit(self) -> None:
-        """Raise a ConfigError if this method cannot protect the run's unit."""
+        """Raise a ConfigError if this method cannot protect the unit of the run."""
         if self.unit not in self.units:
             raise ConfigError(
                 f"privacy.unit = {self.unit!r} with method.kind = {self.kind!r}, which protects "
-                f"a {' or a '.join(self.units)}; choose one of these or another method"
+                f"a {' or a '.join(self.units)}; choose one of these units, or another method.kind"
             )
 
     def check_schedule(self, schedule: Schedule, parties: int) -> None:
-        """Raise a ConfigError if this method cannot be run on that schedule."""
+        """Raise a ConfigError if this method does not support this schedule."""
         del schedule, parties
 
     def check_settled(self, model: Model, settled: Mapping[str, Any]) -> None:
-        """Raise a ConfigError if the noise of that plan is too large for this method.
+        """Raise a ConfigError if the noise of a planned run is too large for this method.
 
-        Called before anything is charged; `settled` has every party's events.
+        This is called before anything is charged. `settled` has the terms (clip, noise and events)
+        of every party, by the party's name.
         """
         del model, settled
 
     def known_limits(self, model: Model, settled: Mapping[str, Any]) -> str | None:
-        """Return known weaknesses of a planned run, judged by public numbers before any charge."""
+        """Return a text about known weaknesses of a planned run; None if there are none.
+
+        It is computed from public numbers before anything is charged.
+        """
         del model, settled
 
     def settling_risk(self, model: Model, settled: Mapping[str, Any]) -> str | None:
-        """Return why a run may fail to converge, judged by public numbers; shown only before the
-        charge.
+        """Return a reason why a planned run may fail to converge; None if there is none.
+
+        It is computed from public numbers, and shown only before the budget is charged.
         """
         del model, settled
 
     def count_units(self, party: str, records: Records) -> int:
-        """Return a party's number of units."""
+        """Return the number of units of a party: its records, its persons, or 1 if the unit is the
+        party.
+        """
         if self.unit == "party":
             return 1
         if self.unit == "person":
@@ -350,16 +374,17 @@ class PrivateMethod(LocalMethod, abc.ABC):
 
 
 def units_present(weights: Array) -> Array:
-    """Return a mask of the rows that are units, not padding; weights are (units,) or (units,
-    records).
+    """Return a mask that is True for units and False for padding.
+
+    `weights` has the shape (units,) or (units, records per unit).
     """
     return weights > 0 if weights.ndim == 1 else (weights > 0).any(axis=1)
 
 
 def person_codes(party: str, records: Records) -> np.ndarray:
-    """Return the person code 0 … k − 1 of each record, numbered by first appearance.
+    """Return the number of each record's person: 0 … k − 1, in the order of first appearance.
 
-    Sorted ids would renumber all persons if one is replaced by a person with another id.
+    If the order were that of sorted ids, replacing one person could renumber all others.
     """
     if PERSON not in records:
         raise DataError(
@@ -384,10 +409,12 @@ def by_unit(party: str, records: Records, unit: Unit) -> Arranged:
 
 
 def group_rows(records: Records, groups: np.ndarray, count: int) -> Arranged:
-    """Arrange records as arrays (group, position), padded with records of weight 0.
+    """Return the records as arrays with the axes group and position, padded with records of weight
+    0.
 
-    A group is padded with copies of its first record, and an empty group with zeros. A copy from
-    another group could leak into this group, because 0 times a non-finite number is not 0.
+    `groups` is the group number 0 … `count` − 1 of each record. A group is padded with copies of
+    its first record, and an empty group with zeros. A copy from another group could change the sum
+    over this group, because 0 times a non-finite number is not 0.
     """
     sizes = np.bincount(groups, minlength=count)
     width = max(1, int(sizes.max()))
@@ -407,7 +434,7 @@ def group_rows(records: Records, groups: np.ndarray, count: int) -> Arranged:
 
 
 def shard_of_slots(party: str, units: int, shards: int, seed: int) -> np.ndarray:
-    """Assign each unit to a shard by the unit's number.
+    """Return the shard of each unit, assigned by the number of the unit.
 
     Under replace-one the number of units is public and a replaced unit keeps its number, so that
     only its own shard changes. The shards have nearly equal size.
@@ -418,9 +445,9 @@ def shard_of_slots(party: str, units: int, shards: int, seed: int) -> np.ndarray
 
 
 def shard_of_content(party: str, contents: list[bytes], shards: int, seed: int) -> np.ndarray:
-    """Assign each unit to a shard by a keyed hash of the unit's records.
+    """Return the shard of each unit, assigned by a keyed hash of the unit's records.
 
-    Adding or removing a unit moves no other unit.
+    Adding or removing a unit does not change the shards of other units.
     """
     key = hashlib.blake2b(f"{seed}/{party}".encode(), digest_size=32).digest()
     digests = (hashlib.blake2b(body, key=key, digest_size=8).digest() for body in contents)
@@ -428,7 +455,11 @@ def shard_of_content(party: str, contents: list[bytes], shards: int, seed: int) 
 
 
 def contents(records: Records, units: np.ndarray, count: int) -> list[bytes]:
-    """Return the bytes of every unit's records, in an order that does not depend on other units."""
+    """Return the bytes of each unit's records.
+
+    `units` is the number 0 … `count` − 1 of each record's unit. The bytes do not depend on the
+    order of the records or on other units.
+    """
     names = sorted(records)
     rows: list[list[bytes]] = [[] for _ in range(count)]
     for index, unit in enumerate(units):

@@ -1,34 +1,38 @@
 """Bounds that every honest reply satisfies, for any records.
 
-A server that sums the updates of parties it does not control can still check each update against
-public facts: the declared bounds b_j of the columns, the number of records n that the party has
-announced, and, in a private run, clip and noise (`reply_bounds_private`). A reply that violates a
-bound was not computed as agreed.
+A server that sums the updates of parties it does not control can still check each update. It uses
+public facts: the declared bounds b_j on the absolute values in column j, the number n of records
+that the party has announced, and, in a private run, clip and noise (`reply_bounds_private`). A
+reply that violates a bound was not computed as agreed.
 
-**What is checked.** A reply is Δ = ρ(λ_{qₘ} − λ_q). The party's undamped new factor is
-s = t + Δ/ρ = λ_{qₘ} − λ_cavity, with t the factor that the server sent. For a likelihood of η = x·θ
-with |ℓ'| ≤ S and 0 ≤ −ℓ'' ≤ c the Gaussian site (linear, −½P) of `tacit.methods.natural` satisfies
+**What is checked.** A reply is Δ = ρ(λ_{qₘ} − λ_q): the damping ρ times the difference of natural
+parameters between the party's answer qₘ and q. Let t be the factor that the server sent to the
+party. The party's undamped new factor is s = t + Δ/ρ = λ_{qₘ} − λ_cavity. For `NaturalVI` it is a
+Gaussian approximation of the likelihood, called a site, with the linear term `linear` and the
+precision P. Let the log-likelihood ℓ of a record depend on the linear predictor η = x·θ alone, with
+|ℓ'| ≤ S and 0 ≤ −ℓ'' ≤ c. Then the site satisfies
 
     P ⪰ 0,    P_jj ≤ n c b_j²,    |linear − P m|_j ≤ n b_j S,
 
 where m is the mean of the q at which the site was evaluated:
 
-| model         | S                          | c     |
-|---------------|----------------------------|-------|
-| logistic      | 1                          | ¼     |
-| softmax       | 1 (e_y − p)                | ¼     |
-| poisson       | R, the largest rate        | R     |
-| linear, mean  | (largest y + Σ b_j m_j)/σ² | 1/σ²  |
+| model             | S                                    | c     |
+|-------------------|--------------------------------------|-------|
+| logistic, softmax | 1                                    | ¼     |
+| poisson           | R, the largest rate                  | R     |
+| linear, mean      | (largest abs(y) + Σ b_j abs(m_j))/σ² | 1/σ²  |
 
-Expectations over q keep these inequalities. Damped and repeated steps are convex combinations of
-sites and of t, for which the first two hold as well. The third is checked if m is known. If only
-the party knows m, the check uses the bound on m in `reply_bounds_local`.
+Here y is the outcome and σ the standard deviation of its noise. Expectations over q satisfy the
+same inequalities. After damped or repeated steps, s is a convex combination of sites and of t, for
+which the first two inequalities hold as well. The third is checked if m is known. If only the party
+knows m, the check uses the bound on m in `reply_bounds_local`.
 
-**Every model.** With the q that was sent to the party, q·Δ is a weighted geometric mean of q and
-qₘ. If q·Δ is improper, so was the party's answer qₘ.
+**Every model.** The product of the update and the q that was sent to the party is a weighted
+geometric mean of q and qₘ. If this product is improper, so was the party's answer qₘ.
 
-**Rounding.** A sum of n terms in a floating-point type of unit roundoff u is off by at most λ√n·u
-of the sum of their sizes, except with probability 2 exp(−λ²/2) (Higham and Mary 2019); λ = 8.
+**Rounding.** Let u be the unit roundoff of a floating-point type. The rounding error of a sum of n
+terms is at most 8√n·u times the sum of their absolute values, except with probability 2 exp(−32)
+(Higham and Mary 2019).
 """
 
 from __future__ import annotations
@@ -51,7 +55,7 @@ from tacit.models.statistics import whole
 from tacit.pvi import divide, multiply, power
 
 IMPROPER_MARGIN = 1e-2
-"""An eigenvalue of the precision (scaled to a unit diagonal) below −`IMPROPER_MARGIN` is not
+"""An eigenvalue of the precision (scaled to a unit diagonal) below −`IMPROPER_MARGIN` is not due to
 rounding. For smaller violations `tacit.server.step` refuses the round.
 """
 
@@ -81,7 +85,7 @@ class Exchange(NamedTuple):
 
     @property
     def site(self) -> Natural:
-        """The party's new factor before damping."""
+        """Natural parameters of the party's new factor before damping."""
         return multiply(self.factor, power(self.released, 1.0 / self.damping))
 
     def slack(self, name: str) -> np.ndarray:
@@ -108,7 +112,7 @@ class BrokenBound(NamedTuple):
 def broken_bound(
     model: Model, family: Family, method: LocalMethod, exchange: Exchange
 ) -> BrokenBound | None:
-    """Return the first bound that the reply violates, or None."""
+    """Return the first bound that the reply violates; None if it violates none."""
     if method.private:
         from tacit.methods.reply_bounds_private import broken_private_bound
 
@@ -125,7 +129,9 @@ def broken_bound(
 
 
 def _improper_alone(family: Family, exchange: Exchange) -> BrokenBound | None:
-    """Check that q·Δ is proper up to rounding, with the q that the party was sent."""
+    """Check that the product of the party's update and the q that was sent to it is proper, up to
+    rounding.
+    """
     alone = multiply(exchange.q, exchange.released)
     if not isinstance(family, Gaussian):
         if family.is_proper(alone):
@@ -151,8 +157,11 @@ def _improper_alone(family: Family, exchange: Exchange) -> BrokenBound | None:
 
 
 def column_bounds(model: Model) -> np.ndarray:
-    """Return the largest |x_j| that the schema allows, per coordinate of θ; infinite if
-    undeclared.
+    """Return, for each coordinate of θ, the largest absolute value that the schema allows in its
+    column.
+
+    The bound is infinite for a column without declared bounds. All bounds are 1 for a model without
+    a linear predictor.
     """
     if not isinstance(model, LinearPredictor):
         return np.ones(model.dimension)
@@ -161,14 +170,14 @@ def column_bounds(model: Model) -> np.ndarray:
 
 
 def _derivatives(model: Model) -> DerivativeBounds | None:
-    """Return S and c of the table in the module docstring; S grows with Σ b|m| if `slope_per_reach`
-    is not 0.
-    """
     return model.derivative_bounds() if isinstance(model, BoundedDerivatives) else None
 
 
 def _rounding(method: LocalMethod, records: float) -> float:
-    """Return the rounding error of a sum over records, relative to the sum of absolute values."""
+    """Return a bound on the relative rounding error of a sum over records.
+
+    The error is relative to the sum of absolute values.
+    """
     unit = float(np.finfo(method.dtype).eps)
     return min(1.0, max(LEAST_ROUNDING, unit * (64.0 + 8.0 * math.sqrt(records))))
 
@@ -189,7 +198,9 @@ def _broken_site(
 def _broken_precision(
     model: Model, family: Gaussian, method: LocalMethod, exchange: Exchange, curve: DerivativeBounds
 ) -> BrokenBound | None:
-    """Check that the site's precision P is positive semi-definite and that P_jj ≤ n c b_j²."""
+    """Check that the precision matrix of the party's new factor is positive semi-definite, and that
+    its diagonal is within its bounds.
+    """
     bounds, rounding = column_bounds(model), _rounding(method, exchange.records)
     form, slack = -2.0 * exchange.site["quadratic"], 2.0 * exchange.slack("quadratic")
     full = isinstance(family, FullGaussian)
@@ -223,11 +234,10 @@ def _broken_precision(
 
 
 def _started(model: Model, family: Gaussian, method: LocalMethod, exchange: Exchange) -> Natural:
-    """Return the factor of the party's starting point that a short first step may leave in the
-    reply.
+    """Return the model's starting point divided by q, in natural parameters.
 
-    A party takes a short step from the model's starting point only if the model's first step is not
-    full. Other methods start at q or take a full step.
+    A part of this quotient remains in the reply if the first step is short. The result is 0 if the
+    party starts at q, or if its first step is a full one.
     """
     if not (isinstance(method, NaturalVI) and isinstance(model, GaussianSites)):
         return family.zero()
@@ -242,8 +252,10 @@ def _started(model: Model, family: Gaussian, method: LocalMethod, exchange: Exch
 def _broken_linear(
     model: Model, family: Gaussian, method: LocalMethod, exchange: Exchange, curve: DerivativeBounds
 ) -> BrokenBound | None:
-    """Check that |linear − P m|_j ≤ n b_j S if the mean m is known; otherwise check a bound over
-    all steps.
+    """Check the bound on the gradient of the party's log-likelihood, computed from its new factor.
+
+    The gradient is that at the mean at which the party evaluated its factor. If the server does not
+    know this mean, a bound that holds for all possible means is checked instead.
     """
     if isinstance(method, NaturalVI):
         assert isinstance(model, GaussianSites)
@@ -271,8 +283,9 @@ def _broken_linear(
 def _broken_walk(
     model: Model, family: Gaussian, method: NaturalVI, exchange: Exchange, curve: DerivativeBounds
 ) -> BrokenBound | None:
-    """Check a local optimisation, whose means are known only to the party
-    (`reply_bounds_local`).
+    """Check the reply of a local optimisation, with the bound of `reply_bounds_local`.
+
+    Only the party knows the means at which it evaluated its sites.
     """
     rounding = _rounding(method, exchange.records)
     terms = Terms(exchange.records, column_bounds(model), curve, rounding)
@@ -302,7 +315,7 @@ def _broken_score(
 def _score_at(
     exchange: Exchange, site: Natural, mean: np.ndarray, first: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return |linear − P m| for the site's precision P and the mean m, and a bound on its rounding
+    """Return the absolute gradient of the log-factor `site` at `mean`, and a bound on its rounding
     error.
     """
     form = -2.0 * site["quadratic"]
@@ -315,7 +328,10 @@ def _score_at(
 def _first_over(
     model: Model, what: str, score: np.ndarray, limit: np.ndarray
 ) -> BrokenBound | None:
-    """Return the bound of the coordinate that exceeds its limit by the largest factor, or None."""
+    """Return the violated bound of the coordinate that exceeds its limit by the largest factor.
+
+    The result is None if no coordinate exceeds its limit.
+    """
     over = np.flatnonzero(score > limit)
     if not len(over):
         return None
@@ -326,8 +342,10 @@ def _first_over(
 def _score_limit(
     bounds: np.ndarray, mean: np.ndarray, records: float, curve: DerivativeBounds, rounding: float
 ) -> np.ndarray:
-    """Return the limit n b_j S plus the rounding of x·m and of the sums; infinite for infinite
-    bounds.
+    """Return the largest possible gradient of the party's log-likelihood in each coordinate, plus
+    rounding errors.
+
+    It is infinite for a column without declared bounds.
     """
     with np.errstate(invalid="ignore"):
         reach = float(np.nansum(np.where(mean == 0, 0.0, bounds * np.abs(mean))))
@@ -339,13 +357,11 @@ def _score_limit(
 def _broken_path(
     model: Model, family: Gaussian, method: NaturalVI, exchange: Exchange, curve: DerivativeBounds
 ) -> BrokenBound | None:
-    """Check several mean-field steps: |linear| ≤ n b S + n c b² max|m_k| over the means m_k.
-
-    With cavity precision Λ_c and mean m_c a step of length β moves the mean by
-    Λ_{k+1}(m_{k+1} − m_k) = β(g_k + Λ_c(m_c − m_k)), |g_k| ≤ n b S, and Λ_{k+1} is at least the
-    mean of Λ_k and Λ_c with weights 1 − β and β. This bound is far above typical values, but
-    finite.
-    """
+    # Several mean-field steps, in the symbols of the module docstring. With the means mₖ of q after
+    # k steps, the bound is |linear| ≤ n b S + n c b² max|mₖ|. Let the cavity have precision Λ_c and
+    # mean m_c, and let Λₖ be the precision of q after k steps. A step of length β gives
+    # Λ_{k+1}(m_{k+1} − mₖ) = β(gₖ + Λ_c(m_c − mₖ)), where |gₖ| ≤ n b S and Λ_{k+1} ≥ (1 − β)Λₖ +
+    # βΛ_c. The resulting bound is far above typical values, but finite.
     assert isinstance(model, GaussianSites)
     rest = divide(exchange.q, exchange.factor)
     others = -2.0 * rest["quadratic"]
@@ -377,7 +393,11 @@ def _broken_path(
 def _broken_loss(
     model: Model, family: Family, method: LocalMethod, exchange: Exchange
 ) -> BrokenBound | None:
-    """Check 0 ≤ −E[log p] ≤ n(loss at 0 + S E|η|), for models that bound their loss."""
+    """Check 0 ≤ loss ≤ n(ℓ₀ + S·E|η|), for models that bound their loss.
+
+    η is the linear predictor, n is the number of records, ℓ₀ the largest loss of a record at η = 0,
+    and S the largest slope of the loss in η.
+    """
     bounds = _derivatives(model)
     if exchange.loss is None or bounds is None or not bounds.nonnegative_loss:
         return None

@@ -1,33 +1,42 @@
 """Bounds on replies of parties that optimise their local free energy (`natural`).
 
-In mean-field, sequential, asynchronous and quorum runs a party takes as many steps as it needs, and
-only the party knows the points mₖ at which it evaluates its sites. They are bounded nevertheless,
-because no accepted step raises the free energy
+In mean-field, sequential, asynchronous and quorum runs a party takes as many steps as it needs.
+Only the party knows the means mₖ at which it evaluates its sites. They are bounded nevertheless,
+because no accepted step raises the free energy of the party's records x,
 
-    F(q) = −E_q[log p(xₘ|θ)] + KL(q ‖ cavity).
+    F(q) = −E_q[log p(x|θ)] + KL(q ‖ cavity).
 
-With L(q) the first term minus its smallest possible value, every accepted q has
+**Bound on the means.** Let L(q) be the first term of F minus its smallest possible value. Every
+accepted q has
 
     KL(q ‖ cavity) ≤ F₀ = L(q₀) + KL(q₀ ‖ cavity),
 
-where q₀ is the starting point: the q that the party received or, at its first visit, the cavity
-times the site at predictors η₀ based on the outcomes. With the cavity's mean m_c and standard
-deviations s_c the mean of every accepted q therefore satisfies |mₖ − m_c|_j ≤ s_cj √(2F₀), and
-every site
+where q₀ is the starting point. This is the q that the party received or, at its first visit, the
+cavity times a site at linear predictors η₀, which are computed from the outcomes. With the cavity's
+mean m_c and standard deviations s_c, the mean of every accepted q therefore satisfies |mₖ − m_c|_j
+≤ s_cj √(2F₀) in coordinate j.
 
-    |linear − P m_c|_j ≤ n b_j S + (curvature)·|mₖ − m_c|,
+**Bound on a site.** A site has a linear term and a precision P. The number of records n, the bounds
+b_j of the columns, and the bounds S and c on derivatives are those of `reply_bounds`. Every site
+satisfies
 
-where the last term is n c b_j² |mₖ − m_c|_j for a mean-field q and n c b_j Σᵢ bᵢ|mₖ − m_c|ᵢ for a
-full covariance. The left side is linear in the site, so this holds for convex combinations. Short
-steps leave a part of the sent factor t in the reply; the bound covers it if |t_linear − P_t m_c| is
-allowed as well. If no step lowers F, the reply is a full step, which is also covered.
+    |linear − P m_c|_j ≤ n b_j S + D_j.
 
-**L(q₀)** is at most n(ℓ₀ + S·E) for a log-likelihood of slope S, where ℓ₀ is its range at η = 0 and
-E bounds the average over records of E_q|η|. For a linear model it is at most n(y + E)²/2σ².
+For a mean-field q, D_j is n c b_j² |mₖ − m_c|_j. For a full covariance it is n c b_j Σᵢ bᵢ|mₖ −
+m_c|ᵢ. The expression linear − P m_c is linear in the site, so the bound also holds for convex
+combinations of sites. After short steps, a part of the factor that the party received remains in
+the reply. The limit is therefore at least the value of |linear − P m_c| for this factor. If no step
+lowers F, the reply is a full step, to which the bound applies too.
 
-**The first visit, full covariance.** With u = g + h(η₀ − x·m_c) for each record, A = Λ_c + P and
-m₀ − m_c = A⁻¹Xᵀu: both ‖m₀ − m_c‖² in Λ_c and Σ h(x·(m₀ − m_c))² are at most Σ u²/h = nU. The
-second bound gives E ≤ Σ b|m_c| + √(U/h₀) + √(d/(n h₀)) with h ≥ h₀ and d parameters.
+**Bound on L(q₀).** Let ℓ₀ bound how far the log-likelihood of a record at the predictor η = 0 is
+below its maximum, and let E bound the average over records of E_q|η|. Then L(q₀) ≤ n(ℓ₀ + S·E). For
+a linear model with outcomes of at most Y and error variance σ² it is at most n(Y + E)²/2σ².
+
+**First visit, full covariance.** Let g and −h be the first and second derivative of a record's
+log-likelihood at η₀, and u = g + h(η₀ − x·m_c). Let Λ_c be the precision of the cavity, X the
+matrix of features and A = Λ_c + P. The mean m₀ of q₀ satisfies m₀ − m_c = A⁻¹Xᵀu. Let U be the
+average of u²/h over the records. Both (m₀ − m_c)ᵀΛ_c(m₀ − m_c) and Σ h(x·(m₀ − m_c))² are at most
+nU. With h ≥ h₀ and d parameters, the second bound gives E ≤ Σ b|m_c| + √(U/h₀) + √(d/(n h₀)).
 """
 
 from __future__ import annotations
@@ -42,14 +51,14 @@ from tacit.models.capabilities import DerivativeBounds
 from tacit.pvi import divide
 
 ENERGY_MARGIN = 1e-3
-"""Margin for rounding of the free energy: this share of it, and as many nats."""
+"""Relative margin for rounding of the free energy F₀; 1 nat is added to it as well."""
 LIMIT_MARGIN = 1e-2
 """Relative margin of the limit for rounding errors."""
 
 
 class Terms(NamedTuple):
-    """Public facts about a party's records: their number n, the bounds b_j of the columns, and
-    bounds on the derivatives of the log-likelihood.
+    """Public facts about a party's records: their number, the bounds of the columns, and bounds on
+    the derivatives of the log-likelihood.
     """
 
     records: float
@@ -59,7 +68,9 @@ class Terms(NamedTuple):
 
 
 class _Start(NamedTuple):
-    """A party's starting point: its free energy F₀, and |linear − P m_c| of its site."""
+    """Bounds at the starting point of a party: on the free energy (`energy`), and on the gradient
+    of its log-factor at the cavity's mean (`score`).
+    """
 
     energy: float
     score: np.ndarray
@@ -68,7 +79,11 @@ class _Start(NamedTuple):
 def score_limit(
     family: Gaussian, terms: Terms, q: Natural, factor: Natural, visit: int
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the cavity's mean m_c and the limit of |linear − P m_c|; None if there is no limit."""
+    """Return the cavity's mean, and the largest possible gradient of the party's log-factor at this
+    mean.
+
+    The limit has one entry per coordinate. The result is None if there is no limit.
+    """
     rest = divide(q, factor)
     if not family.is_proper(rest):
         return None
@@ -94,9 +109,11 @@ def score_limit(
 
 
 def _excess_loss(terms: Terms, reach: float) -> float:
-    """Return an upper bound on L(q) if the average of E_q|η| over records is at most `reach`.
+    """Return an upper bound on the expected loss of the party's records minus its smallest possible
+    value.
 
-    For a linear model `reach` must also bound the root mean square.
+    `reach` is an upper bound on the average over records of E|η|, where η is the linear predictor.
+    For a linear model it must also bound the root mean square of η.
     """
     curve = terms.derivatives
     if curve.slope_per_reach:
@@ -113,7 +130,7 @@ def _later(
     rest: Natural,
     centre: np.ndarray,
 ) -> _Start:
-    """Return the start at a later visit: q, whose site is the party's last factor."""
+    # A later visit starts at the q that the party received, in which its site is its last factor.
     mean, sd = family.location_scale(q)
     reach = float(terms.bounds @ (np.abs(mean) + sd))
     divergence = max(0.0, float(family.kl(q, rest)))
@@ -124,9 +141,7 @@ def _later(
 
 
 def _first_mean_field(terms: Terms, rest: Natural, centre: np.ndarray, sd: np.ndarray) -> _Start:
-    """Return the first start in mean-field: the cavity's mean, with a precision in [Λ_c, Λ_c + n c
-    b²].
-    """
+    # The start has the cavity's mean, and a precision between the cavity's Λ_c and Λ_c + n c b².
     reach = float(terms.bounds @ (np.abs(centre) + sd))
     added = terms.records * terms.derivatives.curvature * np.square(terms.bounds)
     divergence = 0.5 * float(np.sum(np.log1p(added / (-2.0 * rest["quadratic"]))))
@@ -134,7 +149,7 @@ def _first_mean_field(terms: Terms, rest: Natural, centre: np.ndarray, sd: np.nd
 
 
 def _first_full(terms: Terms, centre: np.ndarray, sd: np.ndarray) -> _Start:
-    """Return the first start with a full covariance: the cavity times the site at η₀."""
+    # The start is the cavity times the site at η₀ (module docstring).
     count, bounds, size = terms.records, terms.bounds, len(centre)
     reach, width = float(bounds @ np.abs(centre)), float(bounds @ sd)
     own, slope, least, _ = terms.derivatives.data_start

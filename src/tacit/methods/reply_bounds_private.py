@@ -1,12 +1,14 @@
 """Bounds on the norm of private replies, which are noisy sums of clipped contributions.
 
-A party of at most n units releases S = Σ cᵢ + ξ with ‖cᵢ‖ ≤ C and ξ ~ N(0, σ²I/M) in k numbers. C,
-σ and the number M of parties that share the noise are public, so
+A party of at most n units releases S = Σ cᵢ + ξ, a vector of k numbers. The contribution cᵢ of unit
+i has norm at most the clip C. The noise is ξ ~ N(0, σ²I/M), where M is the number of parties that
+share the noise. C, σ and M are public, so that
 
     ‖S‖ ≤ n C + (σ/√M) √(k + 2√(kx) + 2x)
 
-except with probability e⁻ˣ (Laurent and Massart 2000, lemma 1); x = 28 makes that 7·10⁻¹³. The
-release is recovered from the reply by inverting the method's public post-processing.
+except with probability e⁻ˣ (Laurent and Massart 2000, lemma 1). With x = 28 this probability is
+7·10⁻¹³. The server recovers the release from the reply by inverting the method's public
+post-processing.
 """
 
 from __future__ import annotations
@@ -48,7 +50,11 @@ ROUNDING = 1e-4
 def broken_private_bound(
     model: Model, family: Family, method: LocalMethod, exchange: Exchange
 ) -> BrokenBound | None:
-    """Check the norm of the release against the bound from clip, records and noise."""
+    """Return the violated bound if the norm of a private release is impossibly large; otherwise
+    None.
+
+    Clip, number of records and noise determine how large the norm may be.
+    """
     if exchange.settled is None or not isinstance(method, PrivateMethod):
         return None
     if isinstance(method, Whitened):
@@ -90,13 +96,18 @@ def _broken_by(
 
 
 def _event(exchange: Exchange) -> GaussianEvent:
-    """Return the event of this visit, or of the first visit if this one repeats its release."""
+    # A visit without events repeats the release of the first visit.
     events = exchange.settled.events_at(exchange.visit) or exchange.settled.events_at(0)
     return events[0]
 
 
 def longest(event: GaussianEvent, shares: int, contributions: float, numbers: int) -> float:
-    """Return the upper bound on the norm ‖S‖ of a release, as derived in the module docstring."""
+    """Return a number that the norm of one party's release exceeds with probability at most
+    7·10⁻¹³.
+
+    The release is a sum of at most `contributions` vectors, each clipped to the event's clip, and
+    has `numbers` coordinates. `shares` parties share the event's noise.
+    """
     if isinstance(event, LaplaceEvent):
         # Σ |ξ| is a gamma variable: b(k + √(2kx) + x) except with probability e⁻ˣ.
         noise = numbers + math.sqrt(2.0 * numbers * TAIL_EXPONENT) + TAIL_EXPONENT
@@ -113,10 +124,11 @@ def broken_sum_bound(
     records: float,
     integers: Arrays,
 ) -> BrokenBound | None:
-    """Check that a sum over `terms` parties' integers is within its possible range.
+    """Return the violated bound if the sum of `terms` parties' integers has an impossibly large
+    norm; otherwise None.
 
-    Each of at most `records` contributions has norm at most C, the noise of each party has variance
-    σ²/`shares`, and rounding moves each party's sum by at most √d/2 steps.
+    The bound allows for `records` contributions with the norm of the clip, for the noise of `terms`
+    parties, and for rounding.
     """
     event = settled.events_at(visit) or settled.events_at(0)
     clip, step = event[0].clip, event[0].step
@@ -148,9 +160,7 @@ def _compared(
 
 
 def _lost(exchange: Exchange, scale: float = 1.0) -> float:
-    """Return the rounding error of a norm computed from natural parameters multiplied by
-    `scale`.
-    """
+    """Return a bound on the rounding error of the norm of the released arrays times `scale`."""
     return scale * math.sqrt(
         sum(float(np.sum(np.square(exchange.slack(name)))) for name in exchange.released)
     )
@@ -159,7 +169,10 @@ def _lost(exchange: Exchange, scale: float = 1.0) -> float:
 def _broken_scoring(
     model: Model, method: PrivateScoring, exchange: Exchange, event: GaussianEvent
 ) -> BrokenBound | None:
-    """Check counts, moment and scores, which are released divided by a public unit."""
+    """Check the norm of the released counts, second moment or scores.
+
+    They are the arrays of the reply times a public constant.
+    """
     assert isinstance(model, Scores)
     stage = method.stage_at(exchange.visit).name
     unit = event.clip
@@ -173,8 +186,8 @@ def _broken_scoring(
 def _broken_scores(
     model: Model, method: PrivateScores, exchange: Exchange, event: GaussianEvent
 ) -> BrokenBound | None:
-    """Check the release of any stage, which is a multiple of the bound on one record's
-    contribution.
+    """Check the norm of the released sum, which is the array of the reply times a public
+    constant.
     """
     stage = method.stage_at(exchange.visit).name
     unit = event.clip / method.bound_of(model, stage)
@@ -190,7 +203,13 @@ def _broken_statistics(
     exchange: Exchange,
     event: GaussianEvent,
 ) -> BrokenBound | None:
-    """Check the factor, which is a linear function of the release (`gaussian_factor`)."""
+    """Return the bound that the norm of a party's released statistics violates; None if there is no
+    violation.
+
+    The party's reply is a factor, which is a linear function of the released statistics
+    (`gaussian_factor`). The statistics are computed back from the factor. Their norm is bounded by
+    the clip, the number of records and the noise in `event`.
+    """
     site, scale = exchange.site, method.sampling_rate / model.statistics_unit
     counted = []
     if method.adaptive is not None:
@@ -222,7 +241,7 @@ def _broken_statistics(
 def _broken_update(
     method: PrivateUpdate, exchange: Exchange, event: GaussianEvent
 ) -> BrokenBound | None:
-    """Check a change in the form's coordinates: a sum of one vector of norm ≤ C per shard."""
+    """Check the norm of an update: the sum of one clipped vector per shard, plus noise."""
     form, scale, counted = method._form, 1.0, []
     change = power(exchange.released, 1.0 / exchange.damping)
     if method.adaptive is not None:
@@ -247,7 +266,9 @@ def _broken_update(
 def _broken_gradient(
     model: Model, family: MeanFieldGaussian, method: DPSGD, exchange: Exchange, event: GaussianEvent
 ) -> BrokenBound | None:
-    """Check methods with one step per visit: G and K are computed from the change of the factor."""
+    """Check the reply of a method with one step per visit. The released sum is computed back from
+    it.
+    """
     names = ("linear", "quadratic")
     q, factor, delta = (
         {name: natural[name] for name in names}
@@ -285,10 +306,8 @@ def _broken_gradient(
     length = np.where(still, 1.0, length)
     gradient = np.where(still, 0.0, moved / length + factor["linear"] - old * mean)
     free = {"location": mean, "scale": -0.5 * np.log(np.maximum(precision, floor))}
-    maps = {
-        name: np.asarray(value, np.float64)
-        for name, value in method._maps(model, free, np.ones(())).items()
-    }
+    maps = method._maps(model, free, np.ones(()))
+    maps = {name: np.asarray(value, np.float64) for name, value in maps.items()}
     unit = method.sampling_rate / scale
     released = [maps["location"] * gradient * unit]
     if "information" in maps:
@@ -306,7 +325,6 @@ def _broken_gradient(
 
 
 def _broken_whitened(model: Model, method: Whitened, exchange: Exchange) -> BrokenBound | None:
-    """Check the second moment at the first visit, then the inner method's bound."""
     event = _event(exchange)
     if exchange.visit == 0:
         lost = float(np.linalg.norm(exchange.slack(MOMENT)))

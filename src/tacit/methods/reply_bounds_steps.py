@@ -1,20 +1,27 @@
 """Bounds on the result of several noisy `DPSGD` steps.
 
-With several steps per visit the released sums cannot be recovered from the reply. But each is
-bounded, and the later computation is public. With (r, R) the natural parameters (linear, precision)
-of the cavity to the power of `_prior_share`, (b, L) the party's factor, P = max(R + L, floor) and m
-= (r + b)/P, one step of length η is
+With several steps per visit the released sums cannot be recovered from the reply. But each sum is
+bounded, and everything that is computed from it is public.
+
+**One step.** Let r and R be the linear term and the precision of the cavity, after raising it to
+the power `_prior_share` (by default 1). Let b and L be those of the party's factor. The local
+posterior has the precision P = max(R + L, floor) and the mean m = (r + b)/P. Release number t gives
+the gradient G and the information K. With momentum β, velocity v and step length η, a step is
 
     v ← βv + G + r − (P − L)m,    b ← b + ηv + ΔL m,    L ← L + ΔL,    ΔL = (K − L)/(t + 1).
 
-|G| and |K| are at most what clip, records and noise allow (`reply_bounds_private.longest`), so L
-stays in an interval. P'm' = (P + ΔL)m + ηv, and P + ΔL = R + L' + e with 0 ≤ e ≤ floor − (R + L) if
-the floor was used and e = 0 otherwise. So |m'| ≤ (1 + e/P')|m| + η|v|/P'; if R + L' is negative and
-|R + L'|/P' is larger than 1 + e/P', it replaces that factor. From |m| follow |b| ≤ P|m| + |r| and
-the next step. The mean of (b, L) over the last steps is sent.
+**Bounds.** Clip, number of records and noise bound |G| and |K| (`reply_bounds_private.longest`), so
+L stays in an interval. Let P', m' and L' be the values after the step. The step has P'm' = (P +
+ΔL)m + ηv and P + ΔL = R + L' + e, where e = max(0, floor − (R + L)) is what the floor adds. So
 
-A step of Adam or SGD moves mean and log-sd of the local posterior. Adam's step is bounded for any
-gradient (`largest_adam_move`); SGD's by |G| + |r| + |R||m| and by its limit. Then
+    |m'| ≤ max(1 + e/P', −(R + L')/P')·|m| + η|v|/P'.
+
+The bound on |m| gives |b| ≤ P|m| + |r|, and then the bounds of the next step. The party sends the
+mean of (b, L) over the last steps.
+
+**Adam and SGD.** Such steps move the mean and the log-sd of the local posterior. The length of
+Adam's step is bounded for any gradient (`largest_adam_move`). The gradient of SGD in the mean is at
+most |G| + |r| + |R||m|, and its gradient in the log-sd is limited. After the steps, the factor has
 b = P∘m − r and L = P − R.
 """
 
@@ -40,7 +47,9 @@ ROUNDING_MARGIN = 1e-3
 
 
 class Reach(NamedTuple):
-    """Bounds on the factor (b, L) after the steps, per coordinate."""
+    """Bounds on a party's factor after its steps, for each coordinate of its linear term and its
+    precision.
+    """
 
     linear: np.ndarray
     """Upper bound on |b|."""
@@ -50,7 +59,7 @@ class Reach(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """One visit with several steps, and the bound on each released sum."""
+    """One visit with several steps, and bounds on its released sums."""
 
     model: Model
     family: MeanFieldGaussian
@@ -62,17 +71,25 @@ class Steps(NamedTuple):
     noise: float
     """Upper bound on the norm of the noise in a released sum."""
     noise_sd: float
-    """Lower bound on the sd of the noise, which keeps steps short and precisions above 0."""
+    """Lower bound on the sd of the noise. With less noise, steps may be longer and precisions
+    smaller, so that the bounds are widest.
+    """
 
     @property
     def scale(self) -> float:
-        """Adaptive clip of this visit relative to the first clip."""
+        """Clip of this visit divided by the clip of the first visit, if the clip is adaptive;
+        otherwise 1.
+        """
         if self.method.adaptive is None:
             return 1.0
         return float(clip_scale(self.exchange.public))
 
     def length(self, known: np.ndarray, number: float) -> np.ndarray:
-        """Return an upper bound on the step length η, which increases with `known`."""
+        """Return an upper bound on the step length after release number `number`.
+
+        `known` is an upper bound on the precision of q minus that of the prior. The step length
+        increases with it.
+        """
         exchange, settled = self.exchange, self.exchange.settled
         terms = Terms(
             settled.clip, self.scale * self.noise_sd, settled.shares, settled.units,
@@ -84,7 +101,7 @@ class Steps(NamedTuple):
 
 
 def broken_steps(steps: Steps) -> BrokenBound | None:
-    """Return a coordinate of the reply that is outside its bounds, or None."""
+    """Return a bound that the reply violates in some coordinate; None if it violates none."""
     exchange, names = steps.exchange, steps.model.names
     with np.errstate(all="ignore"):
         reach = _reach(steps)
@@ -111,7 +128,7 @@ def broken_steps(steps: Steps) -> BrokenBound | None:
 
 
 def _broken_tally(steps: Steps) -> BrokenBound | None:
-    """Check the reported number of contributions within an adaptive clip."""
+    """Check the reported count of contributions within the adaptive clip."""
     if steps.method.adaptive is None:
         return None
     exchange = steps.exchange
@@ -123,7 +140,7 @@ def _broken_tally(steps: Steps) -> BrokenBound | None:
 
 
 class Start(NamedTuple):
-    """Where the steps of a visit start, per coordinate."""
+    """Quantities at the start of the steps of a visit, for each coordinate."""
 
     factor: dict[str, np.ndarray]
     r: np.ndarray
@@ -149,7 +166,7 @@ def _start(steps: Steps) -> Start:
 
 
 def _free_reach(steps: Steps) -> Reach:
-    """Return bounds for steps of Adam or SGD in mean and log-sd."""
+    """Return bounds on the party's factor after steps of Adam or SGD in mean and log-sd."""
     model, method, settled = steps.model, steps.method, steps.exchange.settled
     factor, r, others, prior, gradient, _ = _start(steps)
     progress = steps.exchange.visit / max(1, settled.visits - 1)
@@ -174,7 +191,6 @@ def _free_reach(steps: Steps) -> Reach:
 
 
 def _averaged(method: DPSGD, kept: list[Reach]) -> Reach:
-    """Return bounds on the mean over the last steps."""
     kept = kept[-max(1, math.ceil(method.average_last * method.steps)) :]
     return Reach(*(np.mean(np.broadcast_arrays(*part), axis=0) for part in zip(*kept, strict=True)))
 

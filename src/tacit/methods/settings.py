@@ -1,9 +1,10 @@
-"""The [method] table of a configuration: one struct per kind, and the registry of all kinds.
+"""The [method] table of a configuration: one struct per kind of method, and the registry of all
+kinds.
 
 A key that is left out has the method's default. No array library is imported here:
 `MethodSettings.make` imports the method. To add a method, subclass `MethodSettings` and register
-it: in `METHOD_SETTINGS`, as an entry point of the group "tacit.methods" in another package, or with
-`METHOD_SETTINGS.register` for one process.
+the subclass in one of three ways: in `METHOD_SETTINGS`, as an entry point of the group
+"tacit.methods" in another package, or with `METHOD_SETTINGS.register` for one process.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class MethodSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
 
     @property
     def kind(self) -> str:
-        """The kind of this table in a file."""
+        """Value of method.kind in a configuration file."""
         return str(self.__struct_config__.tag)
 
     @classmethod
@@ -48,12 +49,12 @@ class MethodSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
         return getattr(import_module(module), name)
 
     def make(self) -> LocalMethod | None:
-        """Make the method with these settings; None if the plan chooses the method."""
+        """Return the method with these settings; None if the plan chooses the method."""
         return self.method()(**given(self))
 
 
 class AutoMethod(MethodSettings, frozen=True, kw_only=True, tag="auto"):
-    """The plan chooses the method by model, privacy and schedule; no further keys."""
+    """The plan chooses the method by model, privacy and schedule. There are no further keys."""
 
     def make(self) -> None:
         return None
@@ -68,7 +69,7 @@ class ExactSettings(MethodSettings, frozen=True, kw_only=True, tag="exact"):
 
 
 class NaturalVISettings(MethodSettings, frozen=True, kw_only=True, tag="natural"):
-    """Natural-gradient inference for any model of up to 1,024 parameters. Not private."""
+    """Natural-gradient variational inference for any differentiable model. Not private."""
 
     builds = "tacit.methods.natural.method:NaturalVI"
     steps: Count | None = None
@@ -93,6 +94,8 @@ class GradientVISettings(MethodSettings, frozen=True, kw_only=True, tag="gradien
     """Adam's learning rate at the start of each round."""
     draws: Count | None = None
     """Draws of the parameters for each gradient, if it has no closed form."""
+    adam_epsilon: Positive | None = None
+    """Adam's ε, which is added to the root mean square of a gradient."""
     dtype: Precision | None = None
     """Floating-point type of the records."""
 
@@ -118,7 +121,7 @@ class WhitenedSettings(PrivateSettings, frozen=True, kw_only=True):
     default they are not whitened.
     """
     whiten_bound: Positive | None = None
-    """Norm to which the features are clipped for that second moment only."""
+    """Norm to which the features are clipped for the second moment of `whiten`, and only for it."""
 
     def faults(self) -> Iterator[str | TacitError]:
         for key, other in (("whiten", "whiten_bound"), ("whiten_bound", "whiten")):

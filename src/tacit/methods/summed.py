@@ -1,8 +1,8 @@
 """`SummedMethod`: base class of private methods whose server uses only sums over all parties.
 
 Every answer is one clipped sum over all records of a party, for a stage that is fixed in advance.
-The server adds the releases of all parties, so all of them take part in every round, and it knows
-the noise of the total.
+All parties take part in every round. The server adds up their releases, and knows the noise of the
+total.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from tacit.server.schedule import Schedule
 from tacit.support.compiler import jax, jnp
 
 SCALE_SETTINGS = ("clip", "clip_end", "noise_end", "dtype")
-"""Settings of other private methods that these methods fix."""
+"""Settings of private methods that cannot be changed in these methods."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SummedMethod(PrivateMethod):
-    """Base class of methods with one released sum per visit, whose shares of the budget are fixed
+    """Base class of methods with one released sum per visit and shares of the budget that are fixed
     in advance.
 
     Parameters
     ----------
     clip, clip_end, noise_end
-        Not used by these methods, which compute their own scale: leave them out.
+        Leave these out: these methods compute the scale of their contributions themselves.
     dtype
-        Floating-point type of the records, "float64".
+        Floating-point type of the records; only "float64".
     """
 
     units: ClassVar[tuple[Unit, ...]] = ("record",)
@@ -65,34 +65,38 @@ class SummedMethod(PrivateMethod):
         if self.dtype != "float64":
             # A finite number beyond the range of float32 would be infinite, and 0 times it NaN.
             raise ConfigError(
-                f"method.dtype = {self.dtype!r} with method.kind = {self.kind!r}, whose bounds "
-                "are those of float64: leave the key out"
+                f"method.dtype = {self.dtype!r} with method.kind = {self.kind!r}, which computes "
+                "only in float64: leave the key out"
             )
 
     @abc.abstractmethod
     def budget_share(self, visit: int, visits: int, mu: float = 1.0) -> float:
-        """Return the share of this visit in the budget Σ μ² = `mu`²; the shares of all visits add
-        up to 1.
+        """Return the share of the budget that this visit uses. The shares of all visits add up to
+        1.
+
+        The budget is `mu`²: the sum of (sensitivity/noise sd)² over all visits.
         """
 
     @abc.abstractmethod
     def bounded(self, model: Model, task: Task) -> Bounded:
-        """Return the clipped sum that the task's stage releases."""
+        """Return the clipped sum that a party releases at the stage of `task`."""
 
     @abc.abstractmethod
     def is_nonnegative(self, stage: str) -> bool:
-        """True if no two contributions to that stage's sum have a negative inner product."""
+        """True if no two contributions to the sum of this stage have a negative inner product."""
 
     def check_schedule(self, schedule: Schedule, parties: int) -> None:
         if schedule.kind != "synchronous":
             raise ConfigError(
                 f"schedule.kind = {schedule.kind!r} with method.kind = {self.kind!r}, which adds "
-                "up the answers of all parties: use 'synchronous', or method.kind = 'dp-sgd'"
+                "up the answers of all parties: use schedule.kind = 'synchronous', or method.kind "
+                "= 'dp-sgd'"
             )
         if schedule.rounds < self.least_rounds:
             raise ConfigError(
-                f"schedule.rounds = {schedule.rounds} with method.kind = {self.kind!r}; its stages "
-                f"need at least {self.least_rounds}, {self.usual_rounds} are usual"
+                f"schedule.rounds = {schedule.rounds} with method.kind = {self.kind!r}, which "
+                f"needs at least {self.least_rounds} rounds; leave schedule.rounds out to "
+                "use the default"
             )
         if (schedule.parties_per_round or parties) != parties:
             raise ConfigError(
@@ -125,14 +129,16 @@ class SummedMethod(PrivateMethod):
     def events(
         self, *, visit: int, visits: int, clip: float, noise_sd: float, units: int
     ) -> tuple[GaussianEvent, ...]:
-        """Return the event of a visit: (sensitivity/noise)² is `noise_sd`⁻² times the visit's
-        share.
+        """Return the privacy event of a visit.
+
+        The noise of the event is chosen so that (sensitivity/noise sd)² is the visit's share of the
+        budget (`clip`/`noise_sd`)².
         """
         del units
         nonnegative = self.is_nonnegative(self.stage_at(visit).name)
         event = GaussianEvent(clip=clip, noise_sd=noise_sd, nonnegative=nonnegative)
         ratio = event.sensitivity(self.adjacency) / clip
-        # Not by the clip: parties that share one noise must have the same shares.
+        # The share does not depend on the clip: parties that share one noise need equal shares.
         share = self.budget_share(visit, visits, 1.0 / noise_sd)
         return (
             GaussianEvent(
@@ -154,6 +160,8 @@ class SummedMethod(PrivateMethod):
         )
 
     def clipping_biases(self, model: Model, stage: str) -> bool:
-        """Return False: a centred score that is clipped still has expectation 0 at the true θ."""
+        """Return False: a clipped score still has expectation 0 at the true θ, so that q is not
+        biased.
+        """
         del model, stage
         return False

@@ -1,27 +1,29 @@
 """`Whitened`: a private method on whitened features.
 
 The same step length and isotropic noise in all directions work best for uncorrelated features of
-equal scale. The first visit releases only the second moment of a party's features, as a noisy sum
-(a unit's x xᵀ has Frobenius norm ‖x‖² ≤ B² by clipping). The server adds these to M, repairs the
-effect of the noise, and from then on sends, in addition to q, the scale-free map
+equal scale. The first visit releases only the second moment of a party's features x, as a noisy
+sum. Features are clipped to norm B, so that x xᵀ of a unit has Frobenius norm ‖x‖² ≤ B². The server
+adds up the releases of all parties. From the total M, after a repair of the noise, it computes the
+map
 
-    A = √(tr M / d) M^(−½)          (symmetric, of mean-square size about 1)
+    A = √(tr M / d) M^(−½)          (symmetric, with a mean square of about 1)
 
-by which every party multiplies its x. The inner method learns θ̃ from x A, since x·θ = (x A)·θ̃ for
-θ = A θ̃. At the end q(θ̃) = N(m, S) is read as q(θ) = N(A m, A S A): a full covariance, although a
-mean-field one was learned. Everything after the first release is post-processing.
+for d features. Later requests contain A in addition to q, and every party multiplies its x by A.
+The inner method learns θ̃ from x A, since x·θ = (x A)·θ̃ for θ = A θ̃. At the end, q(θ̃) = N(m, S)
+is converted to q(θ) = N(A m, A S A), which has a full covariance although q(θ̃) is mean-field.
+Everything after the first release is post-processing.
 
 **The prior applies in whitened coordinates**: θ̃ ~ N(μ, σ²), so that θ ~ N(A μ, σ² A²). With μ = 0
 this keeps the size of linear predictors, and allows larger coefficients for features that vary
 little.
 
-**Cost.** The first release has `share` of the run's budget: for unsampled Gaussian releases μ² =
-(sensitivity/s)² adds up, and the first has share/(1 − share) times the μ² of all others together. A
-sampled release counts as rate·μ, an approximation for small values. Only the split is approximate:
-the accountant counts the actual events. Under replace-one the first has sensitivity √2·B² (see
-`clip_moments`), the others 2·C.
+**Cost.** The first release has the share `share` of the run's budget. The budget is the sum of
+(sensitivity/noise sd)² over all Gaussian releases. For a release that samples its units, the term
+is multiplied by the squared sampling rate, which is approximately right for small terms. Only this
+division of the budget is approximate: the accountant counts the actual events. Under replace-one
+the first release has sensitivity √2·B² (see `clip_moments`), and a release with clip C has 2·C.
 
-**Repair.** In the packed sum each entry has noise of sd s. Such noise alone has eigenvalues up to
+**Repair.** Each entry of the packed sum has noise of sd s. Such noise alone has eigenvalues up to
 s√(2d) (Wigner's semicircle), so smaller eigenvalues of M cannot be distinguished from 0. They are
 raised to that value, and to at least 1/1000 of the mean, which limits the stretch of any direction.
 """
@@ -59,8 +61,7 @@ MIN_EIGENVALUE_SHARE = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class Whitened(PrivateMethod):
-    """The method `inner` on whitened features; `bound` is B, and `clip` is always the clip of
-    `inner`.
+    """Applies the method `inner` to whitened features.
 
     Parameters
     ----------
@@ -71,7 +72,7 @@ class Whitened(PrivateMethod):
     bound
         Norm to which the features are clipped for that second moment.
     clip, clip_end, noise_end
-        Values of `inner`.
+        Leave these out: the clips and noise of `inner` are used.
     """
 
     kind: ClassVar[str] = "whitened"
@@ -83,13 +84,13 @@ class Whitened(PrivateMethod):
 
     def __post_init__(self) -> None:
         if not isinstance(self.inner, DPSGD | PrivateUpdate):
-            raise ConfigError(f"method.inner = {self.inner!r}; give a DPSGD() or a PrivateUpdate()")
+            raise ConfigError(f"method.inner = {self.inner!r}; pass a DPSGD() or a PrivateUpdate()")
         object.__setattr__(self, "clip", self.inner.clip)
         super().__post_init__()
         if not 0 < self.share < 1:
             raise ConfigError(
-                f"method.whiten = {self.share}; it must be in (0, 1): the share of the budget for "
-                "the features' second moment"
+                f"method.whiten = {self.share}; it is the share of the budget for the features' "
+                "second moment and must be in (0, 1)"
             )
         check_clip(self.bound, "method.whiten_bound")
 
@@ -102,52 +103,54 @@ class Whitened(PrivateMethod):
 
     @property
     def units(self) -> tuple[Unit, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The inner method's protected units; persons only if it keeps a person's records
-        together.
+        """Units that can be protected. Persons are only supported with `DPSGD`, which keeps a
+        person's records together.
         """
         return ("record", "person") if isinstance(self.inner, DPSGD) else ("record",)
 
     @property
     def aggregations(self) -> tuple[Aggregation, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The inner method's aggregations except "server", because exact second moments are never
-        sent.
+        """Aggregations of the inner method except "server".
+
+        With "server", a party would send its exact second moment.
         """
         return tuple(one for one in self.inner.aggregations if one != "server")
 
     @property
     def damping(self) -> float | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """As the inner method's."""
+        """Damping of the inner method."""
         return self.inner.damping
 
     @property
     def average_last(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """As the inner method's."""
+        """Share of the rounds over which the server averages q in the inner method."""
         return self.inner.average_last
 
     @property
     def variable_axis(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """As the inner method's."""
+        """Leading axis of the inner method's arrays that grows with the number of records."""
         return self.inner.variable_axis
 
     @property
     def dtype(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """As the inner method's."""
+        """Floating-point type of the records in the inner method."""
         return self.inner.dtype
 
     @property
     def shards(self) -> int | None:
-        """As the inner method's, or None."""
+        """Number of shards of the inner method; None if it has no shards."""
         return self.inner.shards if isinstance(self.inner, PrivateUpdate) else None
 
     def numbers(self, dimension: int) -> int:
-        """Count the numbers in one release of the inner method."""
+        """Return the approximate number of values in one release of the inner method."""
         return self.inner.numbers(dimension)
 
     def check(self, model: Model, family: Family) -> None:
         if not isinstance(model, GeneralisedLinear):
             raise ConfigError(
                 f"method.whiten = {self.share} with model {model.kind!r}; whitening needs "
-                "a linear predictor: leave it out, or use 'logistic' or 'linear'"
+                "a linear predictor: leave method.whiten out, or use the model 'logistic' or "
+                "'linear'"
             )
         self.bound_inner.check(model, family)
 
@@ -161,19 +164,21 @@ class Whitened(PrivateMethod):
             )
         if facts.rounds < 2:
             raise ConfigError(
-                f"schedule.rounds = {facts.rounds} with method.whiten = {self.share}; the first "
-                "round only measures the features: at least 2 rounds are needed"
+                f"schedule.rounds = {facts.rounds} with method.whiten = {self.share}; at least 2 "
+                "rounds are needed, because the first round only releases the features' second "
+                "moment: increase schedule.rounds"
             )
         if facts.tolerance > 0:
             raise ConfigError(
                 f"schedule.tolerance = {facts.tolerance} with method.whiten = {self.share}; q does "
-                "not change in the first round, which would end the run: leave it out"
+                "not change in the first round, so the run would end there: leave "
+                "schedule.tolerance out"
             )
         if facts.one_noise:
             raise ConfigError(
-                f"method.whiten = {self.share} with privacy.aggregation = 'trusted' and a "
-                "different clip for one party; the shares of the first release's noise would "
-                "differ: use one clip"
+                f"method.whiten = {self.share} with privacy.aggregation = {self.aggregation!r} and "
+                "a different clip for one party; parties that share the noise of the first "
+                "release need the same clip: use one clip for all parties"
             )
         self.bound_inner.check_run(facts._replace(rounds=facts.rounds - 1))
 
@@ -226,8 +231,9 @@ class Whitened(PrivateMethod):
         return self.bound_inner.starts_at_prior(model)
 
     def summands(self, units: int) -> int:
-        """Return the larger of the two numbers of contributions: to the second moment, and to an
-        inner release.
+        """Return an upper bound on the number of contributions to any release.
+
+        A release is the second moment, or a release of the inner method.
         """
         return max(units, self.bound_inner.summands(units))
 
@@ -237,8 +243,8 @@ class Whitened(PrivateMethod):
     def events(
         self, *, visit: int, visits: int, clip: float, noise_sd: float, units: int
     ) -> tuple[GaussianEvent, ...]:
-        """Return the event of the second moment at the first visit, and the inner method's events
-        later.
+        """Return the privacy events of a visit: at the first visit that of the second moment, later
+        those of the inner method.
         """
 
         def later(number: int) -> tuple[GaussianEvent, ...]:
@@ -254,7 +260,7 @@ class Whitened(PrivateMethod):
         return (msgspec.structs.replace(first, noise_sd=noise_sd),)
 
     def _square(self, event: GaussianEvent) -> float:
-        """Return the approximate μ² of an event."""
+        # (sensitivity/noise sd)², approximately multiplied by rate² for a sampled batch.
         # Not the rate of the event, which may depend on a party's number of units: the step of the
         # first release must depend on public numbers only.
         rate = 1.0 if event.sampling is None else self.inner.sampling_rate
@@ -266,7 +272,6 @@ class Whitened(PrivateMethod):
         return self._learnt(model, family, key, task)
 
     def _moment(self, task: Task) -> Answer:
-        """Release the noisy second moment, without damping."""
         bounded, _ = self._clipped_moment(task)
         mechanism = Gaussian(
             noise_sd=task.terms.noise_sds[0],
@@ -280,7 +285,6 @@ class Whitened(PrivateMethod):
         )
 
     def _clipped_moment(self, task: Task, tally: Tally | None = None) -> tuple[Bounded, Array]:
-        """Compute the clipped second moment, and a mask of the units in it."""
         x = task.records["x"]
         weights = task.weights
         if self.unit == "record":  # each row is a unit, even if the inner method groups rows
@@ -296,14 +300,17 @@ class Whitened(PrivateMethod):
         return self.bound_inner.contributions(model, family, key, self._inner_task(task), tally)
 
     def clipping_biases(self, model: Model, stage: str) -> bool:
-        """Return what the inner method returns; False for the moment, which only changes the
-        features' map.
+        """Return False for the second moment, which only determines the map of the features;
+        otherwise the answer of the inner method.
         """
         return stage != MOMENT and self.bound_inner.clipping_biases(model, stage)
 
     def clipped_visits(self, visits: int) -> dict[int, str]:
-        """Return one visit for each kind of release (second moment, inner method) and the setting
-        of its clip.
+        """Return a dictionary with one visit for each kind of release.
+
+        Keys are the numbers of the visits: 0, which releases the second moment of the features, and
+        `visits` − 1, which makes a release of the inner method. Values are the names of the
+        settings that clip these releases.
         """
         return {0: "method.whiten_bound", visits - 1: "method.clip"}
 
@@ -311,15 +318,19 @@ class Whitened(PrivateMethod):
         return self.bound_inner.answer(model, family, key, self._inner_task(task))
 
     def _inner_task(self, task: Task) -> Task:
-        """Return the task with whitened features and with visits counted as in the inner method."""
+        """Return the task of the inner method, which has whitened features and does not count the
+        first visit.
+        """
         x = task.records["x"]
         records = task.records | {"x": x @ unpack_symmetric(task.public[MAP]).astype(x.dtype)}
         terms = _inner_terms(task.terms, jnp.asarray(task.visit, jnp.float64))
         return task._replace(records=records, visit=jnp.asarray(task.visit) - 1, terms=terms)
 
     def server(self, run: Run) -> Combine:
-        """Return the server half: it computes the map from the first round's sum, then runs the
-        inner half.
+        """Return the server's `Combine` function.
+
+        In the first round the function computes the whitening map from the sum of the second
+        moments. In later rounds it calls the function of the inner method.
         """
         then = self.bound_inner.server(
             run._replace(
@@ -349,7 +360,12 @@ class Whitened(PrivateMethod):
     def read(
         self, model: Model, family: Family, natural: Natural, public: Arrays
     ) -> tuple[Family, Natural]:
-        """Convert to θ = A θ̃; A is the identity until the first round is complete."""
+        """Convert the posterior of the coefficients of whitened features to the posterior of θ.
+
+        The inner method learns coefficients θ̃ with θ = A θ̃, where A is the map of
+        `whitening_map`, or the identity until the first round is complete. The result has a full
+        covariance.
+        """
         family, inside = self.bound_inner.read(model, family, natural, public)
         mean, sd = family.location_scale(inside)
         stretch = np.eye(model.dimension)
@@ -361,32 +377,37 @@ class Whitened(PrivateMethod):
 
 
 def _inner_terms(terms: Terms, visit: Array) -> Terms:
-    """Return the inner method's terms, without the visit and the release of the second moment."""
+    """Return the privacy terms of the inner method, without the first visit and its release."""
     later = visit / terms.progress - 1.0  # visits after the inner method's first
     progress = (visit - 1.0) / namespace(later).maximum(1.0, later)
     return terms._replace(releases=terms.releases - 1, progress=progress)
 
 
 def whitened(inner: LocalMethod | None, share: float | None, bound: float | None) -> Whitened:
-    """Make a whitened method from method.whiten and method.whiten_bound."""
+    """Return the method `inner` on whitened features.
+
+    `share` is method.whiten, and `bound` is method.whiten_bound.
+    """
     if share is None or bound is None:
         raise ConfigError(
-            f"method.whiten = {share} and method.whiten_bound = {bound}; give both: a share of the "
-            "budget, e.g. 0.1, and the norm to clip x to, e.g. the square root of the number of "
-            "nonzero columns in a record"
+            f"method.whiten = {share} with method.whiten_bound = {bound}; set both: method.whiten "
+            "is a share of the budget, e.g. 0.1, and method.whiten_bound is the norm to which x is "
+            "clipped, e.g. the square root of the number of nonzero columns in a record"
         )
     if not isinstance(inner, DPSGD | PrivateUpdate):
         kind = "auto" if inner is None else inner.kind
         raise ConfigError(
             f"method.whiten = {share} with method.kind = {kind!r}; whitening supports dp-sgd "
-            "and dp-updates: choose one of them, or leave it out"
+            "and dp-updates: choose one of these methods, or leave method.whiten out"
         )
     return Whitened(inner=inner, share=share, bound=bound)
 
 
 def whitening_map(moment: np.ndarray, noise_sd: float) -> np.ndarray:
-    """Compute the map A = √(tr M/d) M^(−½) from a noisy M whose packed entries have noise of sd
-    `noise_sd`.
+    """Return the map A = √(tr M/d) M^(−½) for a noisy second moment M of d features.
+
+    `noise_sd` is the sd of the noise in each packed entry of M. Eigenvalues of M that noise alone
+    could explain are raised first.
     """
     values, vectors = np.linalg.eigh(moment)
     d = len(values)
@@ -396,7 +417,7 @@ def whitening_map(moment: np.ndarray, noise_sd: float) -> np.ndarray:
 
 
 def unpack_symmetric(packed: Any) -> Any:
-    """Inverse of `pack_symmetric`, for NumPy or JAX arrays."""
+    """Return the symmetric matrix that `pack_symmetric` has packed, for NumPy or JAX arrays."""
     d = math.isqrt(2 * packed.shape[-1])
     rows, columns = np.triu_indices(d)
     place = np.zeros((d, d), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Models: a prior and a per-record log-likelihood, one file each.
+"""Models: each has a prior on its parameters and a log-likelihood of every record.
 
 Names are imported on first use, so that reading a configuration loads no array library.
 """

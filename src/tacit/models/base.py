@@ -1,8 +1,9 @@
 """Base classes of models: a prior on a vector θ and a log-likelihood that sums over records.
 
-Records are a dictionary of arrays with one leading axis, the record: `{"x": (n, d), "y": (n,)}` for
-regression, or other columns that the model needs. `log_likelihood` and `response` are JAX-traceable
-and return one number per record, as minibatches, padding and per-record clipping require.
+Records are a dictionary of arrays whose first axis runs over the records: `{"x": (n, d), "y":
+(n,)}` for regression, or other columns that the model needs. `log_likelihood` and `response` can be
+traced by JAX. They return separate values for each record, because minibatches, padding and the
+clipping of single records need these.
 """
 
 from __future__ import annotations
@@ -35,41 +36,45 @@ OUTCOMES = {"bernoulli": "yes/no", "gaussian": "numeric", "categorical": "one of
 
 
 def checked_names(names: Sequence[str], argument: str = "names") -> tuple[str, ...]:
-    """Validate the names of columns or levels; a single string is refused.
+    """Return names of columns or levels as a tuple of strings. Raise a ConfigError for other input,
+    for no names, and for a repeated name.
+
+    `argument` is the name of the argument in the error message.
 
     >>> checked_names(["age", "sex"])
     ('age', 'sex')
     """
     if isinstance(names, str) or not isinstance(names, Iterable):
         one = f"({names!r},)" if isinstance(names, str) else "('age', 'sex')"
-        raise ConfigError(f"{argument} = {names!r}; expected a sequence of names, e.g. {one}")
+        raise ConfigError(f"{argument} = {names!r}; give a sequence of names, e.g. {one}")
     found = tuple(names)
     for name in found:
         if not isinstance(name, str):
-            raise ConfigError(f"{argument} contains {name!r}; expected strings, e.g. {str(name)!r}")
+            raise ConfigError(f"{argument} contains {name!r}; give strings, e.g. {str(name)!r}")
     if not found:
         raise ConfigError(f"{argument} is empty; give at least one name")
     if len(set(found)) < len(found):
         twice = next(name for name in found if found.count(name) > 1)
-        raise ConfigError(f"{argument} contains {twice!r} twice; names must differ")
+        raise ConfigError(f"{argument} contains {twice!r} twice; list each name once")
     return found
 
 
 def checked_layout(columns: tuple[str, ...], layout: Layout | None) -> Layout:
-    """Return the layout, one feature per column of x: as given, or else features without
-    declarations.
+    """Return `layout`, or a layout without declared bounds if `layout` is None.
+
+    Raise a ConfigError unless the layout has one feature per entry of `columns`.
     """
     layout = unknown_layout(columns) if layout is None else layout
     if len(layout) != len(columns):
         raise ConfigError(
             f"the layout describes {len(layout)} columns of x, but there are {len(columns)} names; "
-            "give one feature per column"
+            "give a layout with one feature per name"
         )
     return layout
 
 
 def no_records() -> Records:
-    """Return no records: the default example of a schema."""
+    """Return an empty dictionary, the default of `ModelSchema.example`."""
     return {}
 
 
@@ -97,11 +102,11 @@ class ModelSchema:
     outcome
         Name of the outcome.
     layout
-        Description of each column of x; None without a schema.
+        Description of each column of x; None if the columns are not described.
     y_bounds
         Smallest and largest outcome, if declared.
     levels
-        Levels of the outcome, if it is one of several.
+        Names of the levels of a categorical outcome; empty for other outcomes.
     """
 
     names: tuple[str, ...]
@@ -120,7 +125,9 @@ class ModelSchema:
 
     @classmethod
     def of(cls, federation: Federation, seed: int = 0) -> ModelSchema:
-        """Make the schema of a federation; records are read only if a model needs the example."""
+        """Make the schema of a federation. Its `example` function returns the first records of the
+        largest party.
+        """
 
         def example() -> Records:
             largest = max(federation.parties.values(), key=len_records)
@@ -142,12 +149,12 @@ class ModelSchema:
         )
 
     def with_seed(self, seed: int) -> ModelSchema:
-        """Return the schema with another seed."""
+        """Return a copy of the schema with another seed."""
         return replace(self, seed=seed)
 
 
 class Model(abc.ABC):
-    """A prior and a per-record log-likelihood over θ ∈ ℝᵈ."""
+    """A prior of θ ∈ ℝᵈ and the log-likelihood of each record given θ."""
 
     kind: ClassVar[str]
     Settings: ClassVar[type[ModelSettings]] = ModelSettings
@@ -172,7 +179,9 @@ class Model(abc.ABC):
     multimodal: ClassVar[bool] = False
     """True if the posterior has many equivalent modes, as for a neural network."""
     traceable: ClassVar[bool] = True
-    """False if the model computes in NumPy; parties are then computed one at a time."""
+    """False if the model computes in NumPy, not JAX; updates of several parties are then computed
+    one after another.
+    """
     ties_at_prior: ClassVar[bool] = False
     """True if the prior is symmetric in the components, so that q must start at `start`."""
     nonnegative_statistics: ClassVar[bool] = False
@@ -182,9 +191,9 @@ class Model(abc.ABC):
     discontinuity). Results then depend on array shapes.
     """
     summed_parts: ClassVar[float] = 1.0
-    """If a clipped contribution is computed from several terms, a bound on the sum of their norms
-    relative to the clip. It is more than 1 if statistics are differences of sums; rounding errors
-    grow with it.
+    """Bound on the sum of the norms of the terms from which a clipped contribution is computed,
+    relative to the clip. It is more than 1 if a contribution is a difference of terms, which may
+    both be larger than the result. Bounds on rounding errors grow with it.
     """
     listed: ClassVar[bool] = True
     """False if single coordinates have no meaning; results then do not list them."""
@@ -201,22 +210,23 @@ class Model(abc.ABC):
 
     @classmethod
     def build(cls, settings: Any, schema: ModelSchema) -> Model:
-        """Build the model that a [model] table describes, for the columns of a public schema."""
+        """Build the model from a [model] table of its kind and the public schema of the records."""
         del settings
         return cls(schema.names)  # pyright: ignore[reportCallIssue]
 
     def stand_in(self, records: Records) -> Records | None:
-        """Return neutral records of the same shapes, to test a computation; None if the model has
+        """Return artificial records with the same shapes as `records`, or None if the model makes
         none.
 
-        For models that are not traceable. The first axis of each column is the party.
+        A computation is tested on these records before a run. Only models that are not `traceable`
+        need them. The first axis of each array is the party.
         """
         del records
         return None
 
     @property
     def statistics_unit(self) -> float:
-        """Factor from `statistics` to natural parameters: their size for statistics of norm 1."""
+        """Number by which a sum of `statistics` is multiplied to obtain natural parameters."""
         return 1.0
 
     @property
@@ -226,21 +236,23 @@ class Model(abc.ABC):
 
     @property
     def labels(self) -> int:
-        """Number of labels of y, for label-agnostic clipping."""
+        """Number of possible values of y, for label-agnostic clipping."""
         return 2
 
     @property
     def scale_coordinates(self) -> tuple[int, ...]:
-        """Coordinates of θ that are logarithms of scales, along which a posterior may be skewed."""
+        """Indices of the coordinates of θ that are logarithms of scales. A posterior may be skewed
+        along these.
+        """
         return ()
 
     @property
     def compiled_as(self) -> Model:
-        """The model that is the key of compiled functions.
+        """The model object by which compiled functions are cached.
 
-        Equal models of this library share one, so a second fit compiles nothing; see
-        `tacit.models.equal`. Models that differ only in `start` may share one too, because the
-        start is an argument of compiled functions. A sweep over seeds then compiles only once.
+        Equal models of this library share one object (`tacit.models.equal`), so that a second fit
+        with an equal model reuses the compiled functions. Models that differ only in `start` may
+        share one object as well, because the starting point is an argument of compiled functions.
         """
         return first_equal(self)
 
@@ -251,17 +263,15 @@ class Model(abc.ABC):
 
     @property
     def record_columns(self) -> tuple[str, ...] | None:
-        """Names of the columns that the model reads directly; None for a model that reads x and
-        y.
-        """
+        """Names of the columns of the records that the model reads; None if it reads x and y."""
         return None
 
     @property
     def prediction_words(self) -> tuple[str, tuple[str, ...]] | None:
-        """Description of the values that `predict` returns for each record, and the names of the
-        result's columns.
+        """A description of what `predict` returns for each record, and the names of the columns of
+        that result.
 
-        None for a model that predicts an outcome.
+        None for a model that predicts an outcome y.
         """
         return None
 
@@ -271,7 +281,7 @@ class Model(abc.ABC):
         return None
 
     def check_records(self, party: str, records: Records) -> None:
-        """Raise a DataError if the model cannot read a party's records."""
+        """Raise a DataError if the model cannot use a party's records."""
         del party, records
 
     @abc.abstractmethod
@@ -280,15 +290,17 @@ class Model(abc.ABC):
 
     @abc.abstractmethod
     def response(self, theta: Array, records: Records) -> Array:
-        """Compute E[y | record, θ] for each record, shape (n,): a probability for a Bernoulli
-        output.
+        """Compute E[y | record, θ] for each record. The shape is (n,).
 
-        For a categorical output, the probability of each level, shape (n, K).
+        For a categorical output with K levels, return the probability of each level. The shape is
+        (n, K).
         """
 
     def working(self, family: Family, q: Natural, records: Records) -> Working | None:
-        """Return the records' expected statistics if E_q[log p(record | θ)] is quadratic in θ, else
-        None.
+        """Return the numbers s and ω of each record (`Working`), or None if the model has none.
+
+        With these numbers, s·(x·θ) − ½ω(x·θ)² replaces log p(record | θ) in the update, up to a
+        constant. The replacement is exact, or a lower bound that is best for θ ~ q.
         """
         del family, q, records
         return None
@@ -303,11 +315,12 @@ class Model(abc.ABC):
         balance: float = 1.0,
         key: Array = None,
     ) -> Statistics | None:
-        """Compute the expected statistics, at q, of the records with nonzero weight; None if the
-        model has none.
+        """Compute the expected sufficient statistics, under q, of the records with nonzero weight.
+        Return None if the model has no such statistics.
 
-        `balance` is the share of second moments in their norm. `key` is the random key of a private
-        answer, for models that resample each record; None: no resampling.
+        Second moments are multiplied by `balance` before clipping, which changes their weight in
+        the clipped norm relative to the first moments. `key` is a random key for models that
+        resample each record in a private run; None means no resampling.
         """
         del weights, key
         parts = self.working(family, q, records)
@@ -317,39 +330,45 @@ class Model(abc.ABC):
         return Quadratic(family=family, q=q, parts=parts, balance=balance, unit=unit)
 
     def factor(self, family: Family, q: Natural, total: Any, *, balance: float = 1.0) -> Natural:
-        """Return λ of the factor, given a total of `statistics` at q, which may include noise."""
+        """Return the natural parameters of a party's factor. `total` is the sum of the party's
+        `statistics` at q, possibly with noise.
+        """
         whole = {name: self.statistics_unit * value for name, value in total.items()}
         return gaussian_factor(family, q, whole, balance)
 
     @property
     def has_statistics(self) -> bool:
-        """True if the model has `statistics`."""
+        """True if the model defines `statistics`, directly or by `working`."""
         kind = type(self)
         return (kind.working, kind.statistics) != (Model.working, Model.statistics)
 
     @property
     def statistics_have_l1_norms(self) -> bool:
-        """True if the L1 norms of `statistics` are known, which Laplace noise needs."""
+        """True if the L1 norms of `statistics` are available. Laplace noise needs these."""
         return type(self).statistics is Model.statistics and self.has_statistics
 
     @abc.abstractmethod
     def prior(self, family: Family) -> Natural:
-        """Return λ of the prior, or of its approximation if `has_site_prior`."""
+        """Return the natural parameters of the prior. If `has_site_prior`, return those of an
+        approximation of the prior in the family.
+        """
 
     def predict(
         self, family: Family, natural: Natural, records: Records, *, draws: int, seed: int
     ) -> Prediction:
-        """Compute the predictive distribution of each record; by default an average over draws of
-        θ.
+        """Compute the predictive distribution of each record. The default is an average over
+        `draws` draws of θ.
         """
         return average_over_draws(self, family, natural, records, draws, seed)
 
     def draw_outcomes(
         self, theta: np.ndarray, means: np.ndarray, records: Records, seed: int
     ) -> np.ndarray:
-        """Draw outcomes of records for each draw of θ; `means` is E[y | x, θ], of shape (draws, n).
+        """Draw one outcome per record for each draw of θ.
 
-        For a categorical output `means` has shape (draws, n, K), and an outcome is a level's code.
+        `means` is E[y | x, θ], of shape (draws, n). For a categorical output with K levels it
+        contains the probabilities of the levels, of shape (draws, n, K), and an outcome is the
+        number of a level.
         """
         del theta, records
         rng = np.random.default_rng([seed, 1])
@@ -362,65 +381,79 @@ class Model(abc.ABC):
         if self.output == "gaussian" and noise_sd is not None:
             return means + noise_sd * rng.standard_normal(means.shape)
         raise ConfigError(
-            f"model {self.kind!r} cannot draw outcomes; use kind='draws' for draws of their mean"
+            f"model {self.kind!r} cannot draw outcomes; predict with kind='draws' to get draws of"
+            " the expected outcome"
         )
 
     def posterior_fault(self, family: Family, natural: Natural) -> str | None:
-        """Return the reason why q cannot be the model's posterior, or None."""
+        """Return the reason why q cannot be a posterior of this model, as a message; None if there
+        is no such reason.
+        """
         del family, natural
         return None
 
     def result_tables(self, natural: Natural, names: Sequence[str]) -> dict[str, Any]:
-        """Return the model's own tables for a result, such as topics; `names` are the column
-        names.
+        """Return the tables that this model adds to a result, such as its topics. `names` are the
+        names of the columns.
         """
         del natural, names
         return {}
 
     def described(self, natural: Natural, units: ColumnUnits) -> list[Description]:
-        """Return tables that describe a result in the user's terms; `units` are (centre, scale) of
-        rescaled columns.
+        """Return tables that describe the posterior to a user, on the original scales of the
+        columns.
+
+        `units` contains the pair (centre, scale) of each rescaled column. An original value is
+        centre + scale·x.
         """
         del natural, units
         return []
 
     def measured(self, natural: Natural, records: Records, seed: int) -> dict[str, float] | None:
-        """Compute held-out metrics of a model that predicts no y; None for other models."""
+        """Compute metrics of held-out records for a model that has no outcome y. Return None for
+        other models.
+        """
         del natural, records, seed
         return None
 
     def clip_scales(self) -> Array | float:
-        """Public weight α of each coordinate's gradient in the clipped norm; 1 by default."""
+        """Return the public weight of each coordinate of a gradient in the norm that is clipped.
+        The default is 1 for all coordinates.
+        """
         return 1.0
 
     def score_parts(
         self, theta: Array, records: Records, squares: Array, *, label_agnostic: bool
     ) -> tuple[Array, Array, Callable[[Array], Array]] | None:
-        """Compute norms and weighted sums of the gradients ∇ log p(record | θ) in closed form, or
-        return None.
+        """Compute norms and weighted sums of the gradients ∇ log p(record | θ) in closed form.
+        Return None if there is no closed form.
 
-        The first is √Σ_j squares_j (∂_j log p)² for each record, or, label-agnostic, the largest
-        over the labels; the second is the plain norm ‖∇ log p‖; the third maps weights w to Σ wᵢ ∇
-        log p(recordᵢ | θ) and must ignore records of weight 0.
+        The first result is a weighted norm of each record's gradient, √Σ_j squares_j (∂ log
+        p/∂θ_j)². If `label_agnostic`, it is the largest such norm over all possible values of y.
+        The second result is the unweighted norm of each record's gradient. The third is a function
+        that takes one weight per record and returns the weighted sum of the gradients. It ignores
+        records of weight 0.
         """
         del theta, records, squares, label_agnostic
         return None
 
     def log_prior(self, theta: Array) -> Array:
-        """log p(θ); needed only when `has_site_prior`."""
+        """Return log p(θ). Needed only if `has_site_prior`."""
         raise NotImplementedError
 
     def constrain(self, theta: Array) -> dict[str, Array]:
-        """Convert draws of θ to the user's parameters."""
+        """Convert draws of θ to draws of the parameters that the user declared, by name."""
         return {}
 
     def start(self, family: Family) -> Natural | None:
-        """Return the starting point of a local optimiser while q is the prior; None: start at q."""
+        """Return the natural parameters at which a local optimiser starts while q is still the
+        prior. If None is returned, it starts at q.
+        """
         return None
 
 
 class GaussianPriorModel(Model):
-    """A model whose prior is N(mean, sd²) in each coordinate."""
+    """A model in which the coordinates of θ are independent and normal under the prior."""
 
     def __init__(
         self, names: tuple[str, ...], prior_mean: Array | float, prior_sd: Array | float
@@ -431,22 +464,21 @@ class GaussianPriorModel(Model):
         for sd in np.unique(self.prior_sd):
             check_sd(sd, "model.prior_sd")
         if not np.all(np.isfinite(self.prior_mean)):
-            raise ConfigError(f"model.prior_mean = {prior_mean}; it must be a finite number")
+            raise ConfigError(f"model.prior_mean = {prior_mean}; it must be finite")
 
     def check_records(self, party: str, records: Records) -> None:
         if self.output == "bernoulli" and not np.all(np.isin(records["y"], (0, 1))):
             raise DataError(
-                f"party {party!r}: y holds values other than 0 and 1, which model "
-                f"{self.kind!r} needs; recode them or choose another model"
+                f"party {party!r}: y holds values other than 0 and 1, but model {self.kind!r} "
+                "needs these two; recode y or choose another model"
             )
 
     def _each(self, value: Array | float, key: str) -> np.ndarray:
-        """Convert a number or an array to one number per coordinate."""
         try:
             return np.broadcast_to(np.asarray(value, np.float64), (self.dimension,))
         except (TypeError, ValueError):
             raise ConfigError(
-                f"{key} = {value!r}; give one number, or an array of {self.dimension}"
+                f"{key} = {value!r}; give one number, or an array of {self.dimension} numbers"
             ) from None
 
     def prior(self, family: Family) -> Natural:
@@ -454,12 +486,15 @@ class GaussianPriorModel(Model):
 
 
 def gaussian_natural(family: Family, *, mean: Array, sd: Array, model: str) -> Natural:
-    """Return λ of independent normals in a Gaussian family."""
+    """Return the natural parameters of independent normal distributions in a Gaussian family.
+
+    For another family, raise a ConfigError that mentions `model`, the kind of the model.
+    """
     if isinstance(family, MeanFieldGaussian):
         return family.natural(mean=mean, sd=sd)
     if isinstance(family, FullGaussian):
         return family.natural(mean=mean, covariance=np.diag(np.square(sd)))
     raise ConfigError(
-        f"model {model!r} has a Gaussian posterior, not {family.kind!r}; "
-        "set family to 'mean-field' or 'full'"
+        f"model {model!r} needs a Gaussian posterior, not {family.kind!r}; "
+        "set posterior to 'mean-field' or 'full'"
     )

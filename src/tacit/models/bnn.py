@@ -29,10 +29,11 @@ from tacit.support.validation import check_sd
 
 
 class NeuralNetwork(GaussianPriorModel):
-    """f(x) = w₂·relu(W₁ᵀx + b₁) + b₂, prior N(0, prior_sd²) on every weight.
+    """A network with one hidden layer: f(x) = w₂·relu(W₁ᵀx + b₁) + b₂, with prior N(0, prior_sd²)
+    on every weight and bias.
 
-    Output "bernoulli": y ~ Bernoulli(sigmoid(f)). Output "gaussian": y ~ N(f, noise_sd²).
-    θ is the concatenation of W₁ (input by input), b₁, w₂ and b₂.
+    For output "bernoulli", y ~ Bernoulli(sigmoid(f(x))). For output "gaussian", y ~ N(f(x),
+    noise_sd²). θ is the concatenation of W₁ (row by row, one row per input), b₁, w₂ and b₂.
 
     Parameters
     ----------
@@ -43,9 +44,9 @@ class NeuralNetwork(GaussianPriorModel):
     output
         "bernoulli" or "gaussian".
     noise_sd
-        Standard deviation of y for output "gaussian".
+        Standard deviation of y around f(x), for output "gaussian".
     prior_sd
-        Prior standard deviation of every weight.
+        Prior standard deviation of every weight and bias.
     start_seed
         Seed of the starting point, which all parties share.
     """
@@ -92,8 +93,8 @@ class NeuralNetwork(GaussianPriorModel):
     def build(cls, settings: NeuralNetworkSettings, schema: ModelSchema) -> NeuralNetwork:
         if schema.output != "gaussian" and settings.noise_sd != 1.0:
             raise ConfigError(
-                f"model.noise_sd = {settings.noise_sd} has no effect: outcome {schema.outcome!r} "
-                f"is {OUTCOMES[schema.output]}; leave it out"
+                f"model.noise_sd = {settings.noise_sd} is for numeric outcomes, but outcome "
+                f"{schema.outcome!r} is {OUTCOMES[schema.output]}; leave noise_sd out"
             )
         return cls(
             schema.names,
@@ -117,7 +118,7 @@ class NeuralNetwork(GaussianPriorModel):
         return _with_any_start(self.inputs, self.hidden, self.output, self.noise_sd, self._sd)
 
     def network(self, theta: Array, x: Array) -> Array:
-        """Compute the network's output f(x) for each row of x."""
+        """Return the network's output f(x) for each row of x."""
         weights1, bias1, weights2, bias2 = self._layers(theta)
         return namespace(theta, x).maximum(x @ weights1 + bias1, 0.0) @ weights2 + bias2
 
@@ -129,13 +130,15 @@ class NeuralNetwork(GaussianPriorModel):
         return -0.5 * residual * residual - math.log(self.noise_sd) - 0.5 * LOG_2PI
 
     def clip_scales(self) -> Array:
-        """Return the weights in the clipped norm: smaller for constant inputs and biases, larger
-        for numeric inputs.
+        """Return the weight of each coordinate in the norm that is clipped: above 1 for weights of
+        numeric inputs, and below 1 for weights of constant inputs, hidden biases and output
+        weights.
 
-        The gradients of constant inputs and hidden biases are never zero, contain little
-        information, and would use up the clip. The kind of an input is determined by its name:
-        "intercept", "column=level" for an indicator, anything else for a number. The values were
-        chosen on part of Adult's training records (docs/decisions.md).
+        The gradients of constant inputs and hidden biases are rarely zero but contain little
+        information. With weight 1 they would make up most of the norm. The kind of an input follows
+        from its name: "intercept" is constant, "column=level" is an indicator, and any other name
+        is numeric. The weights were chosen on a subset of the training records of the Adult data
+        (docs/decisions.md).
         """
         scales = np.ones(self.dimension)
         weights1, bias1, weights2, _ = self._layers(scales)  # views of `scales`
@@ -148,11 +151,12 @@ class NeuralNetwork(GaussianPriorModel):
     def score_parts(
         self, theta: Array, records: Records, squares: Array, *, label_agnostic: bool
     ) -> tuple[Array, Array, Callable[[Array], Array]]:
-        """Compute gradients by explicit backpropagation: a layer's gradient factorises as a_j δ_k,
-        and so does its norm.
+        """Compute the norms and weighted sums that `Model.score_parts` describes, by explicit
+        backpropagation.
 
-        Norms are float64, and x is divided by its row's largest entry before squaring: a square
-        that underflows, as w₂² does in float32 below 1e-19, would be missing from the norm.
+        The gradient of a layer is an outer product, so its norm is a product of two norms. Norms
+        are computed in float64, and each row of x is scaled before its entries are squared.
+        Otherwise a square could underflow to 0 and the norm would be too small.
         """
         x, (w1, b1, w2, b2) = records["x"], self._layers(theta)
         xp = namespace(theta, x)
@@ -174,7 +178,7 @@ class NeuralNetwork(GaussianPriorModel):
         own = xp.abs(slope).astype(np.float64) * xp.sqrt(plain)
 
         def score_sum(weights: Array) -> Array:
-            # Sums over many records are float64, as wherever a clip bounds them.
+            # In float64, like all sums of clipped contributions.
             top = xp.where(weights > 0, weights * slope, 0.0).astype(np.float64)
             kept = xp.where((weights > 0)[:, None], x, 0.0).astype(np.float64)
             units = xp.where((weights > 0)[:, None], hidden, 0.0).astype(np.float64)
@@ -187,9 +191,6 @@ class NeuralNetwork(GaussianPriorModel):
     def _reaches(
         self, x: Array, hidden: Array, active: Array, w2: Array, squares: Array
     ) -> tuple[Array, Array]:
-        """Compute Σ_j squares_j (∂f/∂θ_j)² of each record in float64; also without the weights
-        `squares`.
-        """
         xp = namespace(x, squares)
         u1, ub1, u2, ub2 = self._layers(squares.astype(np.float64))
         (direction, largest), outer = unit_rows(x), w2.astype(np.float64)
@@ -229,10 +230,11 @@ class NeuralNetwork(GaussianPriorModel):
         return gaussian_outcomes(mean, self.noise_sd, rng, bounds)
 
     def start(self, family: Family) -> Natural:
-        """Start at means from U(−0.1, 0.1) and variance 1e−3, because at the prior's mean all
-        hidden units are equal.
+        """Return the natural parameters of a starting point with means drawn from U(−0.1, 0.1) and
+        variances 1e−3.
 
-        All parties share the start, so that unit k has the same meaning everywhere.
+        At the prior mean all hidden units would be equal and stay equal. All parties use the same
+        seed, so that hidden unit k has the same role at every party.
         """
         rng = np.random.default_rng([self.start_seed, self.dimension])
         mean = rng.uniform(-0.1, 0.1, self.dimension)
@@ -244,5 +246,4 @@ class NeuralNetwork(GaussianPriorModel):
 def _with_any_start(
     inputs: tuple[str, ...], hidden: int, output: Output, noise_sd: float, prior_sd: float
 ) -> NeuralNetwork:
-    """Return the same object for all networks that differ only in their start."""
     return NeuralNetwork(inputs, hidden=hidden, output=output, noise_sd=noise_sd, prior_sd=prior_sd)

@@ -1,16 +1,16 @@
 """Optional abilities of a model, as protocols that methods check for.
 
 A model has an ability if it defines the methods of the protocol; no declaration is needed. A new
-likelihood is one file that implements the abilities it supports. `tacit.testing.check_model`
-compares each with the log-likelihood.
+likelihood is one file with the methods of those abilities that it supports.
+`tacit.testing.check_model` compares these methods with the log-likelihood.
 
 | ability | used by |
 | --- | --- |
 | `ConjugateGaussian` | the exact update, reference posteriors |
 | `GaussianExpectations` | gradient-vi, DP-SGD: no Monte Carlo noise |
-| `GaussianSites` | natural, if a party optimises alone |
-| `WhitenedExpectations` | natural: no cubature over draws of θ |
-| `InNumPy` | natural: nothing is compiled |
+| `GaussianSites` | natural, if parties optimise separately |
+| `WhitenedExpectations` | natural: expectations by quadrature instead of cubature over θ |
+| `InNumPy` | natural: computes without compiling |
 | `GradientNorms` | DP-SGD: clips without forming gradients |
 | `BoundedDerivatives` | live servers, to check the replies of parties |
 | `Scores` | private scoring |
@@ -18,7 +18,7 @@ compares each with the log-likelihood.
 | `SimulatesOutcomes` | private scores: centres clipped scores without bias |
 | `ImpliedVariance` | comparison of residuals with the variance implied by the model |
 | `ComparesCounts` | the same for counts of any model, by draws of θ |
-| `HasImages` | search for modes that are images of the one that was found |
+| `HasImages` | search for further modes, which a symmetry of the model implies |
 | `TopicTables` | `Fit.topics` |
 """
 
@@ -44,29 +44,39 @@ if TYPE_CHECKING:
 
 
 class ConjugateGaussian(abc.ABC):
-    """A likelihood whose logarithm is quadratic in θ: log p(x|θ) = b·θ − ½ θᵀPθ + const."""
+    """A model whose log-likelihood is quadratic in θ: log p(records | θ) = b·θ − ½ θᵀPθ + constant.
+    The matrix P and the vector b depend on the records.
+    """
 
     @abc.abstractmethod
     def quadratic_form(self, records: Records, weights: Array) -> tuple[Array, Array]:
-        """Return (P, b), summed over records with weights."""
+        """Return P and b of the weighted log-likelihood Σᵢ weightᵢ log p(recordᵢ | θ) = b·θ − ½
+        θᵀPθ + constant.
+        """
 
 
 @runtime_checkable
 class GaussianExpectations(Protocol):
-    """Expectations under a Gaussian q without drawing θ; q is in free parameters."""
+    """A model that computes expectations under a Gaussian q without draws of θ. The argument `free`
+    contains the unconstrained parameters of q.
+    """
 
     def expected_fit(self, family: Gaussian, free: Free, records: Records) -> Array:
         """Return E_q[log p(record | θ)] for each record."""
         ...
 
     def expected_information(self, family: Gaussian, free: Free, records: Records) -> Array:
-        """Return, for each record, the mean over coordinates of −E_q[∂² log p(record | θ)]."""
+        """Return, for each record, the mean of −E_q[∂² log p(record | θ)/∂θ_j²] over all
+        coordinates j.
+        """
         ...
 
 
 @runtime_checkable
 class GaussianSites(Protocol):
-    """Gaussian approximation of the likelihood at q, for natural-gradient steps."""
+    """A model that provides a Gaussian approximation of its likelihood at q, called a site, for
+    natural-gradient steps.
+    """
 
     mean_field_step: float
     """Step length for a mean-field q."""
@@ -74,28 +84,37 @@ class GaussianSites(Protocol):
     """True if the first step, from the model's start, may have length 1."""
 
     def start(self, family: Family) -> Natural | None:
-        """Return a starting point for use while q is the prior."""
+        """Return the natural parameters at which steps start while q is still the prior. If None is
+        returned, they start at q.
+        """
         ...
 
     def expected_site(
         self, family: Family, usual: dict[str, Array], records: Records, weights: Array
     ) -> tuple[Natural, Array]:
-        """Return the site (b, −½P) at the q with these parameters, and −E_q[log p(records | θ)].
+        """Return the site (b, −½P) at q, and the loss −Σ w E_q[log p(record | θ)] with the weights
+        w.
 
-        P = Σ w E_q[−∇²ℓ] and b = Σ w E_q[∇ℓ] + P m, P's diagonal for a mean-field q.
+        P = −Σ w E_q[∇² log p(record | θ)], and b = Σ w E_q[∇ log p(record | θ)] + P m, where m is
+        the mean of q. For a mean-field q, P is replaced by its diagonal. `usual` contains the
+        moments of q.
         """
         ...
 
     def data_site(self, family: Family, records: Records, weights: Array) -> Natural:
-        """Return the site at predictors based on each record's outcome, independent of q.
+        """Return the site of the likelihood at predictors that are computed from the outcomes, not
+        from q.
 
-        For a mean-field family only the precision.
+        For a mean-field family only the precision is computed, and the linear term of the site is
+        0.
         """
         ...
 
 
 class WhitenedDerivatives(NamedTuple):
-    """E[log p] of all records and its derivatives in z, where θ = mean + root·z."""
+    """Value, gradient and Hessian of an expected log-density as a function of z, where θ = mean +
+    root·z.
+    """
 
     value: Array
     gradient: Array
@@ -104,19 +123,26 @@ class WhitenedDerivatives(NamedTuple):
 
 @runtime_checkable
 class WhitenedExpectations(Protocol):
-    """Expected log-likelihood and derivatives under a Gaussian in closed form or by quadrature."""
+    """A model that computes the expected log-likelihood and its derivatives under a Gaussian
+    without draws of θ.
+    """
 
     def whitened_derivatives(
         self, mean: Array, root: Array, spread: Array, records: Records, weights: Array
     ) -> WhitenedDerivatives:
-        """Return Σ w E[log p(record | mean + root·z)] for z ~ N(0, spread²·I), and derivatives in
-        z.
+        """Return value, gradient and Hessian at z = 0 of the function
+
+            f(z) = Σᵢ weightᵢ E[log p(recordᵢ | mean + root·(z + u))].
+
+        The expectation is over u ~ N(0, spread²·I).
         """
         ...
 
 
 class DiagonalDerivatives(NamedTuple):
-    """E[log p] of all records and its derivatives in z, where θ = mean + scale·z."""
+    """Value and derivatives of an expected log-likelihood as a function of z, where θ = mean +
+    scale·z elementwise.
+    """
 
     value: Array
     gradient: Array
@@ -128,9 +154,10 @@ class DiagonalDerivatives(NamedTuple):
 
 @runtime_checkable
 class DiagonalExpectations(Protocol):
-    """Expectations under independent normals, without matrices over all parameters.
+    """A model that computes the expected log-likelihood and its derivatives under a normal
+    distribution, without a matrix of all pairs of parameters.
 
-    In closed form or by quadrature, in the library of the arguments.
+    The computation uses NumPy or JAX, depending on the type of the arguments.
     """
 
     has_site_prior: bool
@@ -139,30 +166,34 @@ class DiagonalExpectations(Protocol):
         self,
         mean: Array,
         scale: Array,
+        root: Array,
         directions: Array,
         spread: Array,
         records: Records,
         weights: Array,
     ) -> DiagonalDerivatives:
-        """Return Σ w E[log p(record | mean + scale·z)] for z ~ N(0, spread²·I), and derivatives in
-        z.
+        """Return the value and derivatives at z = 0 of the function
+
+            f(z) = Σᵢ weightᵢ E[log p(recordᵢ | mean + scale·(z + u))].
+
+        The expectation is over u ~ N(0, spread²·I) if `root` is 0, and otherwise over u ~ N(0,
+        spread²·rootᵀroot). The Hessian itself is not formed; its products with the rows of
+        `directions` are returned.
         """
         ...
 
 
 @runtime_checkable
 class InNumPy(WhitenedExpectations, Protocol):
-    """`whitened_derivatives` computes with NumPy arrays too, and so does `log_likelihoods`."""
+    """A model whose `whitened_derivatives` and `log_likelihoods` also accept NumPy arrays."""
 
     def log_likelihoods(self, thetas: Array, records: Records, weights: Array) -> Array:
-        """Return Σ w log p(record | θ) for each row of `thetas`."""
+        """Return Σᵢ weightᵢ log p(recordᵢ | θ) for each row θ of `thetas`."""
         ...
 
 
 class ClippingParts(NamedTuple):
-    """Norms and weighted sums of the gradients of records, computed without forming the
-    gradients.
-    """
+    """Norms and weighted sums of the gradients of records, without the gradients themselves."""
 
     norms: Array
     """Norm of each record's gradient (label-agnostic: the largest over the labels), float64."""
@@ -174,23 +205,29 @@ class ClippingParts(NamedTuple):
 
 @runtime_checkable
 class GradientNorms(Protocol):
-    """Closed-form norms of the gradients of E_q[log p] for a mean-field Gaussian q."""
+    """A model that computes the norm of each record's gradient of E_q[log p(record | θ)] in closed
+    form, for a mean-field Gaussian q.
+    """
 
     sums_units: bool
-    """True if the parts have `unit_sums`."""
+    """True if `gradient_norms` returns `unit_sums`."""
 
     def gradient_norms(
         self, family: Gaussian, free: Free, records: Records, maps: Free, *, label_agnostic: bool
     ) -> ClippingParts:
-        """Return the parts of the gradient in (location, scale) and the information, times
-        `maps`.
+        """Return norms and weighted sums of the gradients of E_q[log p(record | θ)].
+
+        The gradient of a record consists of the parts "location" and "scale", which are its
+        derivatives in these free parameters of q, and the part "information", which is
+        `expected_information` of the record. Each part is multiplied by its entry in `maps`. The
+        parts "scale" and "information" are left out if they have no entry.
         """
         ...
 
 
 class DataStart(NamedTuple):
-    """Bounds that hold at the predictor η₀ based on a record's outcome
-    (`GaussianSites.data_site`).
+    """Bounds on ℓ(η) = log p(y | η) and its derivatives at the predictor η₀, which is computed from
+    the outcome y (`GaussianSites.data_site`).
     """
 
     predictor: float
@@ -204,9 +241,10 @@ class DataStart(NamedTuple):
 
 
 class DerivativeBounds(NamedTuple):
-    """Bounds on ℓ = log p(y | η), η = x·θ, for every outcome y that the model accepts.
+    """Bounds on the derivatives of ℓ(η) = log p(y | η), where η = x·θ, for every outcome y that the
+    model accepts.
 
-    |ℓ'| ≤ slope + slope_per_reach·|η| and 0 ≤ −ℓ'' ≤ curvature for each predictor.
+    |ℓ'| ≤ slope + slope_per_reach·|η| and 0 ≤ −ℓ'' ≤ curvature for every η.
     """
 
     slope: float
@@ -223,7 +261,11 @@ class DerivativeBounds(NamedTuple):
 
 
 def quadratic_bounds(largest: float, noise_sd: float) -> DerivativeBounds:
-    """Return the bounds for y ~ N(η, σ²), |y| ≤ largest: ℓ' = (y − η)/σ², −ℓ'' = 1/σ², η₀ = 0."""
+    """Return the bounds for y ~ N(η, noise_sd²) with |y| ≤ largest.
+
+    The log-likelihood ℓ(η) has the derivatives ℓ' = (y − η)/noise_sd² and ℓ'' = −1/noise_sd². The
+    starting predictor is η₀ = 0.
+    """
     scale = noise_sd**-2.0
     return DerivativeBounds(
         slope=largest * scale,
@@ -236,16 +278,20 @@ def quadratic_bounds(largest: float, noise_sd: float) -> DerivativeBounds:
 
 @runtime_checkable
 class BoundedDerivatives(Protocol):
-    """A log-likelihood of η = x·θ with bounded slope and curvature."""
+    """A model whose log-likelihood is a function of η = x·θ with bounded first and second
+    derivatives.
+    """
 
     def derivative_bounds(self) -> DerivativeBounds | None:
-        """Return bounds on the derivatives that hold for every record; None if there are none."""
+        """Return bounds that hold for every record; None if this instance has no such bounds."""
         ...
 
 
 @runtime_checkable
 class LearnsScale(Protocol):
-    """A regression whose prior scales may be learned (`tacit.models.learnt_scale`)."""
+    """A regression whose prior scales can be learned from the records
+    (`tacit.models.learnt_scale`).
+    """
 
     layout: Layout
     prior_mean: np.ndarray
@@ -253,15 +299,18 @@ class LearnsScale(Protocol):
 
     @property
     def scale_unit(self) -> float | None:
-        """Size of a large difference in the predictor; None if the prior is declared."""
+        """Typical size of the linear predictor, on which the prior of the learned scales depends.
+        None if the scale of the prior is declared instead of learned.
+        """
         ...
 
 
 @runtime_checkable
 class Coefficients(Protocol):
-    """A regression whose first parameters are coefficients of the columns of `layout`.
+    """A regression whose θ starts with coefficients: one per entry of `layout` or, with `levels`,
+    one such block per level.
 
-    With `levels` there is one set per level; parameters after them belong to no column.
+    Parameters after the coefficients belong to no column.
     """
 
     layout: Layout
@@ -273,25 +322,27 @@ class Coefficients(Protocol):
 
 @runtime_checkable
 class NumPyResponses(Protocol):
-    """A model that computes E[y | x, θ] for many θ at once, in NumPy."""
+    """A model that computes E[y | x, θ] in NumPy, for many θ at once."""
 
     def responses(self, thetas: np.ndarray, records: Records) -> np.ndarray:
-        """Return E[y | x, θ] with one row per draw of θ."""
+        """Return E[y | x, θ] of each record, with one row per row of `thetas`."""
         ...
 
 
 @runtime_checkable
 class MixturePredictive(Protocol):
-    """A predictive distribution that is a mixture of normals."""
+    """A model whose predictive distribution is a mixture of normals."""
 
     def mixture(self, family: Family, natural: Natural, x: Array) -> Mixture:
-        """Return the components of each record's predictive mixture."""
+        """Return the predictive mixture of each row of `x`."""
         ...
 
 
 @runtime_checkable
 class Scores(Protocol):
-    """A bounded score ψ(y, η)·z with its moments under the model."""
+    """A model whose score in θ is ψ(y, η)·z, where z are the features of a record, η = z·θ, and ψ
+    is bounded.
+    """
 
     layout: Layout
     names: tuple[str, ...]
@@ -299,13 +350,13 @@ class Scores(Protocol):
     prior_sd: np.ndarray
 
     def score_likelihood(self) -> ScoreLikelihood:
-        """Return the score ψ with its bound, expectation, slope and variance."""
+        """Return ψ together with its bound, expectation, slope and variance."""
         ...
 
 
 @runtime_checkable
 class Simulates(Protocol):
-    """A model that simulates outcomes of records."""
+    """A model that can simulate the outcomes of records."""
 
     def simulate(
         self,
@@ -314,30 +365,30 @@ class Simulates(Protocol):
         rng: np.random.Generator,
         bounds: tuple[float, float] | None = None,
     ) -> np.ndarray:
-        """Simulate y for each record given θ; unusually variable predictors are shrunk.
+        """Simulate y of each record given θ.
 
-        `bounds` are the declared bounds of a numeric target, if any.
+        Linear predictors that vary too much over the records are first multiplied by a number below
+        1. `bounds` are the declared bounds of a numeric outcome, if any.
         """
         ...
 
 
 @runtime_checkable
 class SimulatesOutcomes(Protocol):
-    """The distribution of one record's outcome given its covariates and θ: draws, scores and
-    ranks.
-    """
+    """A model that provides the distribution of a record's outcome given its covariates and θ."""
 
     def outcome_law(self) -> OutcomeLaw:
-        """Return the distribution; raise a ConfigError with the reason if this instance has
-        none.
+        """Return the distribution of the outcome. Raise a ConfigError with the reason if this
+        instance has none.
         """
         ...
 
 
 class DispersionSums(NamedTuple):
-    """Sums over records that compare squared residuals with the model's variances.
+    """Sums over records that compare squared residuals with the variances that the model implies.
 
-    For terms kᵢ that compare a squared residual with the variance, E[kᵢ] = 0 under the model.
+    Each record has a term k, for example squared residual minus variance, with E[k] = 0 if the
+    model is right. `w` are the weights of the records.
     """
 
     excess: Array
@@ -352,61 +403,78 @@ class DispersionSums(NamedTuple):
 
 @runtime_checkable
 class ImpliedVariance(Protocol):
-    """A regression whose outcome has no free variance: the mean or a declaration determines it."""
+    """A regression without a learned variance: the mean of y, or a declared setting, determines the
+    variance of y.
+    """
 
     def dispersion_sums(
         self, eta: np.ndarray, variance: np.ndarray, y: np.ndarray, weights: np.ndarray
     ) -> DispersionSums:
-        """Return the sums for predictors η ~ N(eta, variance) under q, in NumPy."""
+        """Return the sums, computed in NumPy. Under q, the linear predictors of the records are
+        distributed as N(`eta`, `variance`).
+        """
         ...
 
     def dispersion_words(self, ratio: float) -> str:
-        """Explain a ratio of observed to implied variance, with advice."""
+        """Return advice for the user, given `ratio`, the observed variance divided by the implied
+        variance.
+        """
         ...
 
     unchecked_kind: ClassVar[str]
-    """Kind of the caution that is given if the comparison is not made."""
+    """Kind of the caution that residuals were not compared with the implied variance."""
 
     def unchecked_dispersion(self, *, private: bool) -> str:
-        """Return the text of the caution that the comparison was not made, with advice."""
+        """Return a caution for the user that residuals were not compared with the implied variance,
+        with advice.
+        """
         ...
 
 
 @runtime_checkable
 class ComparesCounts(Protocol):
-    """A model whose observations may be counts without a free variance; checked with draws of θ."""
+    """A model whose observations may be counts without a learned variance, e.g. Poisson counts.
+
+    Squared residuals are compared with the implied variance at draws of θ from the posterior.
+    """
 
     unchecked_kind: ClassVar[str]
 
     @property
     def observes_counts(self) -> bool:
-        """True if all observations are counts without a free variance."""
+        """True if all observations of this instance are counts without a learned variance."""
         ...
 
     def count_sums(self, thetas: Array, records: Records) -> DispersionSums:
-        """Return the sums, averaged over draws of θ from the posterior."""
+        """Return the sums of `DispersionSums`, averaged over the rows of `thetas`, which are draws
+        from the posterior.
+        """
         ...
 
     def dispersion_words(self, ratio: float) -> str:
-        """See `ImpliedVariance.dispersion_words`."""
+        """Return advice for the user, given `ratio`, the observed variance divided by the implied
+        variance.
+        """
         ...
 
     def unchecked_dispersion(self, *, private: bool) -> str:
-        """See `ImpliedVariance.unchecked_dispersion`."""
+        """Return a caution for the user that residuals were not compared with the implied variance,
+        with advice.
+        """
         ...
 
 
 @runtime_checkable
 class HasImages(Protocol):
-    """A model whose posterior may have several modes that a symmetry maps to each other
-    ("images").
+    """A model with a symmetry, such as exchangeable components, that maps a mode of the posterior
+    to other modes, called its images.
     """
 
     names: tuple[str, ...]
 
     @property
     def site_places(self) -> dict[str, tuple[slice, tuple[int, ...]]]:
-        """Position in θ and shape of each latent site, by name."""
+        """The slice of θ and the shape of each latent variable, by the name of the variable."""
         ...
 
     def log_joints(self, thetas: Array, records: Records) -> Array:
@@ -424,7 +492,9 @@ class TopicTables(Protocol):
 
 
 def abilities(model: Any) -> tuple[str, ...]:
-    """Return the names of the abilities (protocols of this module) that a model has."""
+    """Return the class names of the abilities that a model has, as far as
+    `tacit.testing.check_model` checks them.
+    """
     every = (
         ConjugateGaussian,
         GaussianExpectations,

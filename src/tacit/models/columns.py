@@ -1,4 +1,4 @@
-"""Models of numeric columns without an outcome: public bounds, and checks."""
+"""Base class of models of numeric columns without an outcome."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ UNDECLARED = 3.0
 
 
 class ColumnModel(ConjugateExponential):
-    """Base class of models for the columns of x, without an outcome.
+    """Base class of models that describe the columns of x and have no outcome.
 
     Parameters
     ----------
     columns
         Names of the columns of x.
     bounds
-        Smallest and largest value of every column, (low, high); needed with privacy unless the
-        columns are standardised. A data frame's schema declares them.
+        (low, high), the smallest and largest value of every column. A private run needs them,
+        unless the columns are standardised or `layout` contains bounds.
     layout
-        Description of each column by a schema.
+        Public description of each column of x.
     """
 
     serves: ClassVar[tuple[Output, ...]] = ("other",)
@@ -50,22 +50,22 @@ class ColumnModel(ConjugateExponential):
     def check_records(self, party: str, records: Records) -> None:
         if "x" not in records:
             raise DataError(
-                f"party {party!r} has no column 'x' (it has {', '.join(records)}); model "
-                f"{self.kind!r} needs x: add it"
+                f"party {party!r} has no column 'x' (it has {', '.join(records)}), but model "
+                f"{self.kind!r} needs x; add this column"
             )
         shape = np.shape(records["x"])
         if shape[1:] != (self.width,):
             raise DataError(
                 f"party {party!r}: x has shape {shape}, but model {self.kind!r} has {self.width} "
-                f"names; give x the shape (n, {self.width})"
+                f"columns; give x the shape (number of records, {self.width})"
             )
 
 
 def _bounds(
     kind: str, names: tuple[str, ...], layout: Layout, bounds: tuple[Any, Any] | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the public bounds (low, high) of every column: as given, as declared by a schema, or
-    ±3.
+    """Return the bounds (low, high) of every column. They are `bounds` if given, otherwise those of
+    `layout`, otherwise ±3.
     """
     if bounds is None:
         low = np.array([one.low for one in layout])
@@ -76,19 +76,23 @@ def _bounds(
         low, high = (np.broadcast_to(np.asarray(b, np.float64), (len(names),)) for b in bounds)
     except (TypeError, ValueError):
         raise ConfigError(
-            f"bounds = {bounds!r}; give (low, high), each a number or one number per column "
-            f"({len(names)})"
+            f"bounds = {bounds!r}; give (low, high), where low and high are a number or an array "
+            f"of {len(names)} numbers, one per column"
         ) from None
     if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high)) and np.all(low < high)):
-        raise ConfigError(f"model {kind!r}: bounds must be finite with low < high in every column")
+        raise ConfigError(
+            f"model {kind!r} has invalid bounds; give finite numbers, low < high in every column"
+        )
     return low.copy(), high.copy()
 
 
 def check_numeric(kind: str, layout: Layout | None) -> None:
-    """Refuse categorical columns, which a normal distribution does not describe."""
+    """Raise a ConfigError if a column is not numeric, because the model assumes normal
+    distributions.
+    """
     levels = [one.source for one in layout or () if one.kind != "numeric"]
     if levels:
         raise ConfigError(
             f"model.kind = {kind!r} needs numeric columns, but column {levels[0]!r} is "
-            "categorical; leave it out"
+            "categorical; leave the column out"
         )

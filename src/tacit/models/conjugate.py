@@ -3,21 +3,24 @@
 If log p(record, latent | θ) = ⟨T(record, latent), T(θ)⟩ + const, inference needs only the sum Σ
 E[T(record, latent)] over a party's records, where the expectation is over the latent variables
 given q. A model that needs one kind of sum implements `Model.statistics` (topics, belief networks,
-Pólya–Gamma regression). A model that first has to learn scales or a starting point from the same
-records implements `ConjugateExponential`: a fixed list of stages and the server's half. Each stage
-sums statistics of the records, which depend on public arrays. The server's half converts a sum to
-the next public arrays and finally to q.
+Pólya–Gamma regression).
 
-`tacit.methods.conjugate` runs the two halves: exactly (no clip, no noise), or privately, where in
-every stage contributions are clipped to norm 1, noise on the lattice is added, and the release is
-charged. A model declares
+A model that first has to learn scales or a starting point from the same records implements
+`ConjugateExponential`, which has a fixed list of stages. In each stage, the parties compute sums of
+statistics that depend on public arrays of the request. The server then calls the method `advance`,
+which computes the public arrays of the next stage, and in the end q.
 
-* `norms`: the norm of a record's statistics over everything that is summed;
-* `acute`: True if no two possible contributions of the stage have a negative inner product. Then
-  ‖T − T'‖² ≤ ‖T‖² + ‖T'‖² ≤ 2, and replacing a record moves the sum by √2 instead of 2.
+`tacit.methods.conjugate` runs the stages. Without privacy the sums are exact. With privacy, each
+record's statistics are clipped to norm 1, noise on the lattice is added to the sum, and the release
+is charged. A model declares
 
-Values of a record must not depend on other records, to the last bit: models compute them with
-elementwise NumPy operations, whose results do not depend on the length of an array.
+* `norms`: the norm of all statistics of a record together;
+* `acute`: True if no two possible contributions T and T' have a negative inner product. Then
+  ‖T − T'‖² ≤ ‖T‖² + ‖T'‖² ≤ 2, and replacing a record moves the sum by at most √2 instead of 2.
+
+The statistics of a record must not depend on other records, not even by rounding. Models therefore
+compute them with elementwise NumPy operations, whose results do not depend on the length of an
+array.
 """
 
 from __future__ import annotations
@@ -35,16 +38,17 @@ from tacit.models.statistics import Statistics
 
 
 class StatisticsStage(NamedTuple):
-    """One released sum of statistics.
+    """One stage of a run: a sum of statistics that every party releases.
 
     Parameters
     ----------
     name
         Name of the stage in messages.
     share
-        Share of the stage in the budget Σ (sensitivity/noise)².
+        Share of the privacy cost of the run that this stage spends. The cost of a stage is
+        (sensitivity/noise)², and the costs of all stages add up.
     acute
-        True if no two contributions have a negative inner product.
+        True if the inner product of any two records' statistics is at least 0.
     """
 
     name: str
@@ -53,18 +57,20 @@ class StatisticsStage(NamedTuple):
 
 
 class StageSum(NamedTuple):
-    """The sum of one round, an input of the server's half.
+    """The sum over all parties after one round, from which `ConjugateExponential.advance` computes
+    the next request.
 
     Parameters
     ----------
     stage, following
-        Names of this stage and of the next one; None if there is none.
+        Names of this stage and of the next one. `following` is None after the last stage.
     total
-        The sum over all records, in units of the largest contribution.
+        Sum of `ConjugateExponential.stage_statistics` over all records, with noise in a private
+        run.
     noise_sd
         Standard deviation of the noise in each number of `total`; 0 without privacy.
     number
-        Number of the visit to this stage: 0 for the first.
+        Number of earlier rounds of the same stage.
     """
 
     stage: str
@@ -76,9 +82,10 @@ class StageSum(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RowStatistics(Statistics):
-    """Statistics of some records; each is the outer product of two rows, left ⊗ right.
+    """Statistics of record i: the outer product of row i of `left` and row i of `right`.
 
-    `sizes` are the norms of left ⊗ right; the sum is leftᵀ diag(w) right, flattened.
+    `sizes` are the norms of these products. Their weighted sum is leftᵀ diag(weights) right,
+    flattened.
     """
 
     left: np.ndarray
@@ -97,7 +104,9 @@ class RowStatistics(Statistics):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NoStatistics(Statistics):
-    """Statistics that are all zero: the answer to a request whose numbers would overflow."""
+    """Statistics that are all 0. A party returns them if the numbers in a request are so large that
+    the computation would overflow.
+    """
 
     records: int
     size: int
@@ -111,9 +120,8 @@ class NoStatistics(Statistics):
 
 
 class ConjugateExponential(Model):
-    """A model whose expected statistics are released in stages.
-
-    The last of `stages` is repeated for all further rounds if `repeats`.
+    """A model whose expected statistics are released in `stages`, one stage per round. If `repeats`
+    is True, all rounds after the last stage repeat it.
     """
 
     traceable: ClassVar[bool] = False
@@ -125,37 +133,42 @@ class ConjugateExponential(Model):
     """Largest number of rounds without privacy, if none is given."""
 
     def weight_of(self, natural: Natural) -> float:
-        """Return the number of records that q has learned from, if the last stage is repeated."""
+        """Return the number of records on which q is based. It is needed only if `repeats`."""
         del natural
         return 1.0
 
     @property
     @abc.abstractmethod
     def stages(self) -> tuple[StatisticsStage, ...]:
-        """Return all stages in order; their shares add up to 1. A name may occur several times."""
+        """The stages in the order of rounds. Their `share` values add up to 1. Several stages may
+        have the same name.
+        """
 
     @abc.abstractmethod
     def stage_size(self, stage: str) -> int:
-        """Return the number of values in a reply to this stage."""
+        """Return the number of values that a party releases in this stage."""
 
     @abc.abstractmethod
     def public_shapes(self, stage: str) -> dict[str, tuple[int, ...]]:
-        """Return names and shapes of the public arrays in a request of this stage."""
+        """Return the name and shape of each public array in a request of this stage."""
 
     @abc.abstractmethod
     def first_public(self) -> Arrays:
-        """Return the public arrays of the first request, from public facts alone."""
+        """Return the public arrays of the first request. They depend only on public settings."""
 
     @abc.abstractmethod
     def stage_statistics(self, stage: str, public: Arrays, records: Records) -> Statistics:
-        """Return the records' statistics for this stage, in NumPy, scaled so that a typical norm is
-        ≤ 1.
+        """Return the statistics of the records for this stage, in NumPy. They are scaled such that
+        the norm of a record's statistics is typically at most 1.
         """
 
     @abc.abstractmethod
     def advance(self, known: Arrays, answer: StageSum) -> tuple[Arrays, Natural | None]:
-        """Return the server's arrays after a round, and q if the round changes it.
+        """Return the server's arrays after a round, and the new q. The second value is None if q
+        does not change.
 
-        `known` contains everything that was published or kept. The returned arrays must include the
-        `public_shapes` of the following stage; the others are kept.
+        `known` are the arrays that the previous call returned; in the first call, those of
+        `first_public`. `answer` is the sum of the round. The returned arrays must include all
+        `public_shapes` of the next stage, because these are sent to the parties. Any other returned
+        arrays are stored at the server for the next call.
         """

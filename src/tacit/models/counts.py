@@ -12,9 +12,7 @@ CHECKED = 'method = "natural" with all parties in every round, which compares th
 
 
 class PoissonVariance:
-    """Check of the implied variance, and its wording, for models whose outcome is a Poisson
-    count.
-    """
+    """Mixin for models of Poisson counts, with the messages about observed and implied variance."""
 
     unchecked_kind: ClassVar[str] = "dispersion-not-checked"
 
@@ -42,10 +40,11 @@ class PoissonVariance:
 
 
 def poisson_sums(rate: Array, y: Array, weights: Array) -> DispersionSums:
-    """Compute sums of k = (y − μ)² − y, the score of a negative binomial at dispersion 0 (Dean
-    1992).
+    """Return the sums of k = (y − μ)² − y over records, for counts y with Poisson rates μ = `rate`.
 
-    E[k] = 0, E[k²] = 2μ² and E[k³] = 8μ³ + 4μ²; k is uncorrelated with the score of log μ.
+    k is the score of the dispersion of a negative binomial at dispersion 0 (Dean 1992). Under the
+    Poisson model E[k] = 0, E[k²] = 2μ² and E[k³] = 8μ³ + 4μ², and k is uncorrelated with the score
+    of log μ.
     """
     xp = namespace(rate, y, weights)
     square = weights * rate * rate

@@ -2,9 +2,9 @@
 
 A compiled function belongs to a model object, so a second fit with an equal model would be traced
 and compiled again. `first_equal` returns one object for all equal models of this library. Two
-models are equal if they have the same class and equal attributes. A class of another package may
-depend on more than its attributes, e.g. on a module's variable, so each of its objects is compiled
-separately, unless it defines `compiled_as`.
+models are equal if they have the same class and equal attributes. The likelihood of a class from
+another package may depend on more than its attributes, e.g. on a global variable. Each object of
+such a class is therefore compiled separately, unless the class defines `compiled_as`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ _OWN_PACKAGE = __name__.split(".")[0]
 
 
 def first_equal(model: Model) -> Model:
-    """Return a copy of the first model that was equal to this one; the model itself if that is
-    unknown.
+    """Return an object that is the same for all models equal to `model`: a copy of the first such
+    model.
+
+    A model that cannot be compared is returned unchanged. A model cannot be compared if its class
+    belongs to another package, or if an attribute has a type that is not compared by value.
 
     Parameters
     ----------
@@ -53,12 +56,10 @@ def _first_equal(model: Model) -> Model:
 
 
 class _UnknownValueError(TypeError):
-    """A value that cannot be compared here."""
+    """Raised for a value whose type this module does not compare by value."""
 
 
 class _ByValue:
-    """Wrapper that compares models by class and values of attributes."""
-
     def __init__(self, model: Model) -> None:
         self.model, self.value = model, (type(model), _hashable(vars(model)))
 
@@ -75,8 +76,8 @@ def _copy_of_first(equal: _ByValue) -> Model:
 
 
 def _hashable(value: Any) -> Hashable:
-    """Return type and content of a value as a key that differs for 0.0 and −0.0, and for 1 and
-    1.0.
+    """Return a hashable key that is equal for values of the same type and content. 0.0 and −0.0
+    have different keys, and so have 1 and 1.0.
     """
     kind = type(value)
     if value is None or kind in (bool, int, str, bytes):

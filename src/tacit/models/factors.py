@@ -1,21 +1,22 @@
 """`FactorModel`: probabilistic principal components and factor analysis.
 
-x = μ + Wz + e with z ~ N(0, I) and e ~ N(0, Ψ): Ψ = σ²I is probabilistic PCA (Tipping and Bishop
-1999), Ψ diagonal is factor analysis. The likelihood depends on the records only through their
-number, mean and covariance, which do not depend on q: every stage is visited once, and the server
-computes the rest (`tacit.models.conjugate`).
+The model of a record is x = μ + Wz + e with factors z ~ N(0, I) and noise e ~ N(0, Ψ). With Ψ = σ²I
+it is probabilistic PCA (Tipping and Bishop 1999), and with a diagonal Ψ it is factor analysis. The
+likelihood depends on the records only through their number, mean and covariance. These do not
+depend on q, so every stage (`tacit.models.conjugate`) is visited once, and the server computes the
+posterior from the four sums:
 
-    size      number of records and mean squared distance from the middle of the bounds
-    mean      sum of the records, clipped at √2 times the root mean square distance
-    size      the same around the mean
-    moment    Σ (x − m)(x − m)ᵀ, clipped at 1 to 4 times the mean squared distance; with much
-              noise at less
+    size          number of records, and their squared distances from the middle of the bounds
+    mean          sum of the records, clipped at √2 times their root mean square distance
+    size-again    as `size`, with distances from the mean m that was released
+    moment        Σ (x − m)(x − m)ᵀ, clipped at 1 to 4 times the mean squared distance; the clip is
+                  smaller if there is more noise
 
-`size` and `moment` have contributions with inner products ≥ 0, so replacing a record moves them by
-at most √2; `mean` moves by at most 2. The eigenvalues of a noisy covariance are corrected for the
-effect of the noise. q is a normal distribution with independent coordinates around the estimate,
-with the width that the records imply for one rotation of the factors. It does not include the
-noise.
+Two contributions to `size`, `size-again` or `moment` have an inner product of at least 0. In units
+of the clip, replacing a record therefore moves these sums by at most √2, and the sum `mean` by at
+most 2. The eigenvalues of a noisy covariance are corrected for the effect of the noise. q is a
+normal distribution with independent coordinates around the estimate. Its variances are those of the
+likelihood for one fixed rotation of the factors, and do not include the privacy noise.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ NARROWEST, WIDEST, NOISE_SHARE = 1.0, 4.0, 0.1
 mean, and the share of noise at which the clip is smallest (`_moment_reach`).
 """
 RELIABLE, MOST_RESCALED = 0.05, 3.0
-"""If the mean squared distance has a relative error below the first number, it corrects the scale
-of the covariance, by at most the second number as a factor.
+"""If the relative error of the mean squared distance is below the first number, the covariance is
+multiplied by a factor that makes its trace equal to this distance. The factor is at most the second
+number.
 """
 WIDER = 4.0
 """The second release of the squared distance is clipped at this multiple of the first estimate."""
@@ -64,13 +66,17 @@ MOST_LOADINGS = 8
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MomentStatistics(Statistics):
-    """Statistics zzᵀ of rows z, packed as an upper triangle with off-diagonal entries times √2."""
+    """Statistics of each record: the matrix zzᵀ, where z is its row of `rows`.
+
+    A matrix is released as its upper triangle, with off-diagonal entries times √2. `sizes` are the
+    norms ‖zzᵀ‖.
+    """
 
     rows: np.ndarray
     sizes: np.ndarray
 
     def norms(self) -> np.ndarray:
-        """Return the norm ‖zzᵀ‖ = ‖z‖² of each row."""
+        """Return ‖zzᵀ‖ = ‖z‖² for each row z."""
         return self.sizes
 
     def total(self, weights: Array) -> np.ndarray:
@@ -84,7 +90,9 @@ class MomentStatistics(Statistics):
 
 
 class Factors(NamedTuple):
-    """Parameters of the model: mean (d,), loadings (d, k) and noise variances (d,)."""
+    """Parameters of a model with d columns and k factors: mean (d,), loadings (d, k) and noise
+    variances (d,).
+    """
 
     mean: np.ndarray
     loadings: np.ndarray
@@ -99,14 +107,15 @@ class FactorModel(ColumnModel):
     columns
         Names of the columns of x.
     factors
-        Number of factors, fewer than columns.
+        Number of factors, less than the number of columns.
     noise
-        "common": one noise variance, probabilistic PCA; "columns": one per column, factor analysis.
+        "common": all columns have the same noise variance (probabilistic PCA). "columns": each
+        column has a separate noise variance (factor analysis).
     bounds
-        Smallest and largest value of every column, (low, high); needed with privacy unless the
-        columns are standardised. A data frame's schema declares them.
+        (low, high), the smallest and largest value of every column. A private run needs them,
+        unless the columns are standardised or `layout` contains bounds.
     layout
-        Description of each column by a schema.
+        Public description of each column of x.
 
     Examples
     --------
@@ -136,8 +145,8 @@ class FactorModel(ColumnModel):
         whole = isinstance(factors, int | np.integer) and not isinstance(factors, bool)
         if not (whole and 1 <= factors < len(self.columns)):
             raise ConfigError(
-                f"factors = {factors!r}; it must be a whole number, at least 1 and less than the "
-                f"{len(self.columns)} columns"
+                f"factors = {factors!r}; it must be a whole number, at least 1 and less than "
+                f"{len(self.columns)}, the number of columns"
             )
         if noise not in ("common", "columns"):
             raise ConfigError(f"noise = {noise!r}; choose 'common' or 'columns'")
@@ -175,7 +184,9 @@ class FactorModel(ColumnModel):
     # Prior and posterior
 
     def prior(self, family: Family) -> Natural:
-        """Return λ of the prior: wide normals relative to the declared ranges."""
+        """Return the natural parameters of the prior: independent normals that are wide relative to
+        the bounds of the columns.
+        """
         del family
         mean, sd = self._prior_moments()
         return self.own_family.natural(mean=mean, sd=sd)
@@ -192,7 +203,9 @@ class FactorModel(ColumnModel):
         return mean, sd
 
     def _posterior(self, found: Factors, count: float) -> Natural:
-        """Multiply the prior by the likelihood's normal approximation, coordinate by coordinate."""
+        """Return the natural parameters of q: the prior times the likelihood of `count` records,
+        which is approximated by a normal distribution in each coordinate.
+        """
         d = self.width
         variance = np.sum(np.square(found.loadings), axis=1) + found.noise
         noises, each = np.log(found.noise), np.full(d, 0.5 * count)
@@ -209,7 +222,7 @@ class FactorModel(ColumnModel):
         }
 
     def parts(self, natural: Natural) -> Factors:
-        """Convert the means of q to mean, loadings and noise variances."""
+        """Return the mean, loadings and noise variances that correspond to the mean of q."""
         theta = natural["linear"] / (-2.0 * natural["quadratic"])
         return self._split(np.asarray(theta, np.float64))
 
@@ -249,7 +262,7 @@ class FactorModel(ColumnModel):
         x = np.asarray(records["x"], np.float64)
         square = max(float(public["square"]), 1e-300)
         sane = np.all(np.abs(public["centre"]) <= LARGEST_ASKED) and square <= LARGEST_ASKED**2
-        if not sane:  # its arithmetic would overflow
+        if not sane:  # the computation would overflow
             return NoStatistics(records=len(x), size=self.stage_size(stage))
         rows = (x - public["centre"]) / math.sqrt(square)
         squares = np.zeros(len(rows))
@@ -289,7 +302,7 @@ class FactorModel(ColumnModel):
         scale = square / count
         i, j = np.triu_indices(self.width)
         if answer.noise_sd > 0.0 and float(known["found_error"]) < RELIABLE:
-            # Clipping shortens long records: correct the trace by the known mean squared distance.
+            # Clipping makes the trace too small; the mean squared distance is its true value.
             trace = max(float(np.sum(answer.total[i == j])) * scale, 1e-300)
             scale *= min(max(float(known["found"]) / trace, 1.0), MOST_RESCALED)
         upper = answer.total * np.where(i == j, 1.0, HALF) * scale
@@ -300,11 +313,12 @@ class FactorModel(ColumnModel):
         return dict(known), self._posterior(found, count)
 
     def _moment_reach(self, noise_sd: float, count: float) -> float:
-        """Choose the clip of the second moment, as a multiple of the mean squared distance.
+        """Return the clip of the second moments, as a multiple of the mean squared distance from
+        the centre.
 
-        Clipping biases eigenvalues, noise rotates axes. With little noise the clip is wide. If the
-        largest eigenvalue of the noise would exceed `NOISE_SHARE` of the mean eigenvalue, the clip
-        is the mean squared distance itself.
+        `noise_sd` is the standard deviation of the noise in the previous stage. A small clip biases
+        eigenvalues, and a large clip adds noise that rotates axes. The clip is therefore large only
+        if little noise is expected.
         """
         d = self.width
         coming = noise_sd * math.sqrt(SHARES[2] / SHARES[3])  # both stages are acute
@@ -312,8 +326,8 @@ class FactorModel(ColumnModel):
         return min(max(NOISE_SHARE / max(relative, 1e-300), NARROWEST), WIDEST)
 
     def _estimated(self, mean: np.ndarray, covariance: np.ndarray, noise_sd: float) -> Factors:
-        """Estimate the factors by maximum likelihood from a noisy covariance; `noise_sd` is the sd
-        of the noise on its diagonal.
+        """Estimate loadings and noise variances by maximum likelihood from a noisy covariance
+        matrix. `noise_sd` is the standard deviation of the noise in its diagonal entries.
         """
         d, k = self.width, self.factors
         sizes, axes = np.linalg.eigh(covariance)
@@ -335,15 +349,17 @@ class FactorModel(ColumnModel):
     # Results
 
     def scores(self, natural: Natural, x: Array) -> np.ndarray:
-        """Compute the factor scores E[z | x] of every record, (n, k)."""
+        """Return the expected factors of each record, given x and the mean of q. The shape is
+        (number of records, number of factors).
+        """
         found = self.parts(natural)
         scaled = found.loadings / found.noise[:, None]
         inner = np.eye(self.factors) + found.loadings.T @ scaled
         return np.linalg.solve(inner, scaled.T @ (np.asarray(x, np.float64) - found.mean).T).T
 
     def reconstruct(self, natural: Natural, records: Records) -> np.ndarray:
-        """Project each record onto the factors: μ + W(WᵀW)⁻¹Wᵀ(x − μ), with loadings W, on the
-        scale of x.
+        """Return the projection μ + W(WᵀW)⁻¹Wᵀ(x − μ) of each record x onto the space of the
+        factors. W are the loadings and μ is the mean.
         """
         found = self.parts(natural)
         axes = _axes(found.loadings)
@@ -351,8 +367,8 @@ class FactorModel(ColumnModel):
         return found.mean + (gap @ axes) @ axes.T
 
     def log_density(self, found: Factors, x: Array) -> np.ndarray:
-        """Compute log N(x; μ, WWᵀ + Ψ) of every record, with loadings W and noise variances Ψ, by k
-        × k matrices.
+        """Return log N(x; μ, WWᵀ + Ψ) of each record, with mean μ, loadings W and diagonal noise
+        variances Ψ.
         """
         gap = np.asarray(x, np.float64) - found.mean
         scaled = found.loadings / found.noise[:, None]
@@ -366,14 +382,14 @@ class FactorModel(ColumnModel):
     def predict(
         self, family: Family, natural: Natural, records: Records, *, draws: int, seed: int
     ) -> Prediction:
-        """Compute each record's scores on the factors, and its log density."""
+        """Return the expected factors and the log density of each record."""
         del family, draws, seed
         x = records["x"]
         return Prediction(self.scores(natural, x), self.log_density(self.parts(natural), x), None)
 
     def measured(self, natural: Natural, records: Records, seed: int) -> dict[str, float]:
-        """Compute the log density of held-out records, and the share of their variance along the
-        factors.
+        """Return the mean log density of held-out records, and the share of their variance that
+        lies in the space spanned by the loadings.
         """
         del seed
         x = np.asarray(records["x"], np.float64)
@@ -384,9 +400,7 @@ class FactorModel(ColumnModel):
         return {"log_predictive_density": density, "captured_variance": captured}
 
     def described(self, natural: Natural, units: ColumnUnits) -> list[Description]:
-        """Return a table with each factor's share of variance and the columns that load most on
-        it.
-        """
+        """Return a table with the share of variance and the largest loadings of each factor."""
         found = self.parts(natural)
         scale = np.array([units.get(name, (0.0, 1.0))[1] for name in self.columns])
         loadings, noise = scale[:, None] * found.loadings, scale**2 * found.noise
@@ -405,20 +419,26 @@ class FactorModel(ColumnModel):
         return self.log_density(self._split(np.asarray(theta, np.float64)), records["x"])
 
     def response(self, theta: Array, records: Records) -> np.ndarray:
-        """Compute each record's factor scores given θ, (n, k)."""
+        """Return the expected factors of each record given θ. The shape is (number of records,
+        number of factors).
+        """
         theta = np.asarray(theta, np.float64)
         fixed = {"linear": theta, "quadratic": np.full(len(theta), -0.5)}
         return self.scores(fixed, records["x"])
 
 
 def _axes(loadings: np.ndarray) -> np.ndarray:
-    """Return orthonormal axes that span the nonzero loadings."""
+    """Return an orthonormal basis of the space spanned by the loadings, one column per
+    direction.
+    """
     axes, sizes, _ = np.linalg.svd(loadings, full_matrices=False)
     return axes[:, sizes > 1e-9 * max(float(np.max(sizes)), 1e-300)]
 
 
 def _signed(loadings: np.ndarray) -> np.ndarray:
-    """Choose the sign of each factor such that its largest loading is positive."""
+    """Change the signs of the columns of `loadings` such that the largest loading of each factor is
+    positive.
+    """
     largest = loadings[np.argmax(np.abs(loadings), axis=0), np.arange(loadings.shape[1])]
     return loadings * np.where(largest < 0, -1.0, 1.0)
 
@@ -426,7 +446,12 @@ def _signed(loadings: np.ndarray) -> np.ndarray:
 def _factor_analysis(
     mean: np.ndarray, covariance: np.ndarray, start: np.ndarray, least: float
 ) -> Factors:
-    """Fit a factor analysis by expectation-maximisation (Rubin and Thayer 1982)."""
+    """Fit a factor analysis to a covariance matrix by expectation-maximisation (Rubin and Thayer
+    1982).
+
+    `start` are the first loadings. The noise variance of a column is at least `least` times the
+    variance of the column.
+    """
     variance = np.diagonal(covariance)
     loadings = start + 1e-3 * np.sqrt(np.mean(variance)) * np.eye(*start.shape)
     noise = np.maximum(variance - np.sum(loadings**2, axis=1), 0.1 * variance)

@@ -1,23 +1,26 @@
 """The default prior of regressions: the scales of coefficients are learned with them.
 
-Used if the user declares no `prior_sd`. With φ the coefficients in the units of their columns (per
-standard deviation of a number, per level of a category) and u the unit of the predictor (1 on a log
-or logit scale, `noise_sd` for linear regression),
+It is used if the user declares no `prior_sd`. Let φ be the coefficients in the units of their
+columns: per standard deviation of a numeric column, and per level of a categorical column. Let u be
+the unit of the predictor: 1 on a log or logit scale, and `noise_sd` for linear regression. The
+prior is
 
-    φ_g ~ Student-t(ν = 4, scale τ) in every column g, all its levels and outputs together,
+    φ_g ~ Student-t(ν = 4, scale τ) in every column g, for all its levels and outputs together,
     τ ~ half-normal(u), at least u/64.
 
-A Student-t is a scale mixture of normals: each column has its own scale, and all columns together
-determine τ. Both are integrated out: the scales are parameters of the model, not estimates that are
-treated as known. The intercept has a Student-t of scale 10 u at the mean of the columns. The
-posterior does not depend on the units of the columns.
+A Student-t is a scale mixture of normals, so that each column has its own scale, and all columns
+together determine τ. These scales are parameters of the model, not estimates that are treated as
+known: they are integrated out. The intercept has a Student-t prior of scale 10 u at the mean of the
+columns. The posterior does not depend on the units of the columns.
 
-With R_g = Σ φ² over column g the density is a function h(R) of these sums alone,
+Let column g have n_g coefficients, and R_g be the sum of their squares φ². The log-density depends
+only on these sums:
 
-    h(R) = log ∫ p(τ) Π_g τ^(−n_g) (1 + R_g/ντ²)^(−(ν + n_g)/2) dτ,
+    h(R) = log ∫ p(τ) Π_g τ^(−n_g) (1 + R_g/ντ²)^(−(ν + n_g)/2) dτ.
 
-convex in R, so that E_q[log p] ≥ h(E_q[R]): for a normal q this bound acts as a normal prior with
-precisions c_g = −2 ∂h/∂R_g = E[(ν + n_g)/(ντ² + R_g)], the average over τ given R.
+h is convex in R, so that E_q[log p] ≥ h(E_q[R]). For a normal q, this bound has the same effect as
+a normal prior with the precisions c_g = −2 ∂h/∂R_g. They are averages over τ given R: c_g = E[(ν +
+n_g)/(ντ² + R_g)].
 """
 
 from __future__ import annotations
@@ -36,16 +39,17 @@ variance is finite.
 GRID = np.exp2(np.linspace(-6.0, 3.0, 121))
 """Values of τ/u over which the density h is summed."""
 CONSTANT_SCALE = 10.0
-"""Scale of the intercept, in units of u."""
+"""Scale of the intercept's prior, as a multiple of the unit u of the predictor."""
 CONSTANT = -1
 """Value of `column` for the intercept."""
 
 
 def column_numbers(layout: Layout, outputs: int = 1, further: int = 0) -> np.ndarray:
-    """Return the column number of each coefficient, the same for all levels of a category. It is −1
-    for the intercept.
+    """Return, for each parameter, the number of the data column to which it belongs.
 
-    It is also −1 for `further` parameters, which belong to no column.
+    All levels of a categorical column have the same number. The parameters are `outputs` blocks of
+    coefficients, each in the order of `layout`, followed by `further` other parameters. Intercepts
+    and these other parameters belong to no column and have the number −1.
     """
     sources = list(dict.fromkeys(one.source for one in layout if one.kind != "intercept"))
     column = [CONSTANT if f.kind == "intercept" else sources.index(f.source) for f in layout]
@@ -54,8 +58,11 @@ def column_numbers(layout: Layout, outputs: int = 1, further: int = 0) -> np.nda
 
 
 class PriorTerm(NamedTuple):
-    """A lower bound of E_q[log p(θ)] up to a constant, and the precisions c of φ that it
-    implies.
+    """A lower bound of E_q[log p(θ)], up to a constant, and the normal prior that has the same
+    effect.
+
+    `value` is the bound, and `precision` contains the precision of each scaled coefficient in that
+    normal prior.
     """
 
     value: float
@@ -63,7 +70,9 @@ class PriorTerm(NamedTuple):
 
 
 class LearntScalePrior(NamedTuple):
-    """The prior with learned scales, a density of φ = transform @ (θ − mean)."""
+    """The prior with learned scales, as a density of the scaled coefficients φ = transform @ (θ −
+    mean).
+    """
 
     mean: np.ndarray
     transform: np.ndarray
@@ -73,13 +82,17 @@ class LearntScalePrior(NamedTuple):
     """The unit u of the predictor."""
 
     def term(self, mean: np.ndarray, root: np.ndarray) -> PriorTerm:
-        """Return the prior's term for q = N(mean, root·rootᵀ)."""
+        """Return a lower bound of E_q[log p(θ)] for q = N(mean, root·rootᵀ), and the precisions of
+        the normal prior that has the same effect.
+        """
         inner = self.transform @ root
         square = np.square(self.transform @ (mean - self.mean)) + np.sum(inner * inner, axis=1)
         return self.term_of(square)
 
     def term_of(self, square: np.ndarray) -> PriorTerm:
-        """Return the prior's term as a function of E_q[φ²] of each coefficient."""
+        """Return the same as `term`, given `square`, the expected square of each scaled coefficient
+        under q.
+        """
         free, size = self.column >= 0, self._sizes
         sums = np.bincount(self.column[free], square[free], len(size)) / self.unit**2
         each = np.square(GRID) * FREEDOM + sums[:, None]
@@ -101,17 +114,21 @@ class LearntScalePrior(NamedTuple):
     def variance_without_records(
         self, mean: np.ndarray, covariance: np.ndarray, *, exact: bool
     ) -> np.ndarray:
-        """Return the variance that each coordinate of θ would have without any records about it,
-        given the learned scales.
+        """Return the variance of each coordinate of θ without information from records, given the
+        learned scales.
 
-        It is comparable with the variances of the posterior whose moments are given. For an exact
-        posterior it is the variance of Student-t draws, ν/(ν − 2)·E[τ² | R]. For a normal q, where
-        the prior acts as a normal with precisions c, it is 1/c: with E[τ²] instead, an unknown τ
-        would look like information.
+        It is compared with the posterior variance to find coordinates about which the records say
+        little. `mean` and `covariance` are those of the posterior; a vector `covariance` contains
+        the variances of independent coordinates. If `exact`, the posterior is exact, and the
+        variance is that of a Student-t distribution whose scale is averaged over its posterior.
+        Otherwise the posterior is a normal q, and the variance is that of the equivalent normal
+        prior.
         """
+        # The variance of a Student-t with ν degrees of freedom and scale τ is ν/(ν − 2)·E[τ²]. For
+        # a normal q, E[τ²] would be too large if τ is uncertain: records without information would
+        # seem to be informative.
         free = self.column >= 0
-        square = np.square(self.transform @ (mean - self.mean))
-        square += np.sum((self.transform @ covariance) * self.transform, axis=1)
+        square = np.square(self.transform @ (mean - self.mean)) + self._variances(covariance)
         variance = 1.0 / self.term_of(square).precision
         if exact:
             sums = np.bincount(self.column[free], square[free], len(self._sizes)) / self.unit**2
@@ -119,17 +136,59 @@ class LearntScalePrior(NamedTuple):
             common = float(weights @ np.square(GRID) / np.sum(weights))
             scale = np.where(free, common, CONSTANT_SCALE**2) * self.unit**2
             variance = FREEDOM / (FREEDOM - 2.0) * scale
-        return np.sum(np.square(np.linalg.inv(self.transform)) * variance, axis=1)
+        return self._square_of_inverse(variance)
+
+    def _variances(self, covariance: np.ndarray) -> np.ndarray:
+        """Return the variance of each coordinate of φ if θ has this covariance, or these
+        variances.
+        """
+        dense, independent = self._dense_rows, covariance.ndim == 1
+        own = covariance if independent else np.diagonal(covariance)
+        found = np.square(np.diagonal(self.transform)) * own
+        rows = self.transform[dense]
+        moved = rows * covariance if independent else rows @ covariance
+        found[dense] = np.sum(moved * rows, axis=1)
+        return found
+
+    def _square_of_inverse(self, variance: np.ndarray) -> np.ndarray:
+        """Return the variance of each coordinate of θ if those of φ are independent with these
+        variances.
+        """
+        dense = self._dense_rows
+        # φ_j = s_j θ_j outside of the dense rows, in which φ = A θ_dense + B θ_other.
+        others = np.ones(len(variance), dtype=bool)
+        others[dense] = False
+        scale = np.diagonal(self.transform)[others]
+        found = np.empty(len(variance))
+        found[others] = variance[others] / np.square(scale)
+        inner = np.linalg.inv(self.transform[np.ix_(dense, dense)])
+        reach = inner @ (self.transform[dense][:, others] / scale)
+        found[dense] = np.square(inner) @ variance[dense] + np.square(reach) @ variance[others]
+        return found
+
+    @property
+    def _dense_rows(self) -> np.ndarray:
+        """The rows of `transform` with entries outside of the diagonal: those of intercepts."""
+        outside = self.transform != 0.0
+        np.fill_diagonal(outside, False)
+        return np.flatnonzero(np.any(outside, axis=1))
 
     def scale_weights(self, sums: np.ndarray) -> np.ndarray:
-        """Return p(τ | R) on `GRID` up to a factor, from R/u² of each column."""
+        """Return the posterior density of the common scale τ at the values τ/`unit` in `GRID`, up
+        to a factor.
+
+        `sums` contains, for each column, the sum of squares of its scaled coefficients divided by
+        `unit`².
+        """
         each = np.square(GRID) * FREEDOM + sums[:, None]
         degrees = FREEDOM + self._sizes
         fits = _log_prior() - 0.5 * degrees @ np.log(each) + FREEDOM * len(sums) * _LOGS
         return np.exp(fits - np.max(fits))
 
     def log_density(self, theta: Array) -> Array:
-        """Return log p(θ) of each row of θ up to a constant; NumPy or JAX."""
+        """Return log p(θ) up to a constant, for a vector θ or for each row of a matrix θ. The
+        result is a NumPy or JAX array, like θ.
+        """
         xp = namespace(theta)
         squares = xp.square((theta - self.mean) @ self.transform.T)
         free, size = self.column >= 0, self._sizes
@@ -156,13 +215,14 @@ class LearntScalePrior(NamedTuple):
 
     @property
     def widest_sd(self) -> np.ndarray:
-        """Prior sd of each coordinate of θ if the scale τ is u, its largest likely value."""
+        """Prior scale of each coordinate of θ if the learned common scale is `unit`, which is large
+        under its half-normal prior.
+        """
         scale = np.where(self.column >= 0, 1.0, CONSTANT_SCALE) * self.unit
-        return np.sqrt(np.sum(np.square(np.linalg.inv(self.transform) * scale), axis=1))
+        return np.sqrt(self._square_of_inverse(np.square(scale)))
 
     @property
     def _sizes(self) -> np.ndarray:
-        """Number n_g of coefficients of each column."""
         return np.bincount(self.column[self.column >= 0])
 
 
@@ -170,18 +230,17 @@ _LOGS = np.log(GRID)
 
 
 def _log_prior() -> np.ndarray:
-    """Return log p(τ) dτ of a half-normal distribution on `GRID`, which is evenly spaced in log
-    τ.
-    """
+    # log p(τ) + log τ for the half-normal prior on `GRID`; log τ accounts for the even spacing in
+    # log τ.
     return _LOGS - 0.5 * np.square(GRID)
 
 
 def units_of_columns(layout: Layout, information: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (scale, centre) of each column of x, from the information matrix Σ w xxᵀ.
+    """Return the scale and the centre of each column of x, computed from the matrix Σ w xxᵀ.
 
-    The scale of a number is its standard deviation; the scale of a 0/1 column is 1. Without an
-    intercept scales are root mean squares, and only their ratios are identified: their geometric
-    mean is 1.
+    The scale of a numeric column is its standard deviation, and that of a 0/1 column is 1. The
+    centre is the mean of the column. Without an intercept, all centres are 0, and the scales of
+    numeric columns are proportional to their root mean squares, with geometric mean 1.
     """
     kinds = np.array([feature.kind for feature in layout])
     square = np.diagonal(information)
@@ -210,15 +269,17 @@ ROUNDED = 1e-12
 def scale_transform(
     layout: Layout, scale: np.ndarray, centre: np.ndarray, outputs: int = 1
 ) -> np.ndarray:
-    """Return the matrix from θ to φ: coefficients per `scale` of a column, intercept at
-    `centre`.
+    """Return the matrix that converts coefficients θ to scaled coefficients φ.
+
+    Each coefficient is multiplied by the `scale` of its column. The intercept is replaced by the
+    predictor at x = `centre`. There is one such block of coefficients for each output.
     """
     transform = np.diag(scale)
     for place, feature in enumerate(layout):
         if feature.kind == "intercept":
             transform[place] = centre
             transform[place, place] = 1.0
-    return np.kron(np.eye(outputs), transform)
+    return transform if outputs == 1 else np.kron(np.eye(outputs), transform)
 
 
 def learnt_scale_prior(
@@ -228,7 +289,11 @@ def learnt_scale_prior(
     unit: float,
     sd: np.ndarray | None = None,
 ) -> LearntScalePrior:
-    """Return the prior for columns with this information matrix Σ w xxᵀ, by `scaled_prior`."""
+    """Return the prior for columns with the matrix `information` = Σ w xxᵀ, from which their scales
+    are computed.
+
+    The other arguments are those of `scaled_prior`.
+    """
     return scaled_prior(mean, layout, *units_of_columns(layout, information), unit, sd)
 
 
@@ -240,14 +305,15 @@ def scaled_prior(
     unit: float,
     sd: np.ndarray | None = None,
 ) -> LearntScalePrior:
-    """Return the prior for columns with this scale and centre.
+    """Return the prior for columns with the given scales and centres.
 
-    Parameters that belong to no column come after the coefficients and have the scale `sd`.
+    `mean` is the prior mean of θ, and `unit` is the typical size of the predictor. θ may contain
+    further parameters after the coefficients. Their prior scales are the last entries of `sd`.
     """
     outputs, further = divmod(len(mean), len(layout))
     transform = scale_transform(layout, scale, centre, outputs)
     if further:
-        assert sd is not None, "parameters without a column have a declared scale"
+        assert sd is not None, "sd is needed for parameters that belong to no column"
         whole = np.zeros((len(mean), len(mean)))
         whole[:-further, :-further] = transform
         whole[-further:, -further:] = np.diag(CONSTANT_SCALE * unit / sd[-further:])

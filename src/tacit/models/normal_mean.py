@@ -1,4 +1,4 @@
-"""Mean of a normal distribution with known noise, the smallest conjugate model."""
+"""Model of the mean of a normal distribution with known noise, the smallest conjugate model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from tacit.support.validation import check_sd
 
 
 class NormalMean(GaussianPriorModel, ConjugateGaussian):
-    """y ~ N(θ, noise_sd²), θ ~ N(prior_mean, prior_sd²); one number per record.
+    """A model of one number y per record: y ~ N(θ, noise_sd²), with the prior θ ~ N(prior_mean,
+    prior_sd²).
 
     Parameters
     ----------

@@ -1,18 +1,19 @@
 """Simulated outcomes, which a private method uses to centre a clipped score.
 
-Given covariates x and θ a model determines the distribution of the outcome. `OutcomeLaw.simulated`
-gives weighted outcomes with E[f(y) | x, θ] = E[meanₖ wₖ f(yₖ)], in one of four ways, the first that
-the distribution supports:
+A model determines the distribution of an outcome y given the covariates x and θ.
+`OutcomeLaw.simulated` returns outcomes yₖ with weights wₖ for which E[f(y) | x, θ] = E[meanₖ wₖ
+f(yₖ)] for any function f. It uses the first of four ways that the distribution supports:
 
-* all values of a small finite support, weighted by their probabilities: no randomness is left;
-* quantiles at stratified places, more of them in the tails, where scores are clipped:
-  t ∈ (−1, 1) uniform in its stratum, v = ½(1 + sgn t·(1 − (1 − |t|)³)), w = 3(1 − |t|)²;
-* quantiles of a wide proposal (Student's t of 2 degrees of freedom, which has a closed form),
-  weighted by the ratio of the densities, twice as many;
+* all values of a small finite support, weighted by their probabilities, without randomness;
+* quantiles at stratified probabilities v, with more of them in the tails, where scores are
+  clipped: t is uniform in a stratum of (−1, 1), v = ½(1 + sgn t·(1 − (1 − |t|)³)), and the weight
+  is 3(1 − |t|)²;
+* quantiles of a wide proposal (Student's t with 2 degrees of freedom, whose quantiles have a
+  closed form), weighted by the ratio of the densities; there are twice as many;
 * plain draws, four times as many.
 
-Everything is a function of one record (a batch of length 1), of θ and of the record's own key; a
-caller maps it over records. Nothing here depends on the record's own outcome.
+All functions are for a single record (a batch of length 1), θ and a random key of that record; the
+caller maps them over records. The simulated outcomes do not depend on the record's actual outcome.
 """
 
 from __future__ import annotations
@@ -30,28 +31,37 @@ from tacit.support.compiler import jax, jnp
 MOST_VALUES = 16
 """If an outcome has at most this many values, all of them are used instead of draws."""
 PROPOSED_FACTOR, PLAIN_FACTOR = 2, 4
-"""Factors by which more outcomes are drawn: from a proposal, and without stratification."""
+"""Number of outcomes drawn from a proposal, and number of plain draws, both relative to the number
+that was requested.
+"""
 EDGE = 1e-12
 """Quantiles are taken at levels between this number and 1 minus this number."""
 RANK_DRAWS = 99
 
 
 class Simulated(NamedTuple):
-    """Simulated outcomes of one record (first axis), with weights whose expected mean is 1."""
+    """Simulated outcomes of one record and their weights.
+
+    Entry i of `weights` belongs to entry i of `values`. The mean of the weights has expectation 1.
+    """
 
     values: Any
     weights: Array
 
 
 class Support(NamedTuple):
-    """A finite support: its values (first axis) and their probabilities."""
+    """All values that an outcome can have, along the first axis of `values`, and their
+    probabilities.
+    """
 
     values: Any
     probabilities: Array
 
 
 class Proposal(NamedTuple):
-    """A distribution from which outcomes are drawn instead of the model's own distribution."""
+    """Location, scale and kind of a distribution from which outcomes are drawn, with importance
+    weights, instead of from the model's distribution.
+    """
 
     location: Array
     scale: Array
@@ -60,38 +70,46 @@ class Proposal(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """Gradient ∇_θ log p of each outcome, one row each, and log p of each outcome."""
+    """Scores and log-probabilities of several outcomes. Row i of `gradients` is ∇_θ log p of
+    outcome i, and entry i of `log_probs` is its log p.
+    """
 
     gradients: Array
     log_probs: Array
 
 
 class Covariates(abc.ABC):
-    """The columns that an outcome depends on, as one matrix that the public schema describes."""
+    """The columns of the records on which an outcome depends, converted to a matrix. `layout`
+    describes the columns of this matrix.
+    """
 
     layout: Layout
 
     @abc.abstractmethod
     def flat(self, records: Records) -> Array:
-        """Return the covariates as a matrix: one row per record, one column per feature of
+        """Return the covariates of the records: one row per record and one column per feature of
         `layout`.
         """
 
     @abc.abstractmethod
     def records(self, rows: np.ndarray) -> Records:
-        """Make records with these covariates and with outcomes of zero: the inverse of `flat`."""
+        """Return records whose covariates are `rows` and whose outcomes are 0. This is the inverse
+        of `flat`.
+        """
 
 
 class OutcomeLaw(abc.ABC):
-    """Distribution p(y | x, θ) of one record's outcome, given by parameters: a pytree that is
-    differentiable in θ.
+    """The distribution p(y | x, θ) of one record's outcome y given its covariates x.
+
+    The distribution is described by parameters: a pytree that depends on x and is differentiable in
+    θ.
     """
 
     covariates: Covariates
 
     @abc.abstractmethod
     def parameters(self, theta: Array, record: Records) -> Any:
-        """Compute the parameters of the outcome's distribution."""
+        """Return the parameters of the distribution of a record's outcome, given θ."""
 
     @abc.abstractmethod
     def log_prob(self, parameters: Any, outcome: Any) -> Array:
@@ -99,52 +117,61 @@ class OutcomeLaw(abc.ABC):
 
     @abc.abstractmethod
     def observed(self, record: Records) -> Any:
-        """Return the record's own outcome."""
+        """Return the outcome that the record contains."""
 
     @abc.abstractmethod
     def sample(self, parameters: Any, key: Array) -> Any:
-        """Draw one outcome."""
+        """Draw one outcome from the distribution with these parameters."""
 
     def support(self, parameters: Any) -> Support | None:
-        """Return all values that an outcome can have if there are few, else None."""
+        """Return all possible outcomes and their probabilities if there are few; otherwise None."""
         del parameters
         return None
 
     def quantile(self, parameters: Any, place: Array) -> Any | None:
-        """Return the quantile of the outcome at level `place`; None if quantiles are not
-        available.
+        """Return the quantile of the outcome at probability `place`. None if the distribution has
+        no quantile function.
         """
         del parameters, place
         return None
 
     def proposal(self, parameters: Any) -> Proposal | None:
-        """Return a proposal for outcomes that are single numbers without quantiles, else None."""
+        """Return a distribution that covers that of the outcome. None if outcomes are not single
+        numbers.
+
+        The proposal is used only if `quantile` returns None.
+        """
         del parameters
         return None
 
     def distribution(self, parameters: Any, outcome: Any) -> tuple[Array, Array] | None:
-        """Return P(Y < y) and P(Y ≤ y) of an outcome that is a single number; None if not
-        available.
+        """Return P(Y < outcome) and P(Y ≤ outcome), where Y has the distribution with these
+        parameters. None if the distribution function is not available.
         """
         del parameters, outcome
         return None
 
     def mean(self, parameters: Any) -> Array:
-        """Return a number that orders records by their expected outcome."""
+        """Return a number that increases with the expected outcome. Records are sorted by it."""
         del parameters
         return jnp.zeros(())
 
     def of_number(self, parameters: Any, number: Array) -> Any:
-        """Convert a number to an outcome, if outcomes are single numbers."""
+        """Convert a number that was drawn from the proposal to an outcome."""
         del parameters
         return number
 
     def number(self, parameters: Any, outcome: Any) -> Array:
-        """Return a number by which outcomes are ranked: the outcome itself if it is a number."""
+        """Return a number by which outcomes are ranked, such as the outcome itself. The default is
+        log p(outcome | parameters).
+        """
         return self.log_prob(parameters, outcome)
 
     def simulated(self, parameters: Any, key: Array, count: int) -> Simulated:
-        """Simulate about `count` weighted outcomes; see the module docstring."""
+        """Simulate weighted outcomes in one of the ways that the module docstring describes.
+
+        Their number is `count` or a small multiple of it, unless the support is finite.
+        """
         parameters = jax.lax.stop_gradient(parameters)
         support = self.support(parameters)
         if support is not None:
@@ -168,10 +195,9 @@ class OutcomeLaw(abc.ABC):
         return Simulated(values, jnp.ones(PLAIN_FACTOR * count))
 
     def scored(self, theta: Array, record: Records, outcomes: Any) -> Scored:
-        """Compute ∇_θ log p of several outcomes of one record; `outcomes` has them along its first
-        axis.
+        """Compute ∇_θ log p and log p of several outcomes for the covariates of one record.
 
-        The parameters are computed once; each outcome costs one backward pass through them.
+        The first axis of `outcomes` runs over the outcomes.
         """
         found, backward = jax.vjp(lambda value: self.parameters(value, record), theta)
         slope = jax.value_and_grad(self.log_prob, allow_int=True)
@@ -183,8 +209,10 @@ class OutcomeLaw(abc.ABC):
         return Scored(*jax.vmap(one)(outcomes))
 
     def rank(self, parameters: Any, record: Records, key: Array) -> Array:
-        """Compute the randomised rank of the record's outcome under the model; it is uniform in (0,
-        1) if the model is right.
+        """Return the rank, in (0, 1), of the record's outcome in the distribution with these
+        parameters.
+
+        Ties are broken at random, so the rank is uniform in (0, 1) if the model is right.
         """
         outcome, (first, second) = self.observed(record), jax.random.split(key)
         within = jax.random.uniform(second, (), jnp.float64)
@@ -204,13 +232,17 @@ class OutcomeLaw(abc.ABC):
 
 
 def _strata(key: Array, count: int, low: float, high: float) -> Array:
-    """Draw one uniform number in each of `count` equal parts of an interval."""
+    """Return one uniform random number in each of `count` equal parts of the interval from `low` to
+    `high`.
+    """
     within = jax.random.uniform(key, (count,), jnp.float64)
     return low + (high - low) * (jnp.arange(count) + within) / count
 
 
 def _proposed(proposal: Proposal, place: Array) -> tuple[Array, Array]:
-    """Return quantiles of the proposal, and the logarithm of their density or probability."""
+    """Return the quantiles of the proposal at the probabilities `place`, and their log densities.
+    For counts, these are log probabilities.
+    """
     centred = 2.0 * place - 1.0
     standard = centred * jnp.sqrt(0.5 / (place * (1.0 - place)))  # Student's t of 2 df
     location, scale = proposal.location, proposal.scale
@@ -228,7 +260,6 @@ def _proposed(proposal: Proposal, place: Array) -> tuple[Array, Array]:
 
 
 def _t2_tail(value: Array) -> Array:
-    """Compute P(T > value) for Student's t with 2 degrees of freedom, without cancellation."""
     root = jnp.sqrt(2.0 + value**2)
     tail = 1.0 / (root * (root + jnp.abs(value)))
     return jnp.where(value > 0, tail, 1.0 - tail)

@@ -1,11 +1,12 @@
 """Pólya–Gamma augmentation: a logistic likelihood that is Gaussian given a latent ω.
 
 With ω ~ PG(1, 0), eʸᵑ/(1 + eᵑ) = ½ e^{(y − ½)η} E[e^{−½ωη²}] (Polson, Scott and Windle 2013,
-theorem 1). Given q(η) the optimal q(ω) is PG(1, c) with c² = E[η²], and the bound is
+theorem 1). Given q(η), the best q(ω) is PG(1, c) with c² = E[η²], and its mean is ω̄ =
+tanh(c/2)/(2c). The resulting lower bound is that of Jaakkola and Jordan (2000):
 
-    E[log p(y | η)] ≥ (y − ½)E[η] − ½ω̄(E[η²] − c²) + log σ(c) − ½c,    ω̄ = E[ω] = tanh(c/2)/(2c),
+    E[log p(y | η)] ≥ (y − ½)E[η] − ½ω̄(E[η²] − c²) + log σ(c) − ½c.
 
-the bound of Jaakkola and Jordan (2000), whose middle term is 0 at the best c.
+Here σ is the sigmoid. For this c, the term with ω̄ is 0.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ SMALL = 1e-3
 
 
 def expected_weight(c: Array) -> Array:
-    """Return ω̄ = tanh(c/2)/(2c) ≤ ¼; computed as ¼ − c²/48 where the quotient would be 0/0."""
+    """Return tanh(c/2)/(2c), the mean ω̄ ≤ ¼ of a Pólya–Gamma variable PG(1, c). For small c it is
+    computed as ¼ − c²/48.
+    """
     xp = namespace(c)
     small = c < SMALL
     safe = xp.where(small, 1.0, c)
@@ -24,6 +27,8 @@ def expected_weight(c: Array) -> Array:
 
 
 def log_scale(c: Array) -> Array:
-    """Return log σ(c) − ½c = −log(2 cosh(c/2)) for c ≥ 0, without overflow."""
+    """Return log σ(c) − ½c = −log(2 cosh(c/2)) for c ≥ 0, where σ is the sigmoid, without
+    overflow.
+    """
     xp = namespace(c)
     return -0.5 * c - xp.log1p(xp.exp(-c))

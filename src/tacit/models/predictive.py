@@ -2,9 +2,9 @@
 
     p(y | x, q) = ∫ p(y | x, θ) q(θ) dθ        (Bishop 2006, eq. 3.57)
 
-Three ways, the cheapest exact one first: a closed form if the noise is normal, quadrature over η =
-x·θ for generalised linear models (all in NumPy, without compilation), and an average over draws of
-θ, the default of `Model.predict`.
+There are three ways to compute the integral. If the noise is normal, it has a closed form. For
+generalised linear models, it is computed by quadrature over η = x·θ. These two use NumPy, without
+compilation. Otherwise it is an average over draws of θ, which is the default of `Model.predict`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class Prediction(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """A mixture of normals for each record, all with the same weights."""
+    """A mixture of normal distributions for each of n records. The weights are the same for all
+    records.
+    """
 
     means: np.ndarray
     """Shape (n, components)."""
@@ -57,14 +59,14 @@ class Mixture(NamedTuple):
     weights: np.ndarray
 
     def prediction(self, y: np.ndarray) -> Prediction:
-        """Compute the moments, and the log densities at y."""
+        """Return mean, standard deviation and the log density at `y` of each record's mixture."""
         mean = self.means @ self.weights
         variance = (np.square(self.sds) + np.square(self.means - mean[:, None])) @ self.weights
         logs = -0.5 * np.square((y[:, None] - self.means) / self.sds) - np.log(self.sds)
         return Prediction(mean, _log_average(logs, self.weights) - 0.5 * LOG_2PI, np.sqrt(variance))
 
     def quantile(self, level: float) -> np.ndarray:
-        """Compute a quantile of the predictive distribution of a new outcome, by bisection."""
+        """Return the quantile of each record's mixture at probability `level`."""
         from scipy.special import ndtr, ndtri
 
         each = self.means + ndtri(level) * self.sds
@@ -77,10 +79,12 @@ class Mixture(NamedTuple):
 
 
 def count_records(records: Records) -> int:
-    """Return the number of records: the length of the leading axis of all arrays."""
+    """Return the number of records: the common length of all arrays."""
     lengths = {name: len(array) for name, array in records.items()}
     if len(set(lengths.values())) > 1:
-        raise DataError(f"arrays of different lengths {lengths}; make them equal")
+        raise DataError(
+            f"the arrays of the records have different lengths {lengths}; give one entry per record"
+        )
     return next(iter(lengths.values()), 0)
 
 
@@ -91,16 +95,16 @@ def gaussian_average(
     log_density: Callable[[Array, Array], Array],
     response: Callable[[Array], Array],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute E[response(η)] and log E[exp log_density(η, y)] for η ~ N(mean, sd²), elementwise.
+    """Compute E[response(η)] and log E[exp(log_density(η, y))] for each record, where η ~ N(mean,
+    sd²).
 
-    The trapezoidal rule with a spacing h of at most half a standard deviation and ⅔ in η. For an
-    integrand analytic in a strip |Im η| < a its error decreases like exp(−2πa/h) (Trefethen and
-    Weideman 2014, theorem 5.1), and the sigmoid has a = π: the error is below 1e−10 for any width
-    of q up to sd 40, and increases slowly beyond. Gauss-Hermite with 32 nodes, which has no node
-    within several units of the sigmoid's step when sd = 10, has an error of 1e−2. Records are
-    grouped by sd, so that one wide record does not slow down the others; a record that is not
-    finite gives NaN.
+    The integrals are computed by the trapezoidal rule, with a spacing of at most half a standard
+    deviation and at most ⅔ in η. For the sigmoid, the error is below 1e−10 for sd ≤ 40.
+    Gauss–Hermite quadrature with 32 nodes would have an error of 1e−2 already for sd = 10. A record
+    with a mean or sd that is not finite gives NaN.
     """
+    # For an integrand that is analytic for |Im η| < a, the error decreases like exp(−2πa/h), where
+    # h is the spacing (Trefethen and Weideman 2014, theorem 5.1). For the sigmoid a = π.
     level = np.ceil(np.log2(np.fmin(np.fmax(1.5 * sd, 2.0), 64.0))).astype(int)
     expected, log_total = np.empty(len(mean)), np.empty(len(mean))
     for group in np.unique(level):
@@ -116,7 +120,6 @@ def gaussian_average(
 
 
 def _log_average(logs: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Compute log Σⱼ weightⱼ exp(logᵢⱼ) of each row i, without overflow."""
     largest = np.max(logs, axis=1, keepdims=True)
     largest = np.where(np.isfinite(largest), largest, 0.0)
     with np.errstate(divide="ignore"):  # a density of 0 has the logarithm -inf
@@ -124,7 +127,7 @@ def _log_average(logs: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def draw_parameters(family: Family, natural: Natural, draws: int, seed: int) -> np.ndarray:
-    """Draw θ from q, shape (draws, d); Gaussian families need only NumPy."""
+    """Return draws of θ from q, one per row."""
     if isinstance(family, MeanFieldGaussian | FullGaussian):
         noise = np.random.default_rng(seed).standard_normal((draws, family.dimension))
         return np.asarray(family.free_draw(family.free(natural), noise))
@@ -141,7 +144,11 @@ def quadrature_predictive(
     log_density: Callable[[Array, Array], Array],
     response: Callable[[Array], Array],
 ) -> Prediction:
-    """Compute the predictive distribution for η = x·θ, by one integral over η per record."""
+    """Compute the predictive distribution of a model in which y depends on θ only through η = x·θ.
+
+    `log_density` is log p(y | η) and `response` is E[y | η]. One integral over η is computed for
+    each record.
+    """
     mean, variance = project(model, family, natural, records["x"])
     y = np.asarray(records["y"])
     with np.errstate(invalid="ignore"):  # non-finite values are kept
@@ -152,7 +159,9 @@ def quadrature_predictive(
 def normal_predictive(
     model: Model, family: Family, natural: Natural, x: Array, y: Array, noise_sd: float
 ) -> Prediction:
-    """Compute the predictive distribution N(y; x·m, xᵀVx + noise²) (Bishop 2006, eq. 3.58)."""
+    """Compute the predictive distribution N(x·m, xᵀVx + noise_sd²), where m and V are mean and
+    covariance of q (Bishop 2006, eq. 3.58).
+    """
     y = np.asarray(y, np.float64)
     mean, variance = project(model, family, natural, x)
     total = variance + noise_sd**2
@@ -163,17 +172,17 @@ def normal_predictive(
 def project(
     model: Model, family: Family, natural: Natural, x: Array
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute mean and variance of x·θ under q for each row of x."""
+    """Return mean and variance of x·θ under q, for each row of x."""
     gaussian = require_gaussian(model, family)
     return gaussian.free_project(gaussian.free(natural), np.asarray(x, np.float64))
 
 
 def require_gaussian(model: Model, family: Family) -> Gaussian:
-    """Return the family if it is Gaussian; refuse others."""
+    """Return the family if it is Gaussian. Otherwise raise a ConfigError."""
     if not isinstance(family, MeanFieldGaussian | FullGaussian):
         raise ConfigError(
-            f"model {model.kind!r} has a Gaussian posterior, not {family.kind!r}; "
-            "set family to 'mean-field' or 'full'"
+            f"model {model.kind!r} needs a Gaussian posterior, not {family.kind!r}; "
+            "set posterior to 'mean-field' or 'full'"
         )
     return family
 
@@ -181,7 +190,9 @@ def require_gaussian(model: Model, family: Family) -> Gaussian:
 def average_over_draws(
     model: Model, family: Family, natural: Natural, records: Records, draws: int, seed: int
 ) -> Prediction:
-    """Compute the average (1/S) Σₛ p(y | x, θₛ) over draws θₛ ~ q, in chunks of equal shape."""
+    """Compute the predictive mean and density of each record as averages of E[y | x, θ] and p(y |
+    x, θ) over `draws` draws of θ from q.
+    """
     if draws < 1:
         raise ConfigError(f"draws = {draws}; predicting needs at least 1 draw of θ")
     kernel, theta = _kernel(model.compiled_as), draw_parameters(family, natural, draws, seed)
@@ -200,14 +211,16 @@ def average_over_draws(
 
 
 def _plain(array: Array) -> np.ndarray:
-    """Convert floats to float64, so that float32 test records do not compile the function again."""
+    """Convert floats to float64, so that float32 records do not need a second compilation."""
     array = np.asarray(array)
     return array.astype(np.float64) if np.issubdtype(array.dtype, np.floating) else array
 
 
 @functools.lru_cache(maxsize=8)
 def _kernel(model: Model) -> Callable[[Array, Records], tuple[Array, Array, Array]]:
-    """Return the compiled average over draws, cached per model."""
+    """Return a compiled function of draws of θ and records. It computes the predictive log density
+    of each record, and the mean and variance of E[y | x, θ] over draws.
+    """
     import jax
 
     def average(theta: Array, records: Records) -> tuple[Array, Array, Array]:

@@ -1,9 +1,10 @@
 """A prior outside the posterior family, approximated by an extra factor.
 
-PVI needs q ∝ p(θ) ∏ tₘ in one family. If p is not in it (a half-Cauchy scale, a hierarchy), the
-server keeps a factor t₀ instead and refines it like a party's, with log p(θ) as the "likelihood".
-At a fixed point t₀ approximates the exact prior around q, and q is a stationary point of VI with
-that prior, as with pooled data. No record is involved, so this costs no privacy.
+In partitioned variational inference (PVI), the prior p(θ) and all factors tₘ belong to one family.
+If p does not belong to it (a half-Cauchy scale, a hierarchy), the server uses a factor t₀ in the
+family instead. It refines t₀ like the factor of a party, with log p(θ) as the "likelihood". After
+convergence t₀ approximates the exact prior around q, and q is the same as in variational inference
+with that prior and pooled data. No record is involved, so this costs no privacy.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ PRIOR_PARTY = "(prior)"
 
 
 class PriorAsLikelihood(Model):
-    """A model whose log-likelihood of one artificial record is log p(θ) of another model."""
+    """A model for the pseudo-party that represents a prior outside the family. The pseudo-party has
+    one record, whose log-likelihood is log p(θ), the log-prior of `model`.
+    """
 
     kind: ClassVar[str] = "prior"
     is_prior: ClassVar[bool] = True
@@ -33,7 +36,9 @@ class PriorAsLikelihood(Model):
         return self.model.log_prior(theta)[None]
 
     def response(self, theta: Array, records: Records) -> Array:
-        raise NotImplementedError("a prior has no records to predict")
+        raise NotImplementedError(
+            "the pseudo-party of a prior has no outcome; predict with the model itself"
+        )
 
     def prior(self, family: Family) -> Natural:
         return family.zero()
@@ -49,5 +54,5 @@ class PriorAsLikelihood(Model):
 
 
 def prior_records() -> Records:
-    """Return the artificial record of the prior pseudo-party."""
+    """Return the only record of the pseudo-party that represents the prior."""
     return {"prior": np.ones(1)}

@@ -1,12 +1,13 @@
-"""Registry of models: kind → class and [model] table.
+"""Registry of models: finds the model class and the [model] table of each `model.kind`.
 
-A new model is one file and one registration: an entry point in the pyproject.toml of its package,
+A new model needs one file and one registration. The registration is an entry point in the
+pyproject.toml of its package,
 
     [project.entry-points."tacit.models"]
     cloglog = "my_package:CloglogRegression"
 
-or, for this process only, `tacit.models.register(CloglogRegression)`. Models of tacit are listed in
-`SHIPPED`. A model is imported when its kind is first used.
+or, for one process only, a call of `tacit.models.register(CloglogRegression)`. The models of tacit
+are listed in `SHIPPED`. A model is imported when its kind is first used.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ SETTINGS = "tacit.models.settings"
 
 
 class Entry(NamedTuple):
-    """Import paths of a model of this library and of its table; reading a file loads only the
-    table.
+    """Import path of a model class of this library, and the name of its settings class.
+
+    They are separate so that reading a configuration does not import the model.
     """
 
     model: str
@@ -69,12 +71,12 @@ _registered: dict[str, type[Model]] = {}
 
 
 def register(model: M) -> M:
-    """Register a model by its `kind` in this process; usable as a decorator.
+    """Register a model class under its `kind` in this process. Can be used as a decorator.
 
     Parameters
     ----------
     model
-        A subclass of `Model` with its own `kind` and `Settings`.
+        A subclass of `Model` that defines `kind` and `Settings`.
     """
     kind = model.kind
     if kind in SHIPPED or kind in WITHOUT_TABLE or kind == "auto":
@@ -85,12 +87,12 @@ def register(model: M) -> M:
 
 
 def model_kinds() -> tuple[str, ...]:
-    """List all kinds that a configuration can use, those of this library first."""
+    """List all values of `model.kind`, except "auto". The models of this library come first."""
     return tuple(dict.fromkeys((*SHIPPED, *sorted(_installed()), *_registered)))
 
 
 def model_class(kind: str) -> type[Model]:
-    """Return the model class of a kind, or raise a ConfigError with a suggestion."""
+    """Return the model class of a kind. Raise a ConfigError with a suggestion if there is none."""
     if kind in SHIPPED:
         return _imported(SHIPPED[kind].model)
     if kind in WITHOUT_TABLE:
@@ -106,14 +108,14 @@ def model_class(kind: str) -> type[Model]:
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"model.kind = {kind!r}: its entry point {entry.value} cannot be loaded ({error}); "
-            "fix or uninstall that package"
+            "repair or uninstall the package that provides it"
         ) from error
     return _check(kind, found)
 
 
 def settings_class(kind: str) -> type[ModelSettings]:
-    """Return the class of a kind's [model] table; loads no array library for kinds of this
-    library.
+    """Return the class that represents the [model] table of a kind. For models of this library, no
+    array library is imported.
     """
     if kind in SHIPPED:
         return _imported(f"{SETTINGS}:{SHIPPED[kind].settings}")
@@ -121,8 +123,6 @@ def settings_class(kind: str) -> type[ModelSettings]:
 
 
 class _ModelKinds(Kinds[ModelSettings]):
-    """The [model] tables of all kinds; entry points are read only if no other kind matches."""
-
     def __iter__(self) -> Iterator[str]:
         return iter(("auto", *model_kinds()))
 
@@ -142,15 +142,15 @@ MODEL_SETTINGS = _ModelKinds(
 
 
 def build_model(kind: str, settings: ModelSettings, schema: ModelSchema) -> Model:
-    """Build the model that a [model] table describes, for the columns of a public schema.
+    """Build a model from its [model] table and the public schema of the records.
 
-    Equal descriptions give the same object, so that compiled functions are reused within a process.
+    Equal arguments give the same object, so that compiled functions are reused within a process.
     """
     return build(model_class(kind), settings, schema)
 
 
 def build(model: type[Model], settings: ModelSettings, schema: ModelSchema) -> Model:
-    """Build a model as `build_model` does, for a given class."""
+    """Build a model as `build_model` does, for a given model class."""
     if not model.seeded:
         schema = schema.with_seed(0)
     if model.reads_example:
@@ -168,16 +168,18 @@ def _installed() -> dict[str, EntryPoint]:
 
 
 def _check(kind: str, model: Any) -> Any:
-    """Return the class if it is a model of that kind and its table has the same tag."""
     from tacit.models.base import Model
 
     if not (isinstance(model, type) and issubclass(model, Model)):
-        raise ConfigError(f"model.kind = {kind!r} is registered as {model!r}; give a Model class")
+        raise ConfigError(
+            f"model.kind = {kind!r} is registered as {model!r}; register a subclass of Model"
+        )
     tag = model.Settings.__struct_config__.tag
     for what, name in (("kind", model.kind), ("Settings tag", tag)):
         if name != kind:
             raise ConfigError(
-                f"model kind {kind!r}: {model.__name__} has the {what} {name!r}; make them equal"
+                f"{model.__name__} is registered as model kind {kind!r}, but its {what} is "
+                f"{name!r}; make the two equal"
             )
     return model
 

@@ -1,14 +1,17 @@
 """Bounded scores of likelihoods and their moments, for private scoring.
 
-A record's score in θ is ψ(y, η)·z with η = z·θ, or ψ ⊗ z if η is several numbers. ψ must be bounded
-for all y and have expectation zero under the model, or the clipped sum would be biased:
+Let z be the features of a record, η = z·θ its predictor and y its outcome. The score in θ is ψ(y,
+η)·z, where ψ is the derivative of log p(y | η) in η, possibly clipped. If a record has several
+predictors, the score is ψ ⊗ z. ψ must be bounded for all y and have expectation zero under the
+model; otherwise the clipped sum would be biased. The likelihoods have the following ψ and bounds:
 
-* Bernoulli: ψ = y − p, |ψ| ≤ max(p, 1 − p);
-* Poisson with y ≤ Y declared: ψ = y − μ, |ψ| ≤ max(μ, Y − μ);
-* categorical of K levels: ψ = e_y − p, K numbers, ‖ψ‖² = 1 − 2p_y + ‖p‖² ≤ 1 − 2 min p + ‖p‖²;
-* Gaussian of known sd σ: ψ = clip((y − η)/σ, ±k)/σ, |ψ| ≤ k/σ (Huber 1964); the normal density is
-  even, so that clipping does not move the expectation from zero. The server chooses k. Public
-  bounds on y also bound ψ.
+* Bernoulli with probability p: ψ = y − p, |ψ| ≤ max(p, 1 − p);
+* Poisson with rate μ and declared y ≤ Y: ψ = y − μ, |ψ| ≤ max(μ, Y − μ);
+* categorical with probabilities p of K levels and the one-hot vector e_y: ψ = e_y − p,
+  ‖ψ‖² = 1 − 2p_y + ‖p‖² ≤ 1 − 2 min p + ‖p‖²;
+* Gaussian with known standard deviation σ: ψ = clip((y − η)/σ, ±k)/σ, |ψ| ≤ k/σ (Huber 1964).
+  The normal density is symmetric, so that clipping does not change the expectation of zero. The
+  server chooses k. Public bounds on y also bound ψ.
 
 The code works with NumPy (server) and JAX (parties).
 """
@@ -27,7 +30,9 @@ NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
 
 
 class ExpectedScores(NamedTuple):
-    """Expectations of scores at the server's last θ, over synthetic records."""
+    """Expectations of sums of scores at the current θ of the server, computed from synthetic
+    records.
+    """
 
     curvature: Array
     """Expected slope H of the scores."""
@@ -40,72 +45,92 @@ class ExpectedScores(NamedTuple):
 
 
 class ScoreLikelihood(abc.ABC):
-    """The score ψ(y, η) of a likelihood, with its bound and its moments under the model."""
+    """The score ψ(y, η) of a likelihood, with its bound and its moments under the model.
+
+    y is the outcome and η the predictor of a record. The argument `reach` of the methods is the
+    number of standard deviations at which the server clips residuals, chosen from `reaches`.
+    Likelihoods whose score is bounded without clipping ignore it.
+    """
 
     reaches: tuple[float, ...] = (1.0,)
     """Limits k of ψ from which the server may choose; a single value if ψ has no limit."""
     largest: float | None = None
-    """Largest y if it is public, so that y can be counted; None if y has no bounds."""
+    """Largest y, if it is public; the mean of y is then released for the starting point. None if y
+    has no bounds, or has levels.
+    """
     smallest: float = 0.0
-    """Smallest y, if the largest is public."""
+    """Smallest y; used only if `largest` is not None."""
     levels: int = 0
-    """K if y is one of K levels: η and ψ then have a last axis of that length, slope and variance
-    two such axes. 0 if y is a number.
+    """K if y is one of K levels; 0 if y is a number.
+
+    With levels, η and ψ have a last axis of length K, and `slope` and `variance` return arrays with
+    two such axes.
     """
 
     @abc.abstractmethod
     def residual(self, y: Array, eta: Array, reach: Array) -> Array:
-        """Return ψ(y, η)."""
+        """Return the score ψ(y, η) for η = `eta`."""
 
     @abc.abstractmethod
     def bound(self, eta: Array, reach: Array) -> Array:
-        """Return the supremum over y of |ψ(y, η)|, which makes the clip label-agnostic."""
+        """Return the largest |ψ(y, η)| over all y. A clip by this bound is label-agnostic."""
 
     @abc.abstractmethod
     def expected(self, truth: Array, eta: Array, reach: Array) -> Array:
-        """Return E[ψ(y, η)] for y from the model with predictor `truth`; 0 if `truth` = η."""
+        """Return the expected score E[ψ(y, η)] for η = `eta` if the outcome y has the predictor
+        `truth`. It is 0 if `truth` is η.
+        """
 
     @abc.abstractmethod
     def slope(self, eta: Array, reach: Array) -> Array:
-        """Return the derivative of `expected` in `truth` at η: the information about η in ψ."""
+        """Return the derivative of `expected` in `truth`, at truth = η. It is the information about
+        η that the score contains.
+        """
 
     @abc.abstractmethod
     def variance(self, eta: Array, reach: Array) -> Array:
-        """Return the variance of ψ for y from the model at η."""
+        """Return the variance of the score ψ(y, η) if the outcome y has the predictor η."""
 
     @property
     def least_bound(self) -> float:
-        """Smallest value over η of sup |ψ| / sd(ψ); about 1 for most likelihoods.
+        """The smallest ratio, over all η, of the largest |ψ(y, η)| to the standard deviation of ψ.
+        It is about 1 for most likelihoods.
 
-        The clip of private scoring, and with it the noise, is at least this large relative to the
-        standard deviation of a record's score.
+        The clip of private scoring is at least this many standard deviations of a record's score,
+        and the noise is proportional to the clip.
         """
         return 1.0
 
     @property
     def outputs(self) -> int:
-        """Number of predictors per record."""
+        """Number of predictors η of each record: one, or one per level of y."""
         return max(1, self.levels)
 
     def link(self, mean: Any) -> Any:
-        """Return the predictor η with E[y] = `mean`; used only if y is counted."""
+        """Return the predictor η at which E[y] = `mean`. It is needed only if `largest` is not
+        None.
+        """
         raise NotImplementedError
 
     def step(self, reach: float) -> float:
-        """Return the largest root mean square change of η per round."""
+        """Return how far θ may move in one round, measured by the root mean square change of η over
+        records.
+        """
         del reach
         return 1.0
 
     # The server's computations, in NumPy. `z` are the rows of synthetic records, each of which
-    # represents records/len(z) real ones; θ is on z.
+    # represents records/len(z) real ones; θ are the coefficients of z.
 
     def expected_scores(
         self, z: np.ndarray, records: float, points: np.ndarray, width: np.ndarray, reach: float
     ) -> ExpectedScores:
-        """Return the expected scores at the last row of `points`, which has shape (T, d). `width`
-        is the variance of η under q for each row of z.
+        """Return the expected sums of scores at the last row of `points`. The rows of `points` are
+        the values of θ in all rounds.
 
-        If η is one number, averages over q are by quadrature.
+        `z` are the features of synthetic records, which represent `records` real ones. `width` is
+        the variance of η under q for each row of z. Averages over q are computed by quadrature.
+        This implementation is for a single predictor η per record.
         """
         length = np.sqrt(np.sum(z * z, axis=1))
         eta = z @ points.T
@@ -122,15 +147,15 @@ class ScoreLikelihood(abc.ABC):
         return ExpectedScores(curvature, sampling, widened, (records / len(z)) * (change.T @ z))
 
     def no_width(self, rows: int) -> np.ndarray:
-        """Return `width` for a q without variance."""
+        """Return the argument `width` of `expected_scores` for a q with variance 0."""
         return np.zeros(rows)
 
     def predictor_width(self, z: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-        """Return `width`: the variance of η for each row of z, from the covariance of θ."""
+        """Return the variance of η = z·θ for each row z, if θ has this covariance matrix."""
         return np.maximum(np.sum((z @ covariance) * z, axis=1), 0.0)
 
     def rms_change(self, z: np.ndarray, move: np.ndarray) -> float:
-        """Return the root mean square change of η due to a change of θ."""
+        """Return the root mean square change of η over the rows of z if θ changes by `move`."""
         return float(np.sqrt(np.mean(np.square(z @ move))))
 
     def curvature_doubt(
@@ -143,13 +168,31 @@ class ScoreLikelihood(abc.ABC):
         spread: np.ndarray,
         gap: np.ndarray,
     ) -> np.ndarray:
-        """Return the covariance of the error in H(θ − θ̄) that is due to an error in the second
-        moment.
+        """Return the covariance of the error in H(θ − θ̄) that results from noise in a released
+        second moment.
 
-        H is about κn times the covariance of z = B y, where κ is the mean of its weights. An error
-        of variance Dᵢⱼ in the covariance of y gives an error of covariance (κn)² B diag(D s) B in
-        H(θ − θ̄), where s are the expected squares of θ − θ̄ on y: posterior variances `spread`,
-        and squares of m − θ̄ = `gap`; `told` maps weights on z to weights on y.
+        H is the expected slope of the summed scores, and θ̄ is the point at which the scores were
+        computed. H is about c·E[zzᵀ] with a scalar c. The features are z = B y, where y are the
+        centred and scaled columns and B is a symmetric matrix. Entry (i, j) of the released second
+        moment of y has noise of variance Dᵢⱼ. The error of H(θ − θ̄) then has the covariance c² B
+        diag(D s) B, where s are the expected squares of the coordinates of T(θ − θ̄).
+
+        Parameters
+        ----------
+        z
+            Rows of synthetic records.
+        bend
+            The matrix B.
+        told
+            The matrix T, which converts coefficients of z to coefficients of y.
+        doubt
+            The variances D.
+        curvature
+            The expected slope H.
+        spread
+            Posterior covariance of θ.
+        gap
+            Posterior mean of θ − θ̄.
         """
         size = np.trace(curvature) / max(np.sum(z * z) / len(z), 1e-300)
         square = np.sum((told @ spread) * told, axis=1) + np.square(told @ gap)
@@ -157,6 +200,6 @@ class ScoreLikelihood(abc.ABC):
 
 
 def weighted_moment(z: np.ndarray, weight: np.ndarray, records: float) -> np.ndarray:
-    """Return n E[w zzᵀ], averaged over the rows of z, where n = `records`."""
+    """Return `records` times the mean of weight·zzᵀ over the rows of z."""
     root = z * np.sqrt(weight * (records / len(z)))[:, None]
     return root.T @ root

@@ -1,7 +1,7 @@
-"""The [model] tables of tacit's models; loads no array library.
+"""The [model] tables of tacit's models. Importing this module loads no array library.
 
-Each is a `ModelSettings` whose tag is the kind. A model in another package declares its table in
-its own file, as a subclass of `ModelSettings` or `PriorSettings`.
+Each table is a subclass of `ModelSettings`, whose tag is the kind of the model. A model in another
+package declares its table in its own file, as a subclass of `ModelSettings` or `PriorSettings`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tacit.support.validation import Count, Finite, Positive, StandardDeviation,
 
 
 class ModelSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
-    """The model; the keys depend on `kind`."""
+    """The [model] table of a configuration. Its keys depend on `kind`."""
 
     place: ClassVar[str] = "model"
     needs_outcome: ClassVar[bool] = True
@@ -32,12 +32,14 @@ class ModelSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
 
     @property
     def kind(self) -> str:
-        """The kind of this table in a file."""
+        """The value of `kind` in the table."""
         return str(self.__struct_config__.tag)
 
 
 class AutoModel(ModelSettings, frozen=True, kw_only=True, tag="auto"):
-    """The model is determined by the outcome: logistic, softmax or linear regression, or topics."""
+    """Settings of the kind "auto". The outcome determines the model: logistic, softmax or linear
+    regression, or topics for documents.
+    """
 
     prior_mean: Finite | None = None
     """Prior mean of every coefficient; default 0."""
@@ -46,7 +48,7 @@ class AutoModel(ModelSettings, frozen=True, kw_only=True, tag="auto"):
 
 
 class PriorSettings(ModelSettings, frozen=True, kw_only=True, tag="prior"):
-    """θ ~ N(prior_mean, prior_sd²) in each coordinate."""
+    """Settings of a model with the prior N(prior_mean, prior_sd²) for each coordinate of θ."""
 
     prior_mean: Finite = 0.0
     """Prior mean of every coefficient."""
@@ -55,7 +57,9 @@ class PriorSettings(ModelSettings, frozen=True, kw_only=True, tag="prior"):
 
 
 class RegressionSettings(ModelSettings, frozen=True, kw_only=True, tag="regression"):
-    """θ ~ N(prior_mean, prior_sd²) in each coordinate, or with learned scales."""
+    """Settings of a regression. Each coefficient has the prior N(prior_mean, prior_sd²), or a prior
+    with learned scales.
+    """
 
     prior_mean: Finite = 0.0
     """Prior mean of every coefficient."""
@@ -135,7 +139,7 @@ class NeuralNetworkSettings(ModelSettings, frozen=True, kw_only=True, tag="neura
 
 
 class NumPyroSettings(ModelSettings, frozen=True, kw_only=True, tag="numpyro"):
-    """A NumPyro model with one plate over records."""
+    """A NumPyro model that has one plate, whose elements are the records."""
 
     advice: ClassVar[Mapping[str, str]] = {
         "function": 'name the model, e.g. "package.module:function" or "path/to/file.py:function"'
@@ -161,13 +165,13 @@ class TopicSettings(ModelSettings, frozen=True, kw_only=True, tag="topics"):
     document_words: Count = 500
     """Number of words drawn from each document in a private run."""
     clip_share: UpToOne = 0.05
-    """Clip as a share of document_words, for method.clip = 1."""
+    """Norm to which a document is clipped with method.clip = 1, as a share of document_words."""
     document_steps: Count = 30
     """Largest number of iterations for the topics of a document."""
 
 
 class MixtureSettings(ModelSettings, frozen=True, kw_only=True, tag="mixture"):
-    """Gaussian mixture: clusters of records without an outcome."""
+    """A Gaussian mixture, which describes clusters of records. There is no outcome."""
 
     needs_outcome: ClassVar[bool] = False
 
@@ -178,7 +182,7 @@ class MixtureSettings(ModelSettings, frozen=True, kw_only=True, tag="mixture"):
 
 
 class FactorSettings(ModelSettings, frozen=True, kw_only=True, tag="factors"):
-    """Probabilistic principal components or factor analysis of columns without an outcome."""
+    """Probabilistic principal components or factor analysis. There is no outcome."""
 
     needs_outcome: ClassVar[bool] = False
     factors: Count = 2
@@ -188,7 +192,9 @@ class FactorSettings(ModelSettings, frozen=True, kw_only=True, tag="factors"):
 
 
 class BeliefNetworkSettings(ModelSettings, frozen=True, kw_only=True, tag="belief-network"):
-    """Sigmoid belief network with one hidden layer, for columns of two levels, no outcome."""
+    """A sigmoid belief network with one hidden layer, for columns that have two levels each. There
+    is no outcome.
+    """
 
     needs_outcome: ClassVar[bool] = False
     hidden: Count = 50
@@ -196,4 +202,4 @@ class BeliefNetworkSettings(ModelSettings, frozen=True, kw_only=True, tag="belie
     prior_sd: StandardDeviation = 1.0
     """Prior standard deviation of every weight."""
     sweeps: Count = 10
-    """Updates of the hidden units of each record."""
+    """Number of updates of the hidden units of each record."""

@@ -1,7 +1,8 @@
 """Simulated outcomes of synthetic records.
 
-θ is drawn from the prior, under which predictors may vary more than in most real problems. They are
-then divided by a constant, which for a model that is linear in θ is equivalent to another θ.
+θ is drawn from the prior, under which predictors may vary more than in most real problems. In that
+case all predictors are divided by a constant. For a model that is linear in θ, this is equivalent
+to another θ.
 """
 
 from __future__ import annotations
@@ -16,18 +17,22 @@ TINY = 1e-12
 
 
 def at_most(values: np.ndarray, sd: float) -> np.ndarray:
-    """Return the values, divided by a constant if their standard deviation is larger than `sd`."""
+    """Return `values`, multiplied by a constant that reduces their standard deviation to `sd` if it
+    is larger.
+    """
     return values * min(1.0, sd / max(float(np.std(values)), TINY))
 
 
 def bernoulli_outcomes(logit: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Draw y ∈ {0, 1} with these log-odds, scaled down first if they vary too much (`at_most`)."""
+    """Draw y ∈ {0, 1} with log-odds `logit`. If the log-odds vary too much, they are first scaled
+    down (`at_most`).
+    """
     logit = at_most(logit, LOGIT_SD)
     return (rng.random(len(logit)) * (1 + np.exp(-logit)) < 1).astype(np.float64)
 
 
 def logit_of(probability: np.ndarray) -> np.ndarray:
-    """Return log p/(1 − p); the result is also finite for p = 0 and p = 1."""
+    """Return log(p/(1 − p)) for each probability p, with finite values even for p = 0 and p = 1."""
     return np.log(np.maximum(probability, TINY)) - np.log(np.maximum(1 - probability, TINY))
 
 
@@ -37,9 +42,10 @@ def gaussian_outcomes(
     rng: np.random.Generator,
     bounds: tuple[float, float] | None,
 ) -> np.ndarray:
-    """Draw y ~ N(mean, noise_sd²), with the means moved into the bounds if there are any.
+    """Draw y ~ N(mean, noise_sd²). If there are bounds, the means are first adjusted to them.
 
-    The standard deviation of the means is then at most a quarter of the bounds' difference.
+    They are scaled so that their standard deviation is at most a quarter of the distance between
+    the bounds, and shifted towards the middle of the bounds.
     """
     if bounds is not None:
         quarter = (bounds[1] - bounds[0]) / 4

@@ -1,11 +1,11 @@
 """Expected sufficient statistics of conjugate-exponential models.
 
-If a model, perhaps after augmentation with latent variables, has log p(record, latent | θ) =
-⟨T(record, latent), T(θ)⟩ + const, the optimal update given q(θ) is the prior times the sum of
-E[T(record, latent)] over records, with the expectation over the latent variables given q (VIPS, eqs
-4–6). `Model.statistics` computes the expectations at the party, and only their sum leaves it. A
-model provides norms and weighted sums, in closed form if possible, so that no record's statistics
-need to be formed.
+In such a model, perhaps after augmentation with latent variables, log p(record, latent | θ) =
+⟨T(record, latent), T(θ)⟩ + const. The best update given q(θ) is then the prior times the sum of
+E[T(record, latent)] over records, where the expectation is over the latent variables given q (VIPS,
+eqs 4–6). `Model.statistics` computes these expectations at the party, and only their sum leaves the
+party. A model provides norms and weighted sums, in closed form if possible, so that the statistics
+of single records need not be formed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ ROOT = float(np.sqrt(2.0))
 
 
 class Working(NamedTuple):
-    """Records whose log-likelihood has the terms s·(x·θ) − ½ω(x·θ)²: x is (n, d), s and ω are (n,).
+    """Records whose log-likelihood is s·(x·θ) − ½ω(x·θ)² up to a constant.
 
-    A conjugate update sums their statistics, s·x and ω·xxᵀ.
+    `x` has shape (n, d). `slope` is s and `weight` is ω, both of shape (n,). The sufficient
+    statistics of a record are s·x and ω·xxᵀ.
     """
 
     x: Array
@@ -35,48 +36,51 @@ class Working(NamedTuple):
 
 
 class Statistics(abc.ABC):
-    """Expected statistics E[T(record)] of some records at q, scaled such that a norm of 1 is
-    typical.
+    """Expected sufficient statistics of records under q, scaled such that the norm of a record's
+    statistics is typically about 1.
 
-    A record's values must depend only on that record and q, not on the rest of the batch. Otherwise
-    clipping one record's contribution would not bound its effect.
+    The statistics of a record must depend only on q and that record. If they also depended on other
+    records in the batch, clipping would not bound the effect of one record.
     """
 
     @abc.abstractmethod
     def norms(self) -> Array:
-        """Compute the norm of each record's contribution to `total`, (n,), in float64."""
+        """Return the L2 norm of each record's statistics, as a float64 array of shape (n,)."""
 
     def l1_norms(self) -> Array:
-        """Compute the L1 norm of each record's statistics, for Laplace noise; not always
-        available.
+        """Return the L1 norm of each record's statistics, which Laplace noise needs. Not all models
+        provide these norms.
         """
         raise NotImplementedError
 
     @abc.abstractmethod
     def total(self, weights: Array) -> Any:
-        """Compute Σ wᵢ·statisticsᵢ, in the form in which it is released, in float64. Ignores
-        records of weight 0.
+        """Return Σᵢ weightᵢ·statisticsᵢ over records i, in float64, in the form that a party
+        releases. Records of weight 0 are ignored.
         """
 
     def least(self) -> Array | None:
-        """Return a lower bound on the coordinates of each record's statistics; None if they may be
-        negative.
+        """Return one number per record. If it is at least 0, no coordinate of the record's
+        statistics is negative.
+
+        The result is None if statistics of this kind are often negative.
         """
         return None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Quadratic(Statistics):
-    """Statistics of `Working` terms for a Gaussian q; `balance` is the precision's share κ.
+    """Statistics of records whose log-likelihood is s·(x·θ) − ½ω(x·θ)² (`Working`), for a Gaussian
+    q.
 
-    With full covariance a record contributes (s·x, κω·xxᵀ). The matrix is released as its upper
-    triangle with off-diagonal entries times √2, so that the norm is the Frobenius norm and noise of
-    the same standard deviation in every coordinate is isotropic. With a mean-field q the pair is
-    (score, diagonal): (s − ωx·m)x and κ·ωx², where m is the mean of q, which is public; b = score +
-    Λ∘m. Everything is divided by `unit`.
+    Let κ be `balance`, a factor on the second moments. For a full covariance, the statistics of a
+    record are s·x and κω·xxᵀ. The matrix is released as its upper triangle, with off-diagonal
+    entries times √2, so that the norm of the released numbers is the Frobenius norm. For a
+    mean-field q with the public mean m, the statistics are the score (s − ωx·m)x and the diagonal
+    κωx². All statistics are divided by `unit`.
 
-    A clipped record is equivalent to a record of smaller weight: its scaled contribution is still a
-    term s·(x·θ) − ½ω(x·θ)² of a log-likelihood.
+    Clipping a record is equivalent to giving it a smaller weight: it multiplies s and ω by the same
+    number.
     """
 
     family: Family
@@ -86,7 +90,7 @@ class Quadratic(Statistics):
     unit: float = 1.0
 
     def norms(self) -> Array:
-        """Compute norms from ‖(s·x, κω·xxᵀ)‖² = s²‖x‖² + κ²ω²‖x‖⁴."""
+        """Return the L2 norm of each record's statistics."""
         # Scale x before squaring: an underflowing square would be missing from the norm.
         x, largest = unit_rows(self.parts.x)
         slope, weight = self._terms
@@ -97,11 +101,9 @@ class Quadratic(Statistics):
         return xp.sqrt(xp.square(first) * squares + xp.square(second) * fourth) / self.unit
 
     def l1_norms(self) -> Array:
-        """Compute |s|·‖x‖₁ + κω(‖x‖² + √2·Σ_{i<j} |xᵢxⱼ|); off-diagonal entries are released times
-        √2.
-
-        Twice the last sum is ‖x‖₁² − ‖x‖². With a mean-field q it is omitted.
-        """
+        """Return the L1 norm of each record's statistics."""
+        # For a full covariance the norm is |s|·‖x‖₁ + κω(‖x‖² + √2·Σ_{i<j} |xᵢxⱼ|). For a
+        # mean-field q, s is replaced by s − ωx·m, and the last sum is left out.
         x, largest = unit_rows(self.parts.x)
         slope, weight = self._terms
         xp = namespace(x)
@@ -114,17 +116,18 @@ class Quadratic(Statistics):
 
     @functools.cached_property
     def _terms(self) -> tuple[Array, Array]:
-        """Return s (or s − ωx·m for a mean-field q with mean m) and ω, used for both norm and sum.
-
-        For a distant m they are dominated by rounding errors.
-        """
+        # Returns s (for a mean-field q with mean m: s − ωx·m) and ω of each record. If s and ωx·m
+        # nearly cancel, their difference is mostly rounding error. Norms and sums therefore use the
+        # same computed value.
         x, slope, weight = (value.astype(np.float64) for value in self.parts)
         if not whole(self.family):
             slope = slope - weight * (x @ _mean(self.q))
         return computed_once((slope, weight))
 
     def total(self, weights: Array) -> dict[str, Array]:
-        """Compute Σ wᵢ·(sᵢxᵢ, κωᵢxᵢxᵢᵀ)."""
+        """Return the weighted sums over records of the first moments ("linear") and of the second
+        moments ("precision").
+        """
         weights = weights.astype(np.float64)
         xp = namespace(weights)
         x, slope, weight = (kept_rows(weights, value) for value in (self.parts.x, *self._terms))
@@ -141,7 +144,9 @@ class Quadratic(Statistics):
 def gaussian_factor(
     family: Family, q: Natural, total: dict[str, Array], balance: float = 1.0
 ) -> Natural:
-    """Return λ of the factor, given a total of `Quadratic` statistics, which may include noise."""
+    """Return the natural parameters of a factor, computed from the sum of its `Quadratic`
+    statistics, which may contain noise.
+    """
     second = total["precision"] / balance
     if not whole(family):
         return {"linear": total["linear"] + second * _mean(q), "quadratic": -0.5 * second}
@@ -156,7 +161,9 @@ def gaussian_factor(
 
 
 def whole(family: Family) -> bool:
-    """True if the full xxᵀ is released; otherwise its diagonal, and the score at q's mean."""
+    """True if all entries of the matrices xxᵀ are released; False for a mean-field family, for
+    which only their diagonals are released.
+    """
     return isinstance(family, FullGaussian) or family.dimension == 1
 
 

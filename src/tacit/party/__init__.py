@@ -1,1 +1,1 @@
-"""A party's side of a run: recall, charge, compute and keep the replies to requests."""
+"""The code that runs at a party: it charges requests, computes the replies and stores them."""

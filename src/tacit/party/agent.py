@@ -1,21 +1,22 @@
-"""The party's side of every exchange: recall, check, charge, compute, conclude, keep.
+"""How a party answers requests: recall, check, charge, compute, conclude, store.
 
-`PartyAgent` is the only implementation, for one party or for many at once. The in-process engine,
-the Ray engine and a party of a live federation use it; they differ in what computes the updates and
-where replies and memories are kept.
+`PartyAgent` answers the requests of one or several parties. The in-process engine, the Ray engine
+and a party of a live federation all use it. They differ in how updates are computed, and where
+replies and method memories are stored.
 
-The order makes a crash harmless:
+The order of the steps makes a crash harmless:
 
 1. recall: a request that was answered before gets the stored reply, and nothing is computed;
-2. check: an invalid request is refused, and the computation is compiled and run on rows of zeros,
-   before anything is charged;
-3. charge: all requests in one ledger transaction, each with its noise key;
-4. compute: the only step that reads records;
-5. conclude: refused if a number is not finite, or if the cost differs from what was charged;
-6. keep: store the method's memory, then the reply. Only a stored reply is returned.
+2. check: an invalid request is refused, and the computation is compiled and tested on artificial
+   records;
+3. charge: all requests are charged in one transaction of the ledger, each with a noise key;
+4. compute: this is the only step that reads records;
+5. conclude: an error is raised if a number is not finite, or if the privacy cost differs from the
+   charge;
+6. store: the method's memory is stored, and then the reply. Only a stored reply is sent.
 
-A crash after the charge leaves the noise key in the ledger: the request is answered again with the
-same noise, under the same charge.
+After a crash between steps 3 and 6, the noise key is still in the ledger. The request is then
+answered with the same noise, without a new charge.
 """
 
 from __future__ import annotations
@@ -35,39 +36,51 @@ from tacit.support.tracing import span
 
 
 class Computer(Protocol):
-    """Computes updates from records. The returned updates have not left the party yet."""
+    """Computes updates from records, without sending them."""
 
     def rehearse(self, requests: Sequence[Request]) -> None:
-        """Compile and test the programs for these requests, without records."""
+        """Compile the programs for these requests and test them on artificial records.
+
+        This is called before the requests are charged.
+        """
         ...
 
     def compute(self, requests: Sequence[Request], keys: Keys) -> Mapping[str, Update]:
-        """Compute the updates, by request id; `keys` are the noise keys of charged requests."""
+        """Return the update for each request, by request id.
+
+        `keys` has the noise keys of charged requests, by request id.
+        """
         ...
 
 
 class Store(Protocol):
-    """Storage for replies and method memories between requests."""
+    """Stores the replies and method memories of parties."""
 
     def recall(self, request: Request) -> Reply | None:
-        """Return the stored reply, or None if this request was not answered before."""
+        """Return the reply that was stored for this request; None if there is none."""
         ...
 
     def memory_at(self, party: str, visit: int) -> Natural | None:
-        """Return the method memory from before that visit, even if the visit is answered again."""
+        """Return the method memory of a party as it was before this visit.
+
+        This also holds if the visit is answered a second time.
+        """
         ...
 
     def keep_memories(self, memories: Mapping[str, tuple[int, Natural]]) -> None:
-        """Store each party's visit and method memory; durable on return."""
+        """Store, for each party, the number of a visit and the method memory after this visit.
+
+        A store on disk must have written them when this returns.
+        """
         ...
 
     def keep_reply(self, request: Request, reply: Reply) -> None:
-        """Store a reply that is in no ledger; durable on return."""
+        """Store a reply that is not stored in a ledger."""
         ...
 
 
 class OpenedRequests(NamedTuple):
-    """Requests after recall, check and charge."""
+    """Requests, divided into those with a stored reply and those that were checked and charged."""
 
     known: dict[str, Reply]
     """Stored replies by request id."""
@@ -78,7 +91,9 @@ class OpenedRequests(NamedTuple):
 
 
 class PartyAgent:
-    """Answers requests for one or many parties."""
+    """Answers the requests of one or several parties: charges them, computes the replies and stores
+    them.
+    """
 
     def __init__(
         self,
@@ -94,23 +109,24 @@ class PartyAgent:
         Parameters
         ----------
         agreement
-            The parties' side of the plan.
+            The part of the plan that all parties share.
         computer
             Computes updates from records.
         store
-            Keeps replies and memories between requests.
+            Stores replies and method memories.
         settled
-            Privacy terms per party; a party without terms is not private.
+            Clip, noise and events of each party; a party without an entry is not private.
         charging
-            The ledger. With None nothing is charged, as in a simulation.
+            The ledger; None: nothing is charged, as in a simulation.
         check
-            Raises for a request that must not be answered, before anything is charged.
+            Function that raises an error for a request that must not be answered. Called before
+            anything is charged.
         """
         self.agreement, self.computer, self.store = agreement, computer, store
         self.settled, self.charging, self.check = settled or {}, charging, check
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
-        """Answer requests; the replies are in the order of the requests."""
+        """Return the replies to these requests, in the same order."""
         with span("charge", requests=len(requests)):
             opened = self.open(requests)
         replies = opened.known
@@ -122,7 +138,10 @@ class PartyAgent:
         return [replies[request.id] for request in requests]
 
     def open(self, requests: Sequence[Request]) -> OpenedRequests:
-        """Recall, check and charge. Charges are durable on return."""
+        """Find stored replies, then check and charge all other requests.
+
+        The charges are on disk when this returns.
+        """
         known: dict[str, Reply] = {}
         charged: list[Request] = []
         free: list[Request] = []
@@ -144,7 +163,11 @@ class PartyAgent:
         )
 
     def close(self, requests: Sequence[Request], updates: Mapping[str, Update]) -> dict[str, Reply]:
-        """Make and store the replies to opened requests; return them by request id."""
+        """Make the replies to requests from their updates, store them, and return them by request
+        id.
+
+        `requests` are those that `open` returned as new.
+        """
         replies = {r.id: conclude(r, updates[r.id], self.settled.get(r.party)) for r in requests}
         memories = {}
         for request in requests:
@@ -162,7 +185,7 @@ class PartyAgent:
         return replies
 
     def _rehearse(self, requests: Sequence[Request]) -> None:
-        """Check method memories and rehearse the computation, so that errors occur before the
+        """Check method memories and test the computation, so that errors occur before the
         charge.
         """
         for request in requests:
@@ -177,12 +200,14 @@ class PartyAgent:
 def conclude(request: Request, update: Update, settled: Settled | None = None) -> Reply:
     """Make the reply to a request from its update.
 
-    Refused if a number is not finite, or if the cost differs from what was settled and charged.
+    An error is raised if a number is not finite, or if the privacy cost differs from the events in
+    `settled`, which were charged.
     """
     if not update.finite:
         raise DataError(
-            f"party {request.party!r}, visit {request.visit}: its update is not finite; lower "
-            "method.learning_rate or method.step_size, or look for extreme values in its data"
+            f"party {request.party!r}, visit {request.visit}: the update is not finite; lower "
+            "method.learning_rate or method.step_size, or look for extreme values in the party's "
+            "records"
         )
     if settled is not None:
         check_released(update.cost, settled.events_at(request.visit), request.party)

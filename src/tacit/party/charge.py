@@ -1,7 +1,7 @@
-"""Charge the ledger before computing a private reply; send stored replies unchanged.
+"""Charge the ledger before a private reply is computed; send stored replies unchanged.
 
-A reply that is lost between charge and storage is recomputed with the noise key that was stored
-with the charge. It is the same reply and costs nothing more.
+If a reply is lost after the charge and before it is stored, it is computed again with the noise key
+that was stored with the charge. The result is the same reply, and nothing more is charged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Rehearse = Callable[[Sequence[Request]], None]
 
 @dataclass(frozen=True)
 class Charging:
-    """The ledger used by the parties of one process, and the cost of each reply."""
+    """Charges the releases of one run to a ledger, for the parties of one process."""
 
     ledger: Ledger
     run: str
@@ -49,7 +49,10 @@ class Charging:
 
     @property
     def requested(self) -> dict[DatasetId, list[GaussianEvent]]:
-        """All events of the run, by data set. Parties with equal records share one data set."""
+        """All privacy events of the run, by data set.
+
+        Parties with equal records have the same data set.
+        """
         found: dict[DatasetId, list[GaussianEvent]] = {}
         for party, dataset in self.datasets.items():
             found.setdefault(dataset, []).extend(self.settled[party].all_events)
@@ -57,8 +60,8 @@ class Charging:
 
     @cached_property
     def plans(self) -> list[RunPlan]:
-        """The plan recorded in the ledger for each data set: everything that the whole run
-        releases.
+        """Plans for the ledger, one per data set; a plan reserves budget for all events of
+        the run.
         """
         names: dict[DatasetId, list[str]] = {}
         for party, dataset in self.datasets.items():
@@ -76,9 +79,14 @@ class Charging:
             if events
         ]
 
-    def prices(self, *, before: bool = False) -> dict[DatasetId, float]:
-        """Return, for each data set, the smallest ε of a budget that allows the run; with `before`,
-        the smallest that allows the earlier spending.
+    def prices(
+        self, *, before: bool = False, under: tuple[Unit, Adjacency] | None = None
+    ) -> dict[DatasetId, float]:
+        """Return, for each data set, the smallest ε of a budget that covers all earlier charges and
+        this run.
+
+        If `before` is True, this run is not included. `under` is the pair of unit and adjacency of
+        the budget, by default those of this run.
         """
         requested = self.requested
         delta: dict[DatasetId, float] = {}
@@ -91,14 +99,16 @@ class Charging:
             adjacency=self.adjacency,
             delta=delta,
             run=self.run,
+            under=under,
         )
 
     def require_budget(self, *, ended: str | None = None) -> BudgetCheck | None:
-        """Refuse the run if the rest of it would exceed a budget. Charges nothing.
+        """Raise a PrivacyBudgetError if the rest of the run would exceed a budget. Nothing is
+        charged.
 
-        What the run has charged already counts as spent, and what other unfinished runs have
-        planned counts too, except for the run `ended`. Returns the check of the budget of which the
-        largest share is used; None without budgets, or if the whole run is charged already.
+        Budget that other unfinished runs have reserved counts as spent; the run `ended` is not
+        counted as unfinished. Returns the comparison with the budget of which the largest share is
+        used. The result is None if there is no budget, or if the whole run is charged already.
         """
         wanted = self._charged_and_unpaid()
         if wanted is None:
@@ -121,13 +131,18 @@ class Charging:
                     f"run ε = {check.requested:.4g}, together {check.total:.4g} > budget "
                     f"{check.budget.epsilon:.4g} (δ = {check.budget.delta:g}, per "
                     f"{check.budget.unit}, {check.budget.adjacency}){unfinished_reason(check)}; "
-                    "lower epsilon, or raise the budget: tacit ledger budget CONFIG.toml --ledger "
-                    f"{shlex.quote(str(self.ledger.path))} --epsilon … --delta … --reason … --raise"
+                    "lower privacy.epsilon, or raise the budget with `tacit ledger budget "
+                    f"CONFIG.toml --ledger {shlex.quote(str(self.ledger.path))} --epsilon … "
+                    "--delta … --reason … --raise`"
                 )
         return max(checks.values(), key=lambda check: check.used, default=None)
 
     def require_planned_visit(self, request: Request) -> None:
-        """Refuse a request that is not in the plan, whatever visit number it claims."""
+        """Raise a PrivacyBudgetError if the request does not fit the earlier charges of the run.
+
+        This is so if the visit was charged for another request, if the request id was used for
+        another party or visit, or if all agreed visits are charged already.
+        """
         charged = self.ledger.charges(self.run)
         charged = [charge for charge in charged if charge.dataset == self.datasets[request.party]]
         requests = {charge.request for charge in charged}
@@ -135,26 +150,27 @@ class Charging:
         taken = {charge.request for charge in charged if charge.purpose == _purpose(request)}
         if taken - {request.id}:
             raise PrivacyBudgetError(
-                f"party {request.party!r} has answered visit {request.visit} of {self.run} as "
-                f"request {min(taken)}; a visit is answered once: resend that request"
+                f"party {request.party!r} has answered visit {request.visit} of run {self.run} "
+                f"already, for request {min(taken)}; a visit is answered only once: the server "
+                "must send that request again"
             )
         other = {one.purpose for one in charged if one.request == request.id} - {_purpose(request)}
         if other:
             raise PrivacyBudgetError(
-                f"request {request.id} of {self.run} was answered as {min(other)}, not as "
-                f"{_purpose(request)}; a reply is for one visit: the server must use another id"
+                f"request {request.id} of run {self.run} was already used for party {min(other)}, "
+                f"but is now sent to party {_purpose(request)}; the server must use a new id"
             )
         if request.id not in requests and not len(requests) < visits:
             raise PrivacyBudgetError(
-                f"party {request.party!r} has answered {len(requests)} requests of {self.run}; "
-                f"{visits} were agreed before the run: the server must not request more"
+                f"party {request.party!r} has answered {len(requests)} requests of run {self.run}, "
+                f"but only {visits} were agreed before the run; the server must not send more"
             )
 
     def _charged_and_unpaid(self) -> dict[DatasetId, list[GaussianEvent]] | None:
-        """Return all charges of the run, and the events of the visits that are still to be charged.
+        """Return all events of the run by data set: those charged and those still to be charged.
 
-        Usually `requested`. A reply of version 0.1 that was lost is charged again, in addition.
-        None if no visit is left.
+        The result is None if every visit is charged. It usually equals `requested`. It has more
+        events if a reply of version 0.1 was lost, because its visit is charged a second time.
         """
         charges = self.ledger.charges(self.run)
         if not charges:
@@ -174,9 +190,7 @@ class Charging:
         return {dataset: events for dataset, events in found.items() if events}
 
     def close(self, reason: str) -> None:
-        """End the run in the ledger; the budget reserved for the rest of its plan becomes
-        available.
-        """
+        """Mark the run as ended in the ledger, so that budget reserved for it becomes available."""
         if self.ledger.charges(self.run):
             datasets = list(self.datasets.values())
             self.ledger.close_run(self.run, reason=reason, datasets=datasets)
@@ -184,18 +198,19 @@ class Charging:
     def open(
         self, requests: Sequence[Request], rehearse: Rehearse | None = None
     ) -> tuple[dict[str, Reply], list[Request], dict[str, bytes]]:
-        """Return stored replies by id, the requests without a stored reply, and noise keys of the
-        latter.
+        """Charge the requests that have no stored reply.
 
-        The other requests are charged, unless they were charged before and their replies were lost.
-        `rehearse` is called with them before the charge.
+        A request that was charged before is not charged again, and a visit without privacy events
+        is not charged. `rehearse` is called with the requests without a stored reply, before
+        anything is charged. Returns the stored replies by request id, the requests without a stored
+        reply, and the noise keys of charged requests by request id.
         """
         for request in requests:
             visits = self.settled[request.party].visits
             if not request.visit < visits:
                 raise PrivacyBudgetError(
-                    f"party {request.party!r} received request {request.visit + 1}, but {visits} "
-                    "were agreed before the run: the server must not request more"
+                    f"party {request.party!r} received request number {request.visit + 1}, but "
+                    f"only {visits} were agreed before the run; the server must not send more"
                 )
         paid = [request for request in requests if self._costs(request)]
         if rehearse is not None:
@@ -217,9 +232,10 @@ class Charging:
         return stored, wanted, {one.release.request: one.key for one in opened}
 
     def store(self, requests: Sequence[Request], replies: dict[str, Reply]) -> dict[str, Reply]:
-        """Store the replies to opened requests; return the replies to send, by request id.
+        """Store the replies to charged requests in the ledger, and return the replies to send by
+        request id.
 
-        Post-processing of earlier releases is neither charged nor stored: it can be recomputed.
+        Replies of visits without privacy events are not stored, because they can be computed again.
         """
         paid = [request.id for request in requests if self._costs(request)]
         kept = [Kept(self.run, key, encode_reply(replies[key])) for key in paid]
@@ -247,18 +263,19 @@ class Charging:
 def ledger_charging(
     privacy: Privacy | None, settled: dict[str, Settled], datasets: Datasets, *, run: str
 ) -> Iterator[Charging | None]:
-    """Charge a run without a run directory to `privacy.ledger`, if one is set.
+    """Open the ledger of a run without a run directory; yield None if `privacy.ledger` is not set.
 
-    `run` is a prefix of the run id. The rest is random, because the run cannot be resumed.
+    The run is closed at the end. `run` is the beginning of the run id. The rest of the id is
+    random, because such a run cannot be resumed.
     """
     if privacy is None or privacy.ledger is None:
         yield None
         return
     if privacy.insecure_noise_seed is not None:
         raise ConfigError(
-            f"privacy.insecure_noise_seed = {privacy.insecure_noise_seed} with "
-            "privacy.ledger; noise from a known seed has no guarantee and is not charged: remove "
-            "one of the two"
+            f"privacy.insecure_noise_seed = {privacy.insecure_noise_seed} and privacy.ledger are "
+            "both set, but a run with a known noise seed has no privacy guarantee and cannot be "
+            "charged; remove one of the two"
         )
     with Ledger(Path(privacy.ledger).expanduser()) as ledger:
         name = f"{run}-{secrets.token_hex(12)}"
@@ -271,10 +288,10 @@ def ledger_charging(
 
 @contextmanager
 def closing(charging: Charging) -> Iterator[None]:
-    """Close the run when the context ends, even by an error, because it cannot be resumed. This
-    frees the budget reserved for the rest of its plan.
+    """Mark the run as ended in the ledger when the context ends, also after an error.
 
-    If the ledger cannot be written then, the reservation is kept, which overstates the spending.
+    The run cannot be resumed, so that its reserved budget becomes available. If the ledger cannot
+    be written, the budget stays reserved.
     """
     reason = "interrupted"
     try:

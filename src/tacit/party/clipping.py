@@ -1,9 +1,8 @@
 """Share of clipped units in a private run, measured after a simulation.
 
-Whether a unit is within the clip depends on its exact records, so the share must not be shown
-without a charge. It is therefore measured only in a simulation, where the noise has a known seed.
-It is computed at the final q with the method's own arithmetic, without noise, on all units or a
-random sample of them.
+Whether a unit is clipped depends on its exact records, so that showing the share of clipped units
+would need a charge. It is therefore measured only in a simulation, in which the noise has a known
+seed. The share is computed at the final q without noise, for all units or a random sample of them.
 """
 
 from __future__ import annotations
@@ -38,11 +37,13 @@ def clipped_share(
     factors: Mapping[str, Natural],
     memories: Mapping[str, Natural | None],
 ) -> Clipped | None:
-    """Measure the share of contributions that are clipped at q.
+    """Return the share of units whose contributions are clipped at q, estimated from a sample of
+    units.
 
-    With several kinds of release, the largest share is returned; if clipping some kinds biases q,
-    only these kinds count. The result is None with secret noise, and for methods that do not
-    support the measurement.
+    A method may clip several kinds of contributions. If the clipping of some kinds biases q, the
+    largest share of these kinds is returned; otherwise it is the largest share of all kinds. The
+    result is None if the noise is secret, because the share is not private, and for methods that
+    cannot measure it.
     """
     method = agreement.method
     if agreement.insecure_noise_seed is None or not isinstance(method, PrivateMethod):
@@ -81,7 +82,9 @@ def clipped_share(
 
 
 def _chosen(arranged: Arranged, agreement: Agreement, parties: int) -> tuple[Arranged, float]:
-    """Sample a party's rows; also return the number of rows that each sampled row represents."""
+    """Return a random sample of a party's rows, and the number of rows that each sampled row stands
+    for.
+    """
     count, most = arranged.weights.shape[0], max(1, MAX_UNITS // parties)
     if count <= most:
         return arranged, 1.0
@@ -121,8 +124,8 @@ def _share_of(
 def _counting(
     method: PrivateMethod, model: Model, family: Family, stage: str
 ) -> Callable[..., Any]:
-    """Return a function that counts clipped units and all units of every party, one party at a
-    time.
+    """Return a function that computes, for each party, the number of clipped units and of all
+    units.
     """
     import jax
     import jax.numpy as jnp

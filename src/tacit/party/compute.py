@@ -1,6 +1,6 @@
 """Computation of replies: one compiled function for one or many parties.
 
-`tacit.party.agent` does the rest: recall, charge, conclude, keep.
+`tacit.party.agent` does everything else: it charges requests and stores replies.
 """
 
 from __future__ import annotations
@@ -33,7 +33,11 @@ MIN_PADDED_ROWS = 64
 
 
 class Update(NamedTuple):
-    """Released arrays, loss, finiteness flag, privacy cost and the method's new memory."""
+    """What a party computed for one request.
+
+    It has the arrays to release, the loss, whether all numbers are finite, the privacy cost, and
+    the new memory of the method.
+    """
 
     released: Arrays
     loss: float | None
@@ -43,7 +47,10 @@ class Update(NamedTuple):
 
 
 class SinglePartyComputer:
-    """Computes updates for a single party, whose records are arranged once."""
+    """Computes the updates of one party.
+
+    The party's records are prepared for the method and padded once, not at each visit.
+    """
 
     def __init__(
         self,
@@ -54,22 +61,22 @@ class SinglePartyComputer:
         memory_at: Callable[[str, int], Natural | None] | None = None,
         rows: int | None = None,
     ) -> None:
-        """Arrange the records.
+        """Prepare and pad the records.
 
         Parameters
         ----------
         agreement
-            The parties' side of the plan.
+            The part of the plan that all parties share.
         party
             The party's name.
         records
             The party's records.
         settled
-            The party's privacy terms in a private run.
+            Clip, noise and events of the party in a private run.
         memory_at
-            Function that returns the method's memory before a visit (`Store.memory_at`).
+            Function that returns the method memory before a visit (`Store.memory_at`).
         rows
-            Length to which the records are padded; by default as in every engine.
+            Number of rows to which the records are padded; by default `padded_rows`.
         """
         arranged = agreement.method.arrange(party, records, agreement.seed)
         rows = rows or padded_rows(arranged.weights.shape[agreement.method.variable_axis])
@@ -80,7 +87,10 @@ class SinglePartyComputer:
         self._rehearsed: set[str] = set()
 
     def rehearse(self, requests: Sequence[Request]) -> None:
-        """Compile and test the programs for these requests, before they are charged."""
+        """Compile the programs for these requests and test them on artificial records.
+
+        This is called before the requests are charged.
+        """
         for request in requests:
             check_start(self.agreement, request)
             if request.stage not in self._rehearsed:
@@ -89,8 +99,9 @@ class SinglePartyComputer:
                 self._rehearsed.add(request.stage)
 
     def compute(self, requests: Sequence[Request], keys: Mapping[str, bytes]) -> dict[str, Update]:
-        """Return the updates by request id. A private request was charged before and has a noise
-        key.
+        """Return the update for each request, by request id.
+
+        `keys` has the noise keys of charged requests, by request id.
         """
         found = {}
         for request in requests:
@@ -117,10 +128,9 @@ def answer_many(
 ) -> list[Update]:
     """Compute the updates of several parties in one call of a compiled function.
 
-    `stack` holds the parties' records padded to one length, one request per party. Length and
-    number of parties determine the compiled shape. The requests must carry the same q, as in a
-    synchronous round, and be of one stage. `keys` are the noise keys of charged requests; without a
-    key or a seed, a fresh key is drawn.
+    `stack` and `weights` are the results of `stack_records`. The other sequences have one entry per
+    party. All requests must have the same stage, q and public arrays, as in a synchronous round. If
+    a noise key is None, a new random key is used or, in a simulation, a key derived from the seed.
     """
     stage, own, shared = task_parts(agreement, requests, settled, memories, keys)
     method = agreement.method
@@ -147,13 +157,18 @@ def task_parts(
     memories: Sequence[Natural | None] | None = None,
     keys: Sequence[bytes | None] | None = None,
 ) -> tuple[str, Any, Any]:
-    """Return the stage of these requests, the task arrays per party, and the shared arrays."""
+    """Return the stage of these requests and the arrays for their computation.
+
+    The arrays are two tuples: arrays with one row per party, and arrays that all parties share.
+    """
     first = requests[0]
     if any(
         r.q is not first.q or r.public is not first.public or r.initial != first.initial
         for r in requests
     ):
-        raise ValueError("answer_many needs requests that carry the same q and public arrays")
+        raise ValueError(
+            "the requests have different q or public arrays; call answer_many once for each q"
+        )
     (stage,) = {r.stage for r in requests}
     start = _start(agreement, first)
     begun = None if start is None else _begun(agreement, start, first)
@@ -175,7 +190,11 @@ def task_parts(
 def make_task(
     method: LocalMethod, stage: str, records: Any, weights: Any, own: Any, shared: Any
 ) -> Task:
-    """Make one party's task from its row of `task_parts`."""
+    """Make the task of one party.
+
+    `own` is the party's row of the arrays from `task_parts`, and `shared` are the arrays that all
+    parties share.
+    """
     words, damping, factor, private, memory = own
     q, start, initial, begun, public = shared
     task = Task(records, weights.astype(method.dtype), q, factor, start, initial, words[2])
@@ -194,10 +213,11 @@ def rehearse(
     settled: Sequence[Settled | None],
     memories: Sequence[Natural | None],
 ) -> None:
-    """Compile the computation for these requests and run it on rows of zeros.
+    """Compile the computation for these requests and run it on artificial records.
 
-    Failures (compilation, memory, a method that releases other events than it declares) occur here,
-    before anything is charged and independently of the records. The result is discarded.
+    The result is discarded. An error (in compilation, for lack of memory, or because privacy events
+    differ from those in `settled`) then occurs before anything is charged, and does not depend on
+    the records.
     """
     if agreement.model.traceable:
         zeros = tree_map(lambda column: namespace(column).zeros_like(column), stack)
@@ -216,17 +236,20 @@ def rehearse(
 
 
 def check_start(agreement: Agreement, request: Request) -> None:
-    """Refuse a q from which no computation can start; call this before the charge."""
+    """Raise a DataError if no computation can start from the q of this request.
+
+    This is called before the charge.
+    """
     start = _start(agreement, request)
     if start is not None:
         _begun(agreement, start, request)
 
 
 def _start(agreement: Agreement, request: Request) -> Natural | None:
-    """Return the starting point of the local computation: q, or the model's start while q is the
-    prior.
+    """Return the natural parameters at which the local computation starts; None if the stage does
+    not use q.
 
-    None for a stage that does not use q.
+    They are those of q. If q is still the prior, the model may define another start.
     """
     if request.q is None:
         return None
@@ -236,7 +259,6 @@ def _start(agreement: Agreement, request: Request) -> Natural | None:
 
 
 def _stacked_factors(requests: Sequence[Request]) -> Arrays | None:
-    """Stack the parties' factors, one row each; None if the stage does not use them."""
     factors = [r.factor for r in requests if r.factor is not None]
     if not factors:
         return None
@@ -249,16 +271,17 @@ def _begun(agreement: Agreement, start: Natural, request: Request) -> Any:
     except (np.linalg.LinAlgError, ValueError):  # ValueError: a number is not finite
         raise DataError(
             f"party {request.party!r}, visit {request.visit}: the covariance of the received q is "
-            "not positive definite within rounding; lower schedule.damping, or scale the columns "
-            "similarly"
+            "not positive definite, perhaps because of rounding; lower schedule.damping, or scale "
+            "all columns to a similar range"
         ) from None
 
 
 def _stacked_memories(
     agreement: Agreement, requests: Sequence[Request], memories: Sequence[Natural | None]
 ) -> Natural | None:
-    """Stack what the method stored at each party (its memory), one row per party; initial values at
-    the first visit.
+    """Return the method memories of the parties as arrays with one row per party.
+
+    A party at its first visit has the initial memory of the method.
     """
     start = agreement.method.memory(agreement.model, agreement.family)
     if start is None:
@@ -270,8 +293,9 @@ def _stacked_memories(
 
 
 def require_memory(agreement: Agreement, request: Request, memory: Natural | None) -> None:
-    """Refuse to answer if the method's memory of this party is missing; call this before the
-    charge.
+    """Raise a DataError if the method needs a memory of earlier visits and it is missing.
+
+    This is called before the charge.
     """
     kept = agreement.method.memory(agreement.model, agreement.family) is not None
     if kept and memory is None and request.visit > 0:
@@ -288,14 +312,19 @@ def _private_parts(
     settled: Sequence[Settled | None] | None,
     keys: Sequence[bytes | None],
 ) -> tuple[Terms, np.ndarray, np.ndarray] | None:
-    """Return terms, keys and integer noise, one row per request; None for a method without
+    """Return clips and noise levels, random keys, and integer noise; None for a method without
     privacy.
+
+    Each result has one row per request.
     """
     if not agreement.method.private:
         return None
     known = [one for one in settled or () if one is not None]
     if len(known) != len(requests):
-        raise ValueError("a private method needs settled terms for every request")
+        raise ValueError(
+            "a private method needs clip, noise and events for every request; give one entry of "
+            "`settled` per request"
+        )
     seed = agreement.insecure_noise_seed
     if seed is None:
         secrets = [secret_key() if key is None else key for key in keys]
@@ -324,16 +353,19 @@ def _private_parts(
 
 
 def _noise(secrets: Sequence[bytes], now: Sequence[tuple[GaussianEvent, ...]]) -> np.ndarray:
-    """Return the noise of every release, (requests, releases, numbers), which depends on the
-    secrets alone.
+    """Return the integer noise of every release, of shape (requests, releases, numbers).
 
-    It is drawn before the records are read, so that its timing does not depend on them.
+    It is drawn before the records are read, so that the time it takes does not depend on the
+    records.
     """
     first = now[0]
     if not first:
         return np.zeros((len(now), 0, 0), np.int64)
     if len(first) != 1 or first[0].lattice is None:
-        raise ValueError(f"a visit has one kind of release, on a lattice; {first} was settled")
+        raise ValueError(
+            f"a visit has the events {first}, but only one event with a lattice is supported; "
+            "change the events of the method"
+        )
     count, numbers = first[0].count, first[0].lattice.numbers
     found = np.empty((len(now), count * numbers), np.int64)
     bits = [event.lattice.bits for (event,) in now if event.lattice is not None]
@@ -348,9 +380,11 @@ def _noise(secrets: Sequence[bytes], now: Sequence[tuple[GaussianEvent, ...]]) -
 def compiled(
     method: LocalMethod, model: Model, family: Family, stage: str = UPDATE
 ) -> Callable[..., Any]:
-    """Return a function that computes damped updates of several parties; data are its arguments.
+    """Return a function of (records, weights, own, shared) that computes the updates of several
+    parties.
 
-    It is compiled and mapped over parties or, if the method computes in NumPy, a loop over them.
+    `own` and `shared` are the arrays of `task_parts`. The function is compiled and vectorised over
+    parties. If the method computes in NumPy, it is a loop over parties instead.
     """
     in_numpy = method.in_numpy(model)
 
@@ -380,7 +414,11 @@ def compiled(
 
 
 def visit_key(words: Any) -> Any:
-    """Return the public random key of a seed, party and visit."""
+    """Return the random key of a visit.
+
+    `words` has the seed, the hash of the party's name (`party_word`) and the number of the visit.
+    All three are public.
+    """
     key = jax.random.fold_in(jax.random.key(words[0]), words[1])
     return jax.random.fold_in(key, words[2])
 
@@ -388,12 +426,11 @@ def visit_key(words: Any) -> Any:
 def stack_records(
     parties: Sequence[Arranged], rows: int, method: LocalMethod, *, on_device: bool = True
 ) -> tuple[Records, np.ndarray]:
-    """Stack the records of several parties to one array per column, padded to `rows`; also return
-    the weights.
+    """Return the records of several parties as one array per column, and the weights of all rows.
 
-    Padding repeats the party's first record: an artificial one could lie outside the model's
-    support and give NaN, which weight 0 does not remove. A sparse matrix stays sparse and is padded
-    with empty rows.
+    Each party is padded to `rows` rows. Padding has weight 0 and repeats the first record of the
+    party: the log-likelihood of an artificial record might be NaN, and 0 times NaN is NaN. A sparse
+    matrix stays sparse and is padded with empty rows.
     """
     leading = np.max([one.weights.shape for one in parties], axis=0)
     leading[method.variable_axis] = rows
@@ -428,17 +465,19 @@ def _is_sparse(column: Any) -> bool:
 
 
 def _lengthened(matrix: Any, rows: int) -> Any:
-    """Return a sparse matrix padded with empty rows; it shares the values of the given matrix."""
+    """Return the sparse matrix with empty rows added at the end. The stored values are not
+    copied.
+    """
     ends = np.pad(matrix.indptr, (0, rows - matrix.shape[0]), mode="edge")
     parts = (matrix.data, matrix.indices, ends)
     return type(matrix)(parts, shape=(rows, matrix.shape[1]))
 
 
 def padded_rows(count: int) -> int:
-    """Return the padded number of rows of one party: the next of 64·2^(k/2), whatever the other
-    parties.
+    """Return the number of rows to which `count` records of a party are padded.
 
-    It is rounded up to whole blocks (`whole_blocks`).
+    Candidates are 64·2^(k/2) for k = 0, 1, …, rounded up to whole blocks (`whole_blocks`). The
+    result is the smallest candidate that is at least `count`.
 
     >>> [padded_rows(n) for n in (1, 64, 65, 129, 193, 1000)]
     [64, 64, 128, 192, 256, 1024]
@@ -452,5 +491,7 @@ def padded_rows(count: int) -> int:
 
 @functools.cache
 def party_word(name: str) -> int:
-    """Return 32 bits that represent a party's name in seeds; they are the same on every machine."""
+    """Return a 32-bit hash of a party's name, from which seeds are made. It is the same on every
+    machine.
+    """
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "big")

@@ -1,4 +1,4 @@
-"""Data set ids of parties' records in a ledger."""
+"""Ids by which a ledger recognises the data sets of parties."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tacit.privacy.ledger.ledger import Ledger
 def identify_parties(
     ledger: Ledger, federation: Federation, parties: Iterable[str]
 ) -> dict[str, DatasetId]:
-    """Compute the data set id of every party's records, under the ledger's key.
+    """Return the data set id of each party's records, computed with the ledger's key.
 
-    All rows and columns of the source count, regardless of which of them this run uses.
+    An id depends on all rows and columns of the source, including those that this run does not use.
     """
     names = list(parties)
     if not federation.source and not federation.raw:
@@ -37,15 +37,19 @@ def identify_parties(
 
 
 def source_records(federation: Federation, names: list[str]) -> Mapping[str, Records]:
-    """Return all rows and columns of the source by party; without a source, the prepared
-    records.
+    """Return all rows and columns of the source, by party name.
+
+    If the federation has no source, its prepared records are returned.
     """
     source = federation.raw if federation.source is None else federation.source
     return _by_party(source or federation.parties, names)
 
 
 def _by_party(records: Mapping[str, Records], names: list[str]) -> Mapping[str, Records]:
-    """Return the records by party name; a baseline has one name, with all records pooled."""
+    """Return the records of the parties `names`.
+
+    In a pooled baseline, `names` are not parties of `records`; then each of them gets all records.
+    """
     if set(names) <= set(records):
         return {name: records[name] for name in names}
     whole = pooled({name: records[name] for name in records})
@@ -53,8 +57,9 @@ def _by_party(records: Mapping[str, Records], names: list[str]) -> Mapping[str, 
 
 
 def identify_arrays(ledger: Ledger, parties: Mapping[str, Records]) -> dict[str, DatasetId]:
-    """Compute the data set id of every party's arrays; person codes are left out, because each fit
-    may renumber them.
+    """Return the data set id of each party's arrays.
+
+    Person numbers are left out, because they may differ between fits.
     """
     arrays: dict[str, dict[str, Any]] = {
         name: {key: value for key, value in records.items() if key != PERSON}

@@ -1,4 +1,6 @@
-"""Stores for replies and for what methods remember, in a party's file or in the run's process."""
+"""Stores for replies and method memories: in a file of the party, or in the memory of the
+process.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from tacit.support.type_info import prepare
 
 
 class Stopped(msgspec.Struct, frozen=True, kw_only=True):
-    """When and why a party stopped answering."""
+    """Round and visit at which a party stopped answering, and the reason."""
 
     round: int
     visit: int
@@ -42,6 +44,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     visits: int = 0
     result: Any = None
     result_public: Any = None
+    verdict: Any = None
     memory: Any = None
     memory_visit: int | None = None
     earlier_memory: Any = None
@@ -49,10 +52,17 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartyStore:
-    """A party's store in one file, written atomically. A repeated request gets the same bytes."""
+    """Stores the state of one party in one file, which is written atomically.
+
+    A repeated request gets the stored reply.
+    """
 
     def __init__(self, path: Path, digest: str) -> None:
-        """Open the file; the state of another configuration is renamed and not used."""
+        """Open the file.
+
+        If its state belongs to another configuration (by its digest), it is ignored and replaced at
+        the next write.
+        """
         self._path = path
         self._kept = _Kept(digest=digest)
         kept = _read(path)
@@ -61,47 +71,46 @@ class PartyStore:
 
     @staticmethod
     def unfinished(path: Path) -> str | None:
-        """Return the digest of the configuration of the run in this file, if it has no result
-        yet.
+        """Return the configuration digest of the unfinished run in this file.
+
+        The result is None if there is no run, or if the run has a result.
         """
         kept = _read(path)
         return None if kept is None or kept.run is None or kept.result is not None else kept.digest
 
     @staticmethod
     def digest_in(path: Path) -> str | None:
-        """Return the digest of the configuration to which the file belongs; None if there is no
-        file.
-        """
+        """Return the configuration digest that is stored in this file; None if there is no file."""
         kept = _read(path)
         return None if kept is None else kept.digest
 
     def adopt(self, digest: str) -> None:
-        """Continue the same run under a new version of its configuration."""
+        """Continue the run under a changed configuration with this digest."""
         self._write(msgspec.structs.replace(self._kept, digest=digest))
 
     @property
     def run(self) -> str | None:
-        """Id of the run that this party has joined."""
+        """Id of the run that this party has joined; None before it joins."""
         return self._kept.run
 
     @property
     def factor(self) -> Natural | None:
-        """The party's factor after its last answer."""
+        """The party's factor after its last reply; None if this store does not know it."""
         return None if self._kept.factor is None else unpack_natural(self._kept.factor)
 
     @property
     def visits(self) -> int:
-        """Number of different requests that were answered."""
+        """Number of different requests that the party has answered."""
         return self._kept.visits
 
     @property
     def result(self) -> Natural | None:
-        """The final posterior, once received."""
+        """Natural parameters of the final posterior; None before the party has received it."""
         return None if self._kept.result is None else unpack_natural(self._kept.result)
 
     @property
     def stopped(self) -> Stopped | None:
-        """When this party stopped answering; None while it answers."""
+        """When and why this party stopped answering; None while it answers."""
         return self._kept.stopped
 
     def stop(self, stopped: Stopped | None) -> None:
@@ -110,9 +119,10 @@ class PartyStore:
             self._write(msgspec.structs.replace(self._kept, stopped=stopped))
 
     def memory_at(self, party: str, visit: int) -> Natural | None:
-        """Return what the method had stored at the party before this visit (its memory).
+        """Return the method memory as it was before this visit.
 
-        A reply that was lost after its memory was stored is recomputed from the earlier memory.
+        If a reply was lost and its visit is answered again, this is still the memory before the
+        first answer.
         """
         del party  # the file has one party
         kept = self._kept
@@ -120,7 +130,7 @@ class PartyStore:
         return None if memory is None else unpack_natural(memory)
 
     def keep_memories(self, memories: Mapping[str, tuple[int, Natural]]) -> None:
-        """Store the method's memory after a visit, before the reply is sent."""
+        """Store the method memory after a visit. This is called before the reply is sent."""
         for party, (visit, memory) in memories.items():
             earlier = self.memory_at(party, visit)
             self._write(
@@ -133,16 +143,21 @@ class PartyStore:
             )
 
     def joined(self, run: str) -> None:
-        """Record the run; a new run resets the store."""
+        """Store the id of the run. If another id was stored, all other state is deleted."""
         if run != self._kept.run:
             self._write(_Kept(digest=self._kept.digest, run=run))
 
     def recall(self, request: Request) -> Reply | None:
-        """Return the reply to this request, if it was the last one."""
+        """Return the stored reply if it answers this request; otherwise None.
+
+        Only the last reply is stored.
+        """
         return decode_reply(self._kept.reply) if self._kept.request == request.id else None
 
     def keep_reply(self, request: Request, reply: Reply) -> None:
-        """Store a reply and the resulting factor, before the reply is sent."""
+        """Store a reply and the party's factor after it. This is called before the reply is
+        sent.
+        """
         if self._kept.request == request.id:
             return
         factor = request.factor
@@ -160,14 +175,30 @@ class PartyStore:
 
     @property
     def result_public(self) -> Arrays:
-        """Public arrays of the final posterior."""
+        """Public arrays that belong to the final posterior; empty before the party has
+        received it.
+        """
         return unpack_natural(self._kept.result_public or {})
 
-    def finish(self, result: Natural, public: Arrays) -> None:
-        """Store the result."""
+    @property
+    def verdict(self) -> dict[str, Any] | None:
+        """The server's assessment of the final posterior, as JSON types; None if the server sent
+        none.
+        """
+        return self._kept.verdict
+
+    def finish(
+        self, result: Natural, public: Arrays, verdict: Mapping[str, Any] | None = None
+    ) -> None:
+        """Store the natural parameters and public arrays of the final posterior, and the server's
+        assessment of it.
+        """
         self._write(
             msgspec.structs.replace(
-                self._kept, result=pack_natural(result), result_public=pack_natural(public)
+                self._kept,
+                result=pack_natural(result),
+                result_public=pack_natural(public),
+                verdict=None if verdict is None else dict(verdict),
             )
         )
 
@@ -185,16 +216,16 @@ def _read(path: Path) -> _Kept | None:
     except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
         raise DataError(
             f"{path} cannot be read ({' '.join(str(error).split())}); restore it from a copy. "
-            "If the method keeps no memory at the party, you can delete the file and rejoin: "
-            "the server has this party's factor"
+            "If the method stores no memory at the party, you can delete the file and join again, "
+            "because the server has this party's factor"
         ) from None
 
 
 class PartyState(NamedTuple):
-    """State of one party of this process: its last reply, and the method's memory at the party.
+    """The last reply of a party, and the memory of its method.
 
-    `memory` was made by visit `visit`; `earlier` is the memory before it. A lost reply is
-    recomputed from `earlier`.
+    `memory` is the method's memory after visit number `visit`. `earlier` is the memory before that
+    visit; with it, a lost reply is computed again.
     """
 
     last: Reply | None = None
@@ -204,10 +235,10 @@ class PartyState(NamedTuple):
 
 
 class ProcessStore:
-    """Store of the parties of one process, in memory; what methods remember is also in the
-    checkpoint.
+    """Stores the state of all parties of this process in memory.
 
-    Replies are stored by the checkpoint of the server, which runs in the same process.
+    Method memories are also written to the checkpoint. Replies are not, because the checkpoint of
+    the server, in the same process, contains them.
     """
 
     def __init__(self) -> None:
@@ -215,22 +246,24 @@ class ProcessStore:
         self._checkpoint: Checkpoint | None = None
 
     def use(self, checkpoint: Checkpoint) -> None:
-        """Continue from a checkpoint, and store memories there."""
+        """Read method memories from a checkpoint, and write later memories to the same
+        checkpoint.
+        """
         self._checkpoint = checkpoint
         self.states |= {name: PartyState(None, *one) for name, one in checkpoint.kept().items()}
 
     def recall(self, request: Request) -> Reply | None:
-        """Return the reply to this request, if it was the party's last one."""
+        """Return the party's last reply if it answers this request; otherwise None."""
         last = self.states.get(request.party, PartyState()).last
         return last if last is not None and last.id == request.id else None
 
     def memory_at(self, party: str, visit: int) -> Natural | None:
-        """Return what the method had stored at the party before this visit (its memory)."""
+        """Return the method memory of a party as it was before this visit."""
         state = self.states.get(party, PartyState())
         return state.earlier if visit == state.visit else state.memory
 
     def keep_memories(self, memories: Mapping[str, tuple[int, Natural]]) -> None:
-        """Store the method's memories after these visits."""
+        """Store, for each party, the number of a visit and the method memory after this visit."""
         kept = {}
         for party, (visit, memory) in memories.items():
             earlier = self.memory_at(party, visit)
@@ -241,6 +274,6 @@ class ProcessStore:
             self._checkpoint.keep(kept)
 
     def keep_reply(self, request: Request, reply: Reply) -> None:
-        """Store a party's last reply."""
+        """Store a reply as the last reply of its party."""
         state = self.states.get(request.party, PartyState())
         self.states[request.party] = state._replace(last=reply)

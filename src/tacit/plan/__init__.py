@@ -1,1 +1,1 @@
-"""Plans: every decision of a run, taken before anything is computed or charged."""
+"""Plans: all decisions of a run, made before anything is computed or charged."""

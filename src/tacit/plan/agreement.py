@@ -11,9 +11,7 @@ from tacit.models import Model
 
 @dataclass(frozen=True)
 class Agreement:
-    """Model, family, method and seed that all parties of a run share. Hashed by identity of its
-    parts.
-    """
+    """The part of a plan that all parties share: model, family, method and seeds."""
 
     model: Model
     family: Family

@@ -1,6 +1,6 @@
 """Convert and validate the arguments of `tacit.fit`.
 
-Names and classes become objects. Anything else is refused with a suggestion.
+Names and classes are converted to objects. Other values raise an error with a suggestion.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ RECORDS = "a dictionary of arrays such as {'x': (n, columns), 'y': (n,)}"
 
 
 def as_schedule(value: Any) -> Schedule | None:
-    """Convert a name, class or instance to a schedule."""
+    """Return a schedule; `value` is its name, its class or the schedule itself. None stays None."""
     return _made("schedule", value, Schedule, SCHEDULES)
 
 
 def as_method(value: Any) -> LocalMethod | None:
-    """Convert a name, class or instance to a local method; None and "auto" give None."""
+    """Return a local method; `value` is its name, its class or the method itself.
+
+    The result is None for None and for "auto".
+    """
     return None if value == "auto" else _made("method", value, LocalMethod, METHODS)
 
 
@@ -43,8 +46,8 @@ def _made(argument: str, value: Any, base: type, kinds: Mapping[str, type]) -> A
         return kinds[value]()
     example = next(iter(kinds.values())).__name__
     raise ConfigError(
-        f"{argument} = {value!r}; {_advice(value, kinds)} (an object such as tacit.{example}() "
-        "has options)"
+        f"{argument} = {value!r}; {_advice(value, kinds)} (to set options, give an object such as "
+        f"tacit.{example}())"
     )
 
 
@@ -55,7 +58,10 @@ def _advice(value: Any, known: Iterable[str]) -> str:
 
 
 def as_seed(value: Any) -> int:
-    """Convert to an integer; its range is checked with the plan."""
+    """Convert a value to an integer, or raise a ConfigError.
+
+    The range is checked later, when the plan is made.
+    """
     try:
         return operator.index(value)
     except TypeError:
@@ -63,16 +69,16 @@ def as_seed(value: Any) -> int:
 
 
 def check_callback(value: Any) -> None:
-    """Refuse a callback that is not callable."""
+    """Raise a ConfigError if a callback is neither callable nor None."""
     if value is not None and not callable(value):
         raise ConfigError(f"callback = {value!r}; give a function of (state, log), or leave it out")
 
 
 def check_model(model: Any) -> None:
-    """Refuse anything that is neither a model nor a model class."""
+    """Raise a ConfigError if the value is neither a model nor a model class."""
     if isinstance(model, Model) or (isinstance(model, type) and issubclass(model, Model)):
         return
-    hint = "a NumPyro function goes through tacit.from_numpyro(function, example), or "
+    hint = "convert a NumPyro function with tacit.from_numpyro(function, example), or "
     raise ConfigError(
         f"model = {_shown(model)}; {hint if callable(model) else ''}give a model such as "
         "tacit.models.LogisticRegression(('age', 'sex'))"
@@ -80,12 +86,12 @@ def check_model(model: Any) -> None:
 
 
 def as_parties(parties: Any) -> dict[str, Records]:
-    """Convert records by party to arrays."""
+    """Return the records of each party as a dictionary of NumPy arrays, or raise a DataError."""
     if not isinstance(parties, dict):
         raise DataError(
             f"the parties are a {_shown(parties)}; give a dictionary from party names to "
-            f"records, {RECORDS}, or a federation: tacit.datasets.load('file', path=…, outcome=…, "
-            "columns=…)"
+            f"records, each {RECORDS}, or a federation from tacit.datasets.load('file', path=…, "
+            "outcome=…, columns=…)"
         )
     for name, records in parties.items():
         if not isinstance(name, str):
@@ -98,11 +104,14 @@ def as_parties(parties: Any) -> dict[str, Records]:
 
 
 def check_columns(owner: str, records: Any) -> None:
-    """Refuse records that are not columns of numbers; `owner` names them in messages."""
+    """Raise a DataError if the records are not a dictionary of numeric arrays.
+
+    `owner` is the beginning of error messages, such as "party 'north'".
+    """
     if not isinstance(records, dict):
         raise DataError(
-            f"{owner} has a {type(records).__name__} for records; give {RECORDS}, for documents "
-            "tacit.datasets.document_records(counts, width=…)"
+            f"the records of {owner} are a {type(records).__name__}; give {RECORDS}, or for "
+            "documents tacit.datasets.document_records(counts, width=…)"
         )
     for key, column in records.items():
         try:
@@ -118,20 +127,24 @@ def check_columns(owner: str, records: Any) -> None:
             )
         if array.dtype.kind not in "biuf":
             raise DataError(
-                f"{owner}, column {key!r} holds {_content(array)}; give numbers: recode labels "
-                "and levels as 0, 1, …, or declare them as a category in tacit.datasets.load"
+                f"{owner}, column {key!r} holds {_content(array)}, not real numbers; recode labels "
+                "and levels as 0, 1, …, or declare the column as categorical in tacit.datasets.load"
             )
 
 
 def check_test(parties: dict[str, Records], test: Any) -> None:
-    """Refuse unusable held-out records, before a fit is charged."""
+    """Raise a DataError if the held-out records are invalid. This is called before a fit is
+    charged.
+    """
     if test is None:
         return
     check_columns("test", test)
     form = {key: np.shape(column)[1:] for key, column in next(iter(parties.values())).items()}
     lengths = {key: len(column) for key, column in test.items()}
     if len(set(lengths.values())) > 1:
-        raise DataError(f"test has columns of unequal length {lengths}; make them equal")
+        raise DataError(
+            f"the columns of test have different lengths {lengths}; give one entry per record"
+        )
     for key in form:
         if key not in test and key not in ("x", "y"):
             continue  # such as the person of a record
@@ -139,8 +152,8 @@ def check_test(parties: dict[str, Records], test: Any) -> None:
             raise DataError(f"test has no column {key!r}; add it, or leave test out")
         if np.shape(test[key])[1:] != form[key]:
             raise DataError(
-                f"test, column {key!r} has rows of shape {np.shape(test[key])[1:]}, those of the "
-                f"parties have {form[key]}; prepare both in the same way"
+                f"test, column {key!r} has rows of shape {np.shape(test[key])[1:]}, but the rows "
+                f"of the parties have shape {form[key]}; prepare test like the parties' records"
             )
         column = np.asarray(test[key])
         if column.dtype.kind == "f" and not np.all(np.isfinite(column)):
@@ -155,35 +168,39 @@ def _content(array: np.ndarray) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Describe a value in a few words: by its type if its text may be long."""
     simple = isinstance(value, str | int | float | type(None))
     return repr(value)[:60] if simple else type(value).__name__
 
 
 def check_bounded(federation: Federation) -> None:
-    """Refuse data preparation without public bounds or with values read from the data."""
+    """Raise a ConfigError if a column lacks public bounds or levels.
+
+    Bounds or levels that were read from records do not count until the user confirms them.
+    """
     columns = () if federation.schema is None else federation.schema.columns
     drafts = [column.name for column in columns if column.draft]
     if drafts:
         more = f" and {len(drafts) - 1} more" if len(drafts) > 1 else ""
         raise ConfigError(
-            f"{column_key(drafts[0])}.draft = true{more}; its facts were suggested by the records, "
-            "and a private run needs public ones: confirm or replace them, then remove draft"
+            f"{column_key(drafts[0])}.draft = true{more}: its bounds or levels were read from "
+            "records, and a private run needs public ones; confirm or replace them, then remove "
+            "draft"
         )
     if federation.unbounded:
         names = ", ".join(federation.unbounded[:5])
         raise ConfigError(
-            f"a private run needs public bounds, but {names} has none; declare low and high, or "
-            "the levels of a category, in [columns]: bounds read from the data would be a "
-            "separate release"
+            f"a private run needs public bounds, but these columns have none: {names}; declare "
+            "low and high, or the levels of a category, in [columns] (bounds that are read from "
+            "the records are not private)"
         )
 
 
 def check_declared(model: Model, parties: dict[str, Records]) -> tuple[str, ...]:
-    """Refuse plain records outside the declared bounds; return the undeclared column names.
+    """Raise a DataError if a value is outside its declared bounds; return the columns without
+    bounds.
 
-    A `Federation` clips to the declared bounds when it prepares the records. Plain arrays are
-    compared with the bounds and never changed.
+    This is for records that are given as arrays, which are never changed. Records of a `Federation`
+    are clipped to their bounds instead.
     """
     if not isinstance(model, Coefficients):
         facts = getattr(model, "columns", None)  # of `tacit.from_numpyro`
@@ -206,8 +223,8 @@ def check_declared(model: Model, parties: dict[str, Records]) -> tuple[str, ...]
             if feature.kind != "intercept" and math.isfinite(slack) and not np.all(inside):
                 raise DataError(
                     f"party {name!r}, column {feature.source!r}: a value is outside the "
-                    f"declared bounds [{feature.low:g}, {feature.high:g}]; clip it to them, e.g. "
-                    "numpy.clip(column, low, high), or declare wider ones"
+                    f"declared bounds [{feature.low:g}, {feature.high:g}]; clip the column, e.g. "
+                    "numpy.clip(column, low, high), or declare wider bounds"
                 )
     return tuple(
         feature.source
@@ -219,14 +236,13 @@ def check_declared(model: Model, parties: dict[str, Records]) -> tuple[str, ...]
 def _check_within(
     party: str, records: Records, declared: Mapping[str, tuple[float, float]]
 ) -> None:
-    """Refuse values outside (low, high)."""
     for column, (low, high) in declared.items():
         values = np.asarray(records.get(column, ()))
         if values.dtype.kind in "fiub" and not np.all((values >= low) & (values <= high)):
             raise DataError(
                 f"party {party!r}, column {column!r}: a value is outside the declared bounds "
-                f"[{low:g}, {high:g}]; clip it to them, e.g. numpy.clip(column, low, high), or "
-                "declare wider ones"
+                f"[{low:g}, {high:g}]; clip the column, e.g. numpy.clip(column, low, high), or "
+                "declare wider bounds"
             )
 
 
@@ -239,6 +255,6 @@ def _check_fits(model: type[Model], federation: Federation) -> None:
     needed = getattr(model, "output", None)
     if needed in ("bernoulli", "gaussian", "categorical") and needed != federation.output:
         raise ConfigError(
-            f"model = {model.__name__} has a {needed} output, but outcome {federation.outcome!r} "
-            f"is {federation.output}; choose another model"
+            f"model = {model.__name__} is for a {needed} outcome, but outcome "
+            f"{federation.outcome!r} is {federation.output}; choose another model"
         )

@@ -1,4 +1,4 @@
-"""Choice of the local method for method.kind = "auto"."""
+"""Choice of the local method if method.kind is "auto"."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAX_COLUMNS = 256
 
 
 class Case(NamedTuple):
-    """Inputs of the choice of a method; none of them depends on records."""
+    """The facts from which "auto" chooses a private method. They do not depend on records."""
 
     model: Model
     privacy: Privacy
@@ -43,7 +43,6 @@ class Case(NamedTuple):
 
 
 def _counts(model: Model) -> bool:
-    """True if the model has a column besides the constant."""
     return isinstance(model, Scores) and any(
         feature.kind != "intercept" for feature in model.layout
     )
@@ -80,7 +79,7 @@ REASONS: tuple[tuple[Callable[[Case], bool], str], ...] = (
 
 
 def _no_outcomes(model: Model) -> str:
-    """Return why a model cannot simulate outcomes; empty if it can."""
+    """Return the reason why a model cannot simulate outcomes; "" if it can."""
     if not isinstance(model, SimulatesOutcomes):
         return f"model {model.kind!r} cannot simulate outcomes"
     try:
@@ -122,9 +121,11 @@ def choose_method(
     full: bool = False,
     refused: tuple[str, ...] = (),
 ) -> tuple[LocalMethod, str]:
-    """Return the method that "auto" chooses, and the reason in one line.
+    """Return the method that "auto" chooses, and a one-line reason for the choice.
 
-    `refused` are the kinds of methods whose noise turned out to be too large.
+    `steady` is True if every round waits for all parties, and `full` is True if a full covariance
+    is requested. `refused` lists kinds of methods that must not be chosen, because their noise
+    would be too large.
     """
     if isinstance(model, ConjugateExponential):
         answers = ConjugateStages() if privacy is None else PrivateConjugateStages()
@@ -134,9 +135,9 @@ def choose_method(
         return answers, f"model {model.kind!r} has latent variables: expected statistics"
     if privacy is not None and privacy.delta == 0 and not model.ties_at_prior:
         raise ConfigError(
-            "privacy.delta = 0 with method.kind = 'auto'; pure ε needs method.kind = "
-            "'dp-statistics' and a method.clip, the L1 norm of a typical record's statistics; or "
-            "set a small delta, e.g. 1e-9"
+            "privacy.delta = 0 with method.kind = 'auto'; for pure ε set method.kind = "
+            "'dp-statistics' and method.clip to the L1 norm of a typical record's statistics, or "
+            "set a small privacy.delta, e.g. 1e-9"
         )
     if privacy is not None:
         case = Case(model, privacy, schedule or Synchronous(), parties, steady)
@@ -161,19 +162,19 @@ def choose_method(
                 "and standard deviations by linear response"
             )
     return GradientVI(), (
-        f"{size}; natural gradients need a single mode and, above {SOLVED_UP_TO}, all parties in "
-        "every round and independent parameters: stochastic gradients"
+        f"{size}: stochastic gradients, because natural gradients need a single mode and, above "
+        f"{SOLVED_UP_TO} parameters, all parties in every round and independent parameters"
     )
 
 
 def least_noise_ratio(likelihood: ScoreLikelihood, dimension: int, aggregation: str) -> float:
-    """Return the noise of private scoring relative to that of private scores, in the most
-    favourable case.
+    """Return a lower bound on the quotient of two noise levels: dp-scoring divided by dp-scores.
 
-    Both add noise in proportion to the clip of a record's score and to one over the root of the
-    scores' share of the budget. In standard deviations of a whitened score the clip of private
-    scoring is at least `ScoreLikelihood.least_bound`·√d, and that of private scores always
-    (1 + η)C. All of this is public and known before anything is spent.
+    Both methods clip the score of each record and spend a share of the budget on scores. Noise is
+    proportional to the clip divided by the square root of this share. To compare clips, both are
+    expressed in standard deviations of one coordinate of a whitened score. The clip of dp-scoring
+    is then at least `ScoreLikelihood.least_bound`, and that of dp-scores is
+    `score_bound(dimension)`/√dimension. All inputs are public.
     """
     scoring = likelihood.least_bound / math.sqrt(scores_share(aggregation))
     scores = score_bound(dimension) / math.sqrt(dimension * main_share(aggregation))
@@ -194,20 +195,20 @@ def _private(case: Case, refused: tuple[str, ...]) -> tuple[PrivateMethod, str]:
                 f"at least {ratio:.2g} times that of dp-scores"
             )
         return PrivateScoring(), (
-            f"model {kind} is a GLM with all parties in every round; intervals include the noise"
+            f"model {kind} is a generalised linear model and all parties answer in every round; "
+            "intervals include the noise"
         )
     if isinstance(model, Scores):
-        return DPSGD(), f"not dp-scoring: {scoring}; {LACKS}"
+        return DPSGD(), f"dp-scoring is not used: {scoring}; {LACKS}"
     if scores is None:
         return PrivateScores(), (
             f"model {kind} can simulate outcomes: centred scores are not biased by clipping and "
             "their noise is known"
         )
-    return DPSGD(), f"not dp-scoring: {scoring}; not dp-scores: {scores}; {LACKS}"
+    return DPSGD(), f"dp-scoring is not used: {scoring}; dp-scores is not used: {scores}; {LACKS}"
 
 
 def _refusal(case: Case, reasons: tuple[tuple[Callable[[Case], bool], str], ...]) -> str | None:
-    """Return the text of the first reason that applies."""
     for applies, words in reasons:
         if applies(case):
             return words.format(

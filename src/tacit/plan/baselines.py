@@ -1,8 +1,9 @@
 """Baselines of TMLR §5, as plans.
 
-A Bayesian committee machine is one synchronous round without damping: each party fits alone, and
-the posteriors are multiplied. q = ∏ qₘ / p^(M−1) if each party used the whole prior, and q = ∏ qₘ
-if each party used p^(1/M). Central DP-VI is a federation of one party that holds all the records.
+A Bayesian committee machine is one synchronous round without damping: each party m computes a
+posterior qₘ alone, and the posteriors are multiplied. Let p be the prior and M the number of
+parties. If each party used the whole prior, q = ∏ qₘ / p^(M−1). If each party used p^(1/M), q = ∏
+qₘ. Central DP-VI is a federation of one party that has all records.
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ def as_baseline(
     *,
     private: bool,
 ) -> tuple[dict[str, Records], LocalMethod | None, Schedule, str | None]:
-    """Return the parties, method, schedule and trust text of a baseline; unchanged for "none"."""
+    """Return the parties, method, schedule and trust assumption with which a baseline runs.
+
+    For the baseline "none", parties, method and schedule are unchanged. The trust assumption is a
+    text; None means that of `privacy.aggregation`.
+    """
     if baseline == "none":
         return parties, method, schedule, None
     if baseline == "central":
@@ -45,12 +50,15 @@ def as_baseline(
 def committee(
     baseline: Baseline, method: LocalMethod | None, parties: int
 ) -> tuple[LocalMethod, Schedule]:
-    """Return the method and schedule of a committee machine of `parties` parties."""
+    """Return the method and schedule of a committee.
+
+    Each party computes a posterior alone in one round, and the posteriors are combined.
+    """
     method = method or DPSGD()
     if not isinstance(method, DPSGD):
         raise ConfigError(
-            f"baseline = {baseline!r} with method.kind = {method.kind!r}; a committee needs "
-            "'dp-sgd': set it or leave the method out"
+            f"baseline = {baseline!r} needs method.kind = 'dp-sgd', not {method.kind!r}; set "
+            "method.kind = 'dp-sgd', or leave the method out"
         )
     share = 1.0 / parties if baseline == "committee-split-prior" else 1.0
     meeting = Synchronous(rounds=1, damping=1.0)

@@ -1,7 +1,7 @@
 """Noise, events and guarantee of every party, computed before the run.
 
-Nothing here reads a record or charges a ledger. A party is charged exactly the resulting events: a
-reply whose cost differs from them is not sent.
+No record is read and no ledger is charged here. The events that are computed here are later charged
+to the party. A reply with a different privacy cost is not sent.
 """
 
 from __future__ import annotations
@@ -34,54 +34,64 @@ KNOWN_SEED_CAVEAT = (
 
 
 class LargeDeltaWarning(UserWarning):
-    """δ is so large that publishing one record at random would satisfy it."""
+    """Warning that δ is too large for a meaningful guarantee.
+
+    If a party has n units and δ is at least 1/n, publishing one unit at random would be (0,
+    δ)-private.
+    """
 
 
 class Releasing(Protocol):
-    """The declarations of a private local method that calibration needs."""
+    """The properties of a private method that determine its noise."""
 
     kind: ClassVar[str]
     aggregations: ClassVar[tuple[Aggregation, ...]]
 
     @property
     def clip(self) -> float:
-        """Norm bound of one contribution."""
+        """Largest norm of one unit's contribution."""
         ...
 
     @property
     def unit(self) -> Unit:
-        """The unit that is protected, which makes one contribution."""
+        """What is protected: a record, a person or a party."""
         ...
 
     @property
     def adjacency(self) -> Adjacency:
-        """Definition of neighbouring data sets."""
+        """How two neighbouring data sets differ."""
         ...
 
     def events(
         self, *, visit: int, visits: int, clip: float, noise_sd: float, units: int
     ) -> tuple[GaussianEvent, ...]:
-        """Return the events that the reply to a visit releases, for a party with `units` units."""
+        """Return the privacy events of one reply, for a party with `units` units.
+
+        `visit` is the number of the visit, counted from 0, and `visits` the number of all visits.
+        """
         ...
 
     def summands(self, units: int) -> int:
-        """Return the number of contributions to a sum over a party with `units` units."""
+        """Return the number of contributions in one release of a party with `units` units."""
         ...
 
     def party_clip(self, party: str, records: int | None) -> float:
-        """Return the clip of a party that declares none, from its declared number of records."""
+        """Return the clip of a party for which the privacy settings declare none.
+
+        `records` is the declared number of records of the party; None if it is not declared.
+        """
         ...
 
 
 class PartyShape(NamedTuple):
-    """Number of visits and units of a party."""
+    """The number of times a party is visited, and its number of units."""
 
     visits: int
     units: int
 
 
 class LatticeShape(NamedTuple):
-    """Public numbers that, besides clip and noise, determine the lattice of a run's releases."""
+    """Public numbers that, together with clip and noise, determine the lattice of releases."""
 
     numbers: Callable[[int], int]
     """Function from a visit to the count of numbers per release."""
@@ -90,13 +100,13 @@ class LatticeShape(NamedTuple):
     parties: int = 1
     """Number of parties whose noise is summed before it becomes visible."""
     most_units: int = HIDDEN_UNITS
-    """Largest allowed number of contributions of a party: `units`, or fewer if each is a sum of
-    several parts.
+    """Largest number of contributions that a party may have: `units`, or less if rounding errors
+    grow faster because each contribution is a sum of several parts (`Model.summed_parts`).
     """
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """Clip, noise, events and guarantee of one party for a whole run."""
+    """Clip, noise, events and guarantee of one party for a whole run, fixed before the run."""
 
     clip: float
     noise_sd: float
@@ -113,22 +123,22 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def noise_multiplier(self) -> float:
-        """Noise multiplier z: standard deviation of the noise over the clip."""
+        """Standard deviation of the noise divided by the clip."""
         return self.noise_sd / self.clip
 
     def events_at(self, visit: int) -> tuple[GaussianEvent, ...]:
-        """Return the events of the reply to this visit (0, 1, …)."""
+        """Return the privacy events of the reply to visit number `visit`, counted from 0."""
         return self.answers[0 if len(self.answers) == 1 else visit]
 
     @property
     def releases(self) -> int:
-        """Number of noisy sums released in the whole run."""
+        """Number of noisy sums that the party releases in the whole run."""
         each = self.visits if len(self.answers) == 1 else 1
         return each * sum(event.count for answer in self.answers for event in answer)
 
     @property
     def all_events(self) -> tuple[GaussianEvent, ...]:
-        """Events of the whole run."""
+        """All privacy events of the run; equal events are one event with a count."""
         return _together(self.answers, self.visits)
 
 
@@ -144,22 +154,77 @@ def settle(
     summed_parts: float = 1.0,
     elsewhere: Collection[str] | None = None,
 ) -> dict[str, Settled]:
-    """Calibrate every party's noise; refuse a guarantee that cannot be met.
+    """Compute clip, noise, events and guarantee of every party, or raise a `ConfigError`.
 
-    `shares` is the number of messages that are summed before they become visible, `numbers` gives
-    the count of numbers per release by visit, and `total_units` is the number of all units, or 0 if
-    it is not public. `summed_parts` is a property of the model: rounding is bounded for
-    √summed_parts times as many contributions. `elsewhere` names the parties of a live federation
-    whose number of units is not known here; their ε holds for any number. None if not live.
+    Parameters
+    ----------
+    privacy
+        The privacy settings.
+    method
+        The private method.
+    shapes
+        Number of visits and of units of each party.
+    shares
+        Number of messages that are summed before the sum is seen.
+    trust
+        Text of the trust assumption; by default that of `privacy.aggregation`.
+    numbers
+        Count of numbers in the release of a visit, as a function of the visit's number.
+    total_units
+        Number of units of all parties; 0 if it is not public.
+    summed_parts
+        Number of parts of which each contribution is a sum. Rounding errors are bounded as for
+        √summed_parts times as many contributions.
+    elsewhere
+        Parties of a live run with an unknown number of units, for any of which ε must hold; or None.
     """
     shares = 1 if privacy.aggregation == "plain" else shares
-    units = max(total_units, LEAST_UNITS) if total_units else HIDDEN_UNITS
-    together = shares if privacy.aggregation in ("secure", "trusted") else 1
-    counted = math.ceil(units * math.sqrt(summed_parts))
-    lattice = LatticeShape(numbers, counted, together, most_units=units)
+    lattice = _lattice_shape(privacy, numbers, total_units, summed_parts, shares)
     _check(privacy, method, shapes, shares)
     _check_rates(privacy, method, shapes, live=elsewhere is not None)
     clips = {name: clip_of(privacy, method, name) for name in shapes}
+    noise = _noise_sds(privacy, method, shapes, lattice, clips)
+    priced = shapes | {name: shapes[name]._replace(units=ANY_UNITS) for name in elsewhere or ()}
+    every = {
+        name: _answers(method, shape, lattice, clip=clips[name], noise_sd=noise[name])
+        for name, shape in priced.items()
+    }
+    every = every if privacy.aggregation == "plain" else _with_one_step(every)
+    costs: dict[tuple, float] = {}
+    settled = {}
+    for name, shape in shapes.items():
+        _check_ring(name, every[name], method.summands(shape.units), lattice, terms=len(shapes))
+        cost = _cost(privacy, name, every[name], shape.visits, costs)
+        _check_finite(privacy, name, cost, clip=clips[name], noise_sd=noise[name])
+        settled[name] = Settled(
+            clip=clips[name], noise_sd=noise[name], shares=shares,
+            visits=shape.visits, units=shape.units, answers=every[name],
+            guarantee=_guarantee(privacy, name, cost, trust),
+        )  # fmt: skip
+    return settled
+
+
+def _lattice_shape(
+    privacy: Privacy,
+    numbers: Callable[[int], int],
+    total_units: int,
+    summed_parts: float,
+    shares: int,
+) -> LatticeShape:
+    units = max(total_units, LEAST_UNITS) if total_units else HIDDEN_UNITS
+    together = shares if privacy.aggregation in ("secure", "trusted") else 1
+    counted = math.ceil(units * math.sqrt(summed_parts))
+    return LatticeShape(numbers, counted, together, most_units=units)
+
+
+def _noise_sds(
+    privacy: Privacy,
+    method: Releasing,
+    shapes: dict[str, PartyShape],
+    lattice: LatticeShape,
+    clips: dict[str, float],
+) -> dict[str, float]:
+    """Return the standard deviation of each party's noise."""
     known: dict[tuple, float] = {}
     noise = {
         name: clips[name] * _multiplier(privacy, method, name, shape, lattice, known)
@@ -168,30 +233,17 @@ def settle(
     if privacy.aggregation != "plain":
         # The sum has one noise level: the largest that any party needs.
         noise = dict.fromkeys(noise, max(noise.values()))
-    priced = shapes | {name: shapes[name]._replace(units=ANY_UNITS) for name in elsewhere or ()}
-    every = {
-        name: _answers(method, shape, lattice, clip=clips[name], noise_sd=noise[name])
-        for name, shape in priced.items()
-    }
-    if privacy.aggregation != "plain":
-        every = _with_one_step(every)
-    costs: dict[tuple, float] = {}
-    settled = {}
-    for name, shape in shapes.items():
-        summands = method.summands(shape.units)
-        _check_ring(name, every[name], summands, lattice, terms=len(shapes))
-        cost = _cost(privacy, name, every[name], shape.visits, costs)
-        if not math.isfinite(cost):
-            raise ConfigError(
-                f"party {name!r}: the accountant {privacy.accountant!r} has no finite ε for noise "
-                f"sd {noise[name]:g} at clip {clips[name]:g}; add noise"
-            )
-        settled[name] = Settled(
-            clip=clips[name], noise_sd=noise[name], shares=shares,
-            visits=shape.visits, units=shape.units, answers=every[name],
-            guarantee=_guarantee(privacy, name, cost, trust),
-        )  # fmt: skip
-    return settled
+    return noise
+
+
+def _check_finite(
+    privacy: Privacy, name: str, cost: float, *, clip: float, noise_sd: float
+) -> None:
+    if not math.isfinite(cost):
+        raise ConfigError(
+            f"party {name!r}: the accountant {privacy.accountant!r} has no finite ε for noise "
+            f"of sd {noise_sd:g} at clip {clip:g}; raise the noise multiplier"
+        )
 
 
 def _cost(
@@ -201,7 +253,7 @@ def _cost(
     visits: int,
     costs: dict[tuple, float],
 ) -> float:
-    """Return ε of one party's events; computed once for parties with equal events."""
+    """Return ε of one party's events. `costs` is a cache for parties with equal events."""
     delta = privacy.of(party)[2]
     key = (answers, visits, delta)
     if key not in costs:
@@ -225,7 +277,10 @@ def _guarantee(privacy: Privacy, party: str, cost: float, trust: str | None) -> 
 def _answers(
     method: Releasing, shape: PartyShape, lattice: LatticeShape, *, clip: float, noise_sd: float
 ) -> tuple[tuple[GaussianEvent, ...], ...]:
-    """Return the events of every visit on their lattices; a single entry if all are equal."""
+    """Return the events of each visit, with their lattices.
+
+    The result has a single entry if the events of all visits are equal.
+    """
     answers = []
     for visit in range(shape.visits):
         events = method.events(
@@ -244,8 +299,9 @@ def _answers(
 def _with_one_step(
     every: dict[str, tuple[tuple[GaussianEvent, ...], ...]],
 ) -> dict[str, tuple[tuple[GaussianEvent, ...], ...]]:
-    """Return the events on the finest lattice of all parties, because only equal steps can be
-    added.
+    """Return the events of all parties with the same lattice, the finest of their lattices.
+
+    Integers can be summed over parties only if they have the same step.
     """
     events = [event for answers in every.values() for answer in answers for event in answer]
     finest = max((event.lattice.bits for event in events if event.lattice), default=LEAST_BITS)
@@ -269,16 +325,17 @@ def _check_ring(
     *,
     terms: int,
 ) -> None:
-    """Refuse sums that might not fit into 64-bit integers and would be truncated.
+    """Raise a ConfigError if a sum has too many contributions or might not fit into 64-bit
+    integers.
 
-    A sum of shared noise has up to `terms` terms.
+    If the parties share the noise, up to `terms` messages are summed.
     """
     terms = terms if lattice.parties > 1 else 1
     if units > lattice.most_units:
         raise ConfigError(
-            f"party {party!r} adds up {units} contributions; rounding is bounded for at most "
-            f"{lattice.most_units}: declare the total number under privacy.adjacency = "
-            "'replace-one', or divide the party"
+            f"party {party!r} adds up {units} contributions, but the bound on rounding errors "
+            f"holds for at most {lattice.most_units}; use privacy.adjacency = 'replace-one', "
+            "which makes the total number of units public, or divide the party into several"
         )
     for event in (event for answer in answers for event in answer):
         assert event.lattice is not None
@@ -287,16 +344,17 @@ def _check_ring(
         largest = units * terms * event.clip / event.step + noise
         if not largest < 2.0**RING_BITS:
             raise ConfigError(
-                f"party {party!r}: {terms} sums of {units} contributions of norm "
-                f"{event.clip:g} with noise sd {event.noise_sd:g} need {largest:.2g} steps of the "
-                f"lattice, more than 2^{RING_BITS}; use a smaller epsilon"
+                f"party {party!r}: the sum of {terms * units} contributions of norm up to "
+                f"{event.clip:g}, with noise of standard deviation {event.noise_sd:g}, may reach "
+                f"{largest:.2g} steps of the lattice, more than the limit of 2^{RING_BITS}; lower "
+                "privacy.epsilon"
             )
 
 
 def _together(
     answers: Sequence[tuple[GaussianEvent, ...]], visits: int
 ) -> tuple[GaussianEvent, ...]:
-    """Return all events of a run, with equal events counted together."""
+    """Return all events of a run; equal events are one event with a count."""
     each = visits if len(answers) == 1 else 1
     counts: dict[GaussianEvent, int] = {}
     for event in (event for answer in answers for event in answer):
@@ -306,7 +364,9 @@ def _together(
 
 
 def clip_of(privacy: Privacy, method: Releasing, party: str) -> float:
-    """Return the clip of a party: its declared clip, otherwise the clip of the method."""
+    """Return the clip of a party: as declared in `privacy.parties`, or else as the method chooses
+    it.
+    """
     own = privacy.parties.get(party)
     if own is not None and own.clip is not None:
         return check_clip(own.clip, "clip")
@@ -321,10 +381,10 @@ def _multiplier(
     lattice: LatticeShape,
     known: dict[tuple, float],
 ) -> float:
-    """Return the noise multiplier z of one party; calibrated once for parties with equal settings.
+    """Return the noise multiplier of one party: noise sd divided by clip.
 
-    It does not depend on the party's number of units, so the agreed plan determines the step of its
-    releases.
+    It is calibrated such that ε holds for any number of units. The multiplier is therefore public.
+    `known` is a cache for parties with equal settings.
     """
     target, given, delta = privacy.of(party)
     if given is not None:
@@ -346,10 +406,12 @@ def _multiplier(
 def _check_rates(
     privacy: Privacy, method: Releasing, shapes: dict[str, PartyShape], *, live: bool
 ) -> None:
-    """Refuse a party so small that a batch of one unit exceeds the sampling rate.
+    """Raise a ConfigError if one unit is a larger share of a party's units than the sampling rate.
 
-    Noise calibrated for the rate would not be sufficient, and the server of a live federation
-    states ε at the rate. In one process, given noise is accounted for at the party's own rate.
+    A batch has at least one unit, so that noise calibrated for the sampling rate would be too small
+    for such a party. If all records are in this process, a party with a declared noise multiplier
+    is exempt, because its ε is computed at its actual rate. In a live federation no party is
+    exempt, because the server states ε at the sampling rate.
     """
     for party, shape in shapes.items():
         if not live and privacy.of(party)[0] is None:
@@ -362,9 +424,9 @@ def _check_rates(
             for mine, bound in zip(own, most, strict=True):
                 if mine.sampling and bound.sampling and mine.sampling.rate > bound.sampling.rate:
                     raise ConfigError(
-                        f"party {party!r} has {shape.units} units; a batch of one is more than the "
-                        f"share of {bound.sampling.rate:.4g} that ε is computed for: raise "
-                        "method.sampling_rate, or use sampling = 'poisson'"
+                        f"party {party!r} has only {shape.units} units: a batch of one unit "
+                        f"exceeds the sampling rate {bound.sampling.rate:.4g} for which ε is "
+                        "computed; raise method.sampling_rate, or set method.sampling = 'poisson'"
                     )
 
 
@@ -372,18 +434,18 @@ def _check(privacy: Privacy, method: Releasing, shapes: dict[str, PartyShape], s
     unknown = [name for name in privacy.parties if name not in shapes]
     if unknown:
         raise ConfigError(
-            f"privacy.parties has {unknown[0]!r}, which is not a party of this run; the parties "
-            f"are {', '.join(list(shapes)[:20])}"
+            f"privacy.parties contains {unknown[0]!r}, which is not a party of this run; use one "
+            f"of {', '.join(list(shapes)[:20])}"
         )
     if privacy.aggregation not in method.aggregations:
         raise ConfigError(
-            f"privacy.aggregation = {privacy.aggregation!r} with method.kind = {method.kind!r}; "
-            f"the method supports {', '.join(method.aggregations)}"
+            f"privacy.aggregation = {privacy.aggregation!r} is not supported by method.kind = "
+            f"{method.kind!r}; choose one of {', '.join(method.aggregations)}"
         )
     if privacy.aggregation == "trusted" and shares < 2:
         raise ConfigError(
-            f"privacy.aggregation = 'trusted' with {shares} party per round; the noise cannot be "
-            "shared: use 'plain'"
+            f"privacy.aggregation = 'trusted' divides the noise among the parties of a round, but "
+            f"a round has {shares} party; set privacy.aggregation = 'plain'"
         )
     for name, shape in shapes.items():
         if shape.visits < 1:
@@ -393,9 +455,9 @@ def _check(privacy: Privacy, method: Releasing, shapes: dict[str, PartyShape], s
             )
     if (method.unit, method.adjacency) != (privacy.unit, privacy.adjacency):
         raise ConfigError(
-            f"the method protects a {method.unit} ({method.adjacency}), but privacy is set for a "
-            f"{privacy.unit} ({privacy.adjacency}); leave them out of the method: make_plan sets "
-            "them"
+            f"the method has unit {method.unit!r} and adjacency {method.adjacency!r}, but the "
+            f"privacy settings have {privacy.unit!r} and {privacy.adjacency!r}; leave unit and "
+            "adjacency out of the method, because make_plan sets them"
         )
     name, units = max(
         ((name, shape.units) for name, shape in shapes.items()),

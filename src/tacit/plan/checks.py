@@ -1,7 +1,6 @@
-"""Resolve the choices of a plan and refuse invalid ones.
+"""Functions with which `make_plan` chooses defaults and refuses invalid settings.
 
-Nothing here runs, reads a file or charges a ledger. `tacit.plan.plan.make_plan` uses these
-functions.
+They do not run anything, read a file or charge a ledger.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ coordinate. `Exact` uses 0.
 
 @dataclass(frozen=True, kw_only=True)
 class Live:
-    """Facts about a live federation whose records are elsewhere."""
+    """Public facts about a live federation, whose records are not in this process."""
 
     total_units: int = 0
     """Number of units of all parties if public, else 0."""
     one_party: bool = False
-    """True if `total_units` is the exact number of the only party."""
+    """True if there is only one party and `total_units` is its exact number of units."""
     quorum: int | None = None
     """Number of replies that complete a round; None: all."""
     divide_out: bool = False
@@ -49,12 +48,13 @@ class Live:
 def choose_family(
     kind: str, model: Model, *, private: bool = False, most_full: int = MAX_FULL_COVARIANCE
 ) -> Family:
-    """Return the family of that name; "auto" means full covariance up to `most_full` parameters.
+    """Return the family with the name `kind`.
 
-    Mean-field intervals are too narrow if coordinates are correlated, and many parties that update
-    a mean-field q at once converge slowly. Up to hundreds of coordinates a full covariance costs
-    little. Larger models, neural networks and private runs get the mean-field family: with d² noisy
-    numbers instead of 2d, the noise would dominate.
+    "auto" means a full covariance for up to `most_full` parameters, and mean-field for more. It
+    always means mean-field for multimodal models such as neural networks, and if `private` is True:
+    with d parameters, a full covariance would need noise in about d² numbers instead of 2d. A
+    mean-field q has too narrow intervals if parameters are correlated, and converges slowly if many
+    parties update it at once.
     """
     if model.own_family is not None:
         if kind not in ("auto", model.own_family.kind):
@@ -71,9 +71,9 @@ def choose_family(
 
 
 def check_parties(model: Model, parties: dict[str, Records], seed: int, live: Live | None) -> None:
-    """Refuse an invalid seed, invalid party names, or invalid records."""
+    """Raise an error if the seed, a party name or the records are invalid."""
     if not 0 <= seed < 2**32:
-        raise ConfigError(f"seed = {seed}; it must be in 0 … {2**32 - 1}")
+        raise ConfigError(f"seed = {seed}; give a whole number from 0 to {2**32 - 1}")
     if not parties:
         raise DataError("there are no parties; give at least one")
     _check_records(model, {name: one for name, one in parties.items() if one or live is None})
@@ -82,9 +82,9 @@ def check_parties(model: Model, parties: dict[str, Records], seed: int, live: Li
 
 
 def check_likelihood(model: Model, parties: dict[str, Records]) -> None:
-    """Refuse records whose log-likelihood is not finite at the starting point.
+    """Raise a DataError if the log-likelihood of a record is not finite at the starting point.
 
-    Only for runs without privacy, because the outcome depends on exact records.
+    This is used only in runs without privacy, because the error reveals something about a record.
     """
     family = make_family("mean-field", model.dimension)
     start = model.start(family)
@@ -95,25 +95,26 @@ def check_likelihood(model: Model, parties: dict[str, Records]) -> None:
         if bad.size:
             raise DataError(
                 f"party {name!r}: the log-likelihood of {bad.size} of {values.size} records is not "
-                f"finite where the fit starts (record {bad[0] + 1}: {values.flat[bad[0]]}); drop "
-                "values outside the support of the model's distribution, such as 0 under a "
-                "logarithm, or change the model"
+                f"finite at the starting point (the first is record {bad[0] + 1}, with "
+                f"{values.flat[bad[0]]}); drop records that are impossible under the model, such "
+                "as a 0 whose logarithm is taken, or change the model"
             )
 
 
 def check_continued(method: LocalMethod, model: Model) -> None:
-    """Refuse to continue an earlier run with a method that cannot start from its posterior."""
+    """Raise a ConfigError if the method cannot start from the posterior of an earlier run."""
     if not method.takes_batches or model.has_site_prior:
         raise ConfigError(
-            f"this run continues an earlier one with method.kind = {method.kind!r} and model "
-            f"{model.kind!r}; an earlier posterior can be updated with method.kind = 'exact' "
-            "(linear regression, declared prior_sd), 'expected-statistics' or 'dp-statistics': use "
-            "one of these in both runs"
+            f"method.kind = {method.kind!r} with model {model.kind!r} cannot continue an earlier "
+            "run; in both runs, use method.kind = 'exact' (for linear regression with a declared "
+            "prior_sd), 'expected-statistics' or 'dp-statistics'"
         )
 
 
 def check_eager(method: LocalMethod, model: Model) -> None:
-    """Refuse a method that needs gradients for a model written in NumPy."""
+    """Raise a ConfigError if the method needs gradients and the model has none, because it computes
+    in NumPy.
+    """
     if not (model.traceable or method.eager):
         usable = ", ".join(kind for kind, one in METHODS.items() if one.eager)
         raise ConfigError(
@@ -125,20 +126,22 @@ def check_eager(method: LocalMethod, model: Model) -> None:
 def resolved_schedule(
     schedule: Schedule, method: LocalMethod, model: Model, family: Family, parties: int
 ) -> Schedule:
-    """Return the schedule with defaults for unset rounds, damping and tolerance."""
+    """Return the schedule with defaults for rounds, damping and tolerance where these are not
+    set.
+    """
     if schedule.rounds_unset:
         schedule = replace(schedule, rounds=method.rounds_for(model))
     if isinstance(method, PrivateMethod):
         method.check_schedule(schedule, parties)
         if isinstance(schedule.damping, StalenessDamping):
             raise ConfigError(
-                f"schedule.damping.least with method.kind = {method.kind!r}; a private method "
-                "accounts for its noise with a damping that is known in advance: give a number"
+                f"schedule.damping.least cannot be used with method.kind = {method.kind!r}: a "
+                "private method must know the damping in advance; set schedule.damping to a number"
             )
     if schedule.parties_per_round is not None and schedule.parties_per_round > parties:
         raise ConfigError(
-            f"schedule.parties_per_round = {schedule.parties_per_round}; there are only "
-            f"{parties} parties"
+            f"schedule.parties_per_round = {schedule.parties_per_round}; it must be at most "
+            f"{parties}, the number of parties"
         )
     if schedule.damping is None and method.damping is not None:
         schedule = replace(schedule, damping=method.damping)
@@ -156,28 +159,34 @@ def resolved_schedule(
 
 
 def check_in_step(settled: dict[str, Settled], schedule: Schedule, live: Live | None) -> None:
-    """Refuse shared noise that differs between visits if parties may be at different visits.
+    """Raise a ConfigError if shared noise could be too small because parties are at different
+    visits.
 
-    In secure sums the visit number is the round, also for a party that was absent before.
+    This can happen if the noise differs between visits and not every party takes part in every
+    round. Secure sums need no check: the visit number of every party is the round number.
     """
     apart = schedule.parties_per_round is not None or (live is not None and live.quorum is not None)
     differ = any(len(one.answers) > 1 for one in settled.values())
     if apart and differ:
         raise ConfigError(
-            "the noise of this method differs by visit and is shared by the parties, but with "
-            "schedule.parties_per_round or a quorum they would not be at the same visit, and a sum "
-            "could have less noise than a party needs; visit all parties in every round, or use "
-            "aggregation 'plain'"
+            "the noise of this method is shared by the parties and differs between visits, but "
+            "with schedule.parties_per_round or a quorum the parties of a round may be at "
+            "different visits, and their sum may have too little noise; leave out both settings, "
+            "or set privacy.aggregation = 'plain'"
         )
 
 
 def check_integers_only(model: Model, family: Family, method: PrivateMethod, rounds: int) -> None:
-    """Refuse releases that are not integers on one lattice, because only these can be masked."""
+    """Raise a ConfigError if the method releases numbers other than integers at some stage.
+
+    Only integers can be masked for a secure sum.
+    """
     for stage in method.stage_table(rounds):
         if method.integer_shapes(model, family, stage) is None:
             raise ConfigError(
-                f"method.kind = {method.kind!r} with privacy.aggregation = 'secure' sends floats "
-                f"at stage {stage!r}, and only integers can be masked: use 'plain'"
+                f"privacy.aggregation = 'secure' can mask only integers, but method.kind = "
+                f"{method.kind!r} sends floats at stage {stage!r}; set privacy.aggregation = "
+                "'plain'"
             )
 
 
@@ -190,7 +199,10 @@ def facts(
     model: Model | None = None,
     family: Family | None = None,
 ) -> RunFacts:
-    """Collect the facts about a run that a method may need; its schedule is resolved."""
+    """Collect the facts about a run that a method may need.
+
+    `schedule` must be the result of `resolved_schedule`.
+    """
     assert schedule.tolerance is not None
     clips = [] if privacy is None else [own.clip for own in privacy.parties.values()]
     return RunFacts(
@@ -211,7 +223,10 @@ def facts(
 def units_of(
     method: LocalMethod, privacy: Privacy | None, parties: dict[str, Records], live: Live | None
 ) -> dict[str, int]:
-    """Return the number of units per party; estimated if the records are not in this process."""
+    """Return the number of units of each party.
+
+    For a party whose records are not in this process, it is the mean number of units per party.
+    """
     if privacy is None or not isinstance(method, PrivateMethod):
         return {}
     method = method.bind(unit=privacy.unit)
@@ -228,8 +243,9 @@ def units_of(
 def settled_method(
     method: LocalMethod, privacy: Privacy | None, units: dict[str, int], live: Live | None
 ) -> LocalMethod:
-    """Return the method with unit and adjacency set; refuse it if it does not match the privacy
-    settings.
+    """Return the method with unit, adjacency and aggregation of the privacy settings.
+
+    A ConfigError is raised if the method does not support these settings.
     """
     if privacy is None:
         if method.private:
@@ -263,20 +279,21 @@ def settled_method(
 
 
 def _check_clips(method: PrivateMethod, privacy: Privacy, parties: list[str]) -> None:
-    """Refuse clips that differ between parties if the server divides their sum by a single clip."""
+    """Raise a ConfigError if parties have different clips and the server divides a sum by the
+    clip.
+    """
     if privacy.aggregation == "plain" or not method.needs_one_clip:
         return
     if {clip_of(privacy, method, party) for party in parties} != {method.clip}:
         raise ConfigError(
-            f"method.kind = {method.kind!r} with privacy.aggregation = {privacy.aggregation!r} and "
-            "clips of parties other than method.clip; the server divides sums by the clip, so a "
-            "party with a smaller one would have less noise than it is charged for: set only "
-            "method.clip, or use aggregation 'plain'"
+            f"with method.kind = {method.kind!r} and privacy.aggregation = "
+            f"{privacy.aggregation!r}, all parties must have the clip method.clip, because the "
+            "server divides sums by it; remove the clips in privacy.parties, or set "
+            "privacy.aggregation = 'plain'"
         )
 
 
 def _check_pure(method: PrivateMethod, privacy: Privacy) -> None:
-    """Refuse pure ε unless each party can add Laplace noise."""
     if not method.pure_noise:
         pure = ", ".join(
             kind
@@ -284,36 +301,36 @@ def _check_pure(method: PrivateMethod, privacy: Privacy) -> None:
             if issubclass(one, PrivateMethod) and one.pure_noise
         )
         raise ConfigError(
-            f"privacy.delta = 0 with method.kind = {method.kind!r}, whose noise is Gaussian; pure "
-            f"ε needs method.kind = {pure!r}, or set a small delta, e.g. 1e-9"
+            f"privacy.delta = 0 with method.kind = {method.kind!r}, whose noise is Gaussian; set "
+            f"method.kind = {pure!r} for pure ε, or a small privacy.delta, e.g. 1e-9"
         )
     if privacy.aggregation != "plain":
         raise ConfigError(
-            f"privacy.delta = 0 with privacy.aggregation = {privacy.aggregation!r}; a sum of "
-            "shares is not Laplace noise: use 'plain'"
+            f"privacy.delta = 0 with privacy.aggregation = {privacy.aggregation!r}; pure ε needs "
+            "Laplace noise, which cannot be divided among parties: set privacy.aggregation = "
+            "'plain'"
         )
 
 
 def check_rounding(model: Model, method: LocalMethod) -> None:
-    """Refuse models whose rounding errors depend on the number of records, if that is private.
+    """Raise a ConfigError if the number of records is private and rounding errors could reveal it.
 
-    The compiler's order of summation depends on array shapes. Clipping bounds the contribution of
-    one unit; but if rounding errors can grow, a unit that changes an array shape would change all
-    contributions.
+    One more unit may change the shape of an array, and with it the order of summation. For some
+    models the rounding errors then change the contributions of all units, which clipping does not
+    bound.
     """
     if not (model.rounding_grows and isinstance(method, PrivateMethod)):
         return
     if method.unit != "party" and (method.unit, method.adjacency) != ("record", "replace-one"):
         raise ConfigError(
-            f"privacy.unit = {method.unit!r} and privacy.adjacency = {method.adjacency!r} with "
-            f"model "
-            f"{model.kind!r}, whose rounding errors depend on the number of records; "
-            "protect a 'record' with adjacency = 'replace-one'"
+            f"privacy.unit = {method.unit!r} and privacy.adjacency = {method.adjacency!r} hide the "
+            f"number of records, but rounding errors of model {model.kind!r} depend on it; set "
+            "privacy.unit = 'record' and privacy.adjacency = 'replace-one'"
         )
 
 
 def shapes_of(schedule: Schedule, units: dict[str, int], seed: int) -> dict[str, PartyShape]:
-    """Return the (public) number of visits and the number of units of each party."""
+    """Return the number of visits (which is public) and the number of units of each party."""
     names = tuple(units)
     chosen = [schedule.chosen(names, seed, number + 1) for number in range(schedule.rounds)]
     visits = Counter(name for names in chosen for name in names)
@@ -321,16 +338,16 @@ def shapes_of(schedule: Schedule, units: dict[str, int], seed: int) -> dict[str,
 
 
 def shares_of(privacy: Privacy, schedule: Schedule, parties: int, live: Live | None) -> int:
-    """Return the number of messages that are summed before they become visible.
+    """Return the number of messages that are summed before the server or the public sees the sum.
 
-    With secure sums, only messages of parties that do not collude are counted.
+    In secure sums, the messages of parties that may collude are not counted.
     """
     if privacy.aggregation == "plain":
         return 1
     if privacy.aggregation == "server" and live is not None:
         raise ConfigError(
-            "privacy.aggregation = 'server' in a live federation; a party cannot verify that "
-            "the server adds the noise: use 'secure', 'trusted' or 'plain'"
+            "privacy.aggregation = 'server' cannot be used in a live federation, because a party "
+            "cannot verify that the server adds the noise; use 'secure', 'trusted' or 'plain'"
         )
     if schedule.kind != "synchronous":
         raise ConfigError(
@@ -343,7 +360,7 @@ def shares_of(privacy: Privacy, schedule: Schedule, parties: int, live: Live | N
         if asked != parties:
             raise ConfigError(
                 f"schedule.parties_per_round = {asked} with privacy.aggregation = 'secure', whose "
-                "sums are over all parties: leave the key out"
+                "sums are over all parties; leave parties_per_round out"
             )
         return privacy.secure.among(parties).shares
     return asked if live is None or live.quorum is None else min(asked, live.quorum)
@@ -358,49 +375,51 @@ def check_memory(
     *,
     secure: Thresholds | None = None,
 ) -> None:
-    """Refuse a method that stores state at the parties unless every party takes part in every
-    round.
+    """Raise a ConfigError if the method stores a memory at the parties but a round may skip a
+    party.
     """
     if method.memory(model, family) is None:
         return
     if secure is not None and secure.quorum < secure.parties:
         raise ConfigError(
-            f"method.kind = {method.kind!r} keeps a memory at each party, which needs all parties "
-            f"in every round, but privacy.secure.quorum = {secure.quorum} of {secure.parties}: set "
-            f"it to {secure.parties}"
+            f"method.kind = {method.kind!r} stores a memory at each party, which needs all parties "
+            f"in every round, but privacy.secure.quorum = {secure.quorum}; set it to "
+            f"{secure.parties}, the number of parties"
         )
     all_parties = schedule.kind == "synchronous" and schedule.parties_per_round is None
     all_parties = all_parties and (live is None or live.quorum is None)
     if not all_parties:
         raise ConfigError(
-            f"method.kind = {method.kind!r} keeps a factor at each party, which needs all parties "
-            f"in every round: schedule.kind = {schedule.kind!r}, parties_per_round = "
-            f"{schedule.parties_per_round}; use 'synchronous' without it, or method.sampling_rate"
+            f"method.kind = {method.kind!r} stores a memory at each party, which needs all parties "
+            f"in every round, but schedule.kind = {schedule.kind!r} and "
+            f"schedule.parties_per_round = {schedule.parties_per_round}; use schedule.kind = "
+            "'synchronous' without parties_per_round and quorum, or sample records by "
+            "method.sampling_rate instead"
         )
 
 
 def _check_records(model: Model, parties: dict[str, Records]) -> None:
-    """Refuse records that differ in form between parties, or that the model cannot read."""
     forms = {}
     for name, records in parties.items():
         if not isinstance(records, dict):
             raise DataError(
-                f"party {name!r} has a {type(records).__name__} for records; give a dictionary of "
-                "arrays, for documents tacit.datasets.document_records(counts, width=…)"
+                f"the records of party {name!r} are a {type(records).__name__}; give a dictionary "
+                "of arrays, or for documents tacit.datasets.document_records(counts, width=…)"
             )
         if not records or len_records(records) == 0:
-            raise DataError(f"party {name!r} has no records; leave it out or give it some")
+            raise DataError(f"party {name!r} has no records; add records, or leave the party out")
         lengths = {key: np.shape(column)[0] for key, column in records.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(
-                f"party {name!r} has columns of unequal length {lengths}; make them equal"
+                f"the columns of party {name!r} have different lengths {lengths}; give one entry "
+                "per record"
             )
         forms[name] = {key: np.shape(column)[1:] for key, column in records.items()}
         for key, column in records.items():
             if np.asarray(column).dtype.kind == "f" and not np.all(np.isfinite(column)):
                 raise DataError(
-                    f"party {name!r}, column {key!r}: a value is not finite; fix it or drop "
-                    "the record"
+                    f"party {name!r}, column {key!r}: a value is not finite; correct it, drop "
+                    "the record, or replace it by a number that a NumPyro model masks"
                 )
     if not forms:
         return
@@ -408,8 +427,8 @@ def _check_records(model: Model, parties: dict[str, Records]) -> None:
     for name, form in forms.items():
         if form != forms[first]:
             raise DataError(
-                f"party {name!r} has columns {form}, but {first!r} has {forms[first]}; give every "
-                "party the same columns"
+                f"party {name!r} has columns of shape {form}, but party {first!r} has "
+                f"{forms[first]}; give every party the same columns"
             )
     _check_shapes(model, first, forms[first])
     if model.traceable:
@@ -419,21 +438,20 @@ def _check_records(model: Model, parties: dict[str, Records]) -> None:
 
 
 def _check_shapes(model: Model, party: str, form: dict[str, tuple[int, ...]]) -> None:
-    """Refuse an x whose number of columns differs from the model's, or a y with several columns."""
     if model.x_columns is None:
         return
     for key in ("x", "y"):
         if key not in form:
             raise DataError(
-                f"party {party!r} has no column {key!r} (it has {', '.join(form)}); model "
-                f"{model.kind!r} needs x and y: add it"
+                f"party {party!r} has no column {key!r} (it has {', '.join(form)}), which model "
+                f"{model.kind!r} needs; add it"
             )
     if form["x"] != (model.x_columns,):
         shape = ", ".join(map(str, ("n", *form["x"])))
         raise DataError(
             f"party {party!r}: x has shape ({shape}{'' if form['x'] else ','}), but model "
             f"{model.kind!r} has {model.x_columns} names; give x the shape (n, {model.x_columns}), "
-            "or the model one name per column"
+            "or give the model one name per column of x"
         )
     if form["y"] != ():
         raise DataError(
@@ -455,7 +473,7 @@ def _check_readable(model: Model, records: Records) -> None:
         raise DataError(
             f"model {model.kind!r} of dimension {model.dimension} cannot read records with columns "
             f"{columns} ({type(error).__name__}: {str(error).splitlines()[0]}); choose another "
-            "model or add what it needs"
+            "model, or give the columns that it needs"
         ) from error
     if shape != (1,):
         raise ConfigError(

@@ -20,7 +20,11 @@ GROUP_SIZES = (2, 5, 10)
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One attacker: what it sees, and ε for one unit and for a whole party."""
+    """One kind of attacker: what it sees, and ε against it, for one unit and for all units of a
+    party.
+
+    An ε is None if the attacker can learn the records, or if ε is too large to be useful.
+    """
 
     attacker: str
     sees: str
@@ -31,9 +35,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """The guarantee against each attacker, and the group privacy of t units against public
-    releases.
-    """
+    """The guarantee against each kind of attacker, and the guarantee for groups of units."""
 
     party: str
     unit: str
@@ -41,13 +43,15 @@ class Explanation:
     adjacency: str
     rows: tuple[Row, ...]
     groups: tuple[tuple[int, float | None, tuple[float, float]], ...]
-    """For several t: (t, ε of the releases at δ, (ε, δ) by MEng eq. 3.8)."""
+    """For groups of t units: t, ε of the releases at δ, and (ε, δ) by MEng eq. 3.8."""
 
 
 def explain(plan: Plan, *, colluding: int | None = None, central: bool = False) -> Explanation:
-    """Explain the plan for the party with the weakest guarantee, against `colluding` others.
+    """Return the guarantee against each kind of attacker, for the party with the largest ε.
 
-    Assumes secret noise. With a known seed there is no protection.
+    `colluding` is the number of other parties that collude. By default it is all other parties or,
+    for secure sums, the agreed number. `central` means that the server has all records. The noise
+    is assumed to be secret; if its seed is known, there is no protection.
     """
     if plan.privacy is None:
         return _without(plan)
@@ -114,25 +118,29 @@ def _on_the_way(settled: Settled) -> list[tuple[str, str, float, str]]:
 def _around_exact(
     insiders: list[tuple[str, str, float, str]],
 ) -> list[tuple[str, str, float, str]]:
-    """Return the attackers for exact messages, where the server adds noise that only it knows."""
+    """Return the attackers on a run in which parties send exact messages and the server adds the
+    noise.
+    """
     sees = "every message of every party"
     return [
         ("eavesdrops", f"{sees}, if the channel is not encrypted", 0.0,
          "messages are exact: encrypt the channel"),
         *((who, what, 1.0, "the noise is the server's") for who, what, _, _ in insiders),
         ("the server", f"{sees} and every factor", 0.0,
-         "messages are exact: it must be trusted to add the noise"),
+         "messages are exact: the server must be trusted to add the noise"),
     ]  # fmt: skip
 
 
 def _around_sums(secure: Thresholds, colluding: int) -> list[tuple[str, str, float, str]]:
-    """Return the attackers on secure sums, each with the share of noise that it does not know.
-
-    The server with up to c parties sees sums that contain the unknown noise of at least q − c
-    parties; with k > c parties, the noise of at least q − k. If 2t ≤ n + k, they can unmask two
-    different sums of one round and so read single messages, each with the noise of one party.
+    """Return the attackers on secure sums, each with the share of the noise that it does not
+    know.
     """
 
+    # There are n parties, the threshold is t, the quorum is q, and c parties may collude. Together
+    # with up to c parties, the server sees sums that contain the unknown noise of at least q − c
+    # parties. With k > c parties it is the noise of at least q − k parties. If 2t ≤ n + k, the
+    # server and the k parties can even unmask two different sums of one round. They can then
+    # compute single messages, which contain the noise of one party.
     def left(count: int) -> tuple[float, str]:
         if count <= secure.colluding:
             return 1.0, "they can subtract only their own noise"
@@ -174,18 +182,20 @@ def _insiders(settled: Settled, parties: int, k: int) -> list[tuple[str, str, fl
 
 def _server(settled: Settled, *, central: bool) -> tuple[str, str, float, str]:
     if central:
-        return ("the server", "all the records", 0.0, "it holds them: it must be trusted")
+        return ("the server", "all the records", 0.0, "the server must be trusted")
     if settled.shares == 1:
         return ("the server", "every message and every factor", 1.0, "")
     share = math.sqrt(1.0 / settled.shares)
     return (
         "the server", "every message and every factor", share,
-        "it must be trusted to reveal only the sum",
+        "the server must be trusted to reveal only the sum",
     )  # fmt: skip
 
 
 def _with_noise(settled: Settled, share: float) -> list[GaussianEvent]:
-    """Return the events with this share of the noise; the step of their lattice does not change."""
+    """Return the events with their noise sd multiplied by `share`; the step of the lattice is
+    unchanged.
+    """
     found = []
     for event in settled.all_events:
         lattice = event.lattice
@@ -198,14 +208,15 @@ def _with_noise(settled: Settled, share: float) -> list[GaussianEvent]:
 
 
 def _whole_party(plan: Plan, settled: Settled, events: list[GaussianEvent]) -> float | None:
-    """Return ε for replacing all units of the party at once."""
+    """Return ε for replacing all units of the party at once; None if it is too large to be
+    useful.
+    """
     assert plan.privacy is not None
     size = min(settled.units, getattr(plan.method, "shards", None) or settled.units)
     return _bounded(group_epsilon(events, settled.guarantee.delta, plan.privacy.adjacency, size))
 
 
 def _bounded(value: float | None) -> float | None:
-    """Return ε, or None if it is too large to protect anything."""
     return None if value is None or not value < MAX_SHOWN_EPSILON else value
 
 

@@ -1,7 +1,7 @@
-"""Plans: all choices of a run, resolved before anything is computed or charged.
+"""Plans: all decisions of a run, made before anything is computed or charged.
 
-`tacit.engines.execute` runs a plan. `tacit.run.run` adds configuration files and run directories;
-`tacit.fit` is the Python interface.
+`tacit.engines.execute` runs a plan. `tacit.run.run` adds configuration files and run directories,
+and `tacit.fit` is the Python interface.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import msgspec
@@ -59,7 +59,10 @@ from tacit.server.state import LatticeRules, Rules
 
 @dataclass(frozen=True)
 class Plan:
-    """All decisions of a run: the same plan gives the same posterior."""
+    """All decisions of a run.
+
+    Two runs with the same plan have the same posterior, except for secret noise.
+    """
 
     model: Model
     family: Family
@@ -85,15 +88,15 @@ class Plan:
 
     @property
     def prior(self) -> Natural:
-        """The distribution that the parties' factors multiply: the model's prior or an earlier
-        posterior.
-        """
+        """Natural parameters of the prior, or of the earlier posterior that replaces it."""
         return self.model.prior(self.family) if self.earlier is None else self.earlier
 
     @property
     def guarantee(self) -> Guarantee | None:
-        """Guarantee for all parties: the weakest of the parties' guarantees, because records are
-        disjoint.
+        """The guarantee that holds for every party: the largest ε and the largest δ of all parties.
+
+        The ε of several parties does not add up, because each record belongs to one party. None
+        without privacy.
         """
         if not self.settled:
             return None
@@ -106,7 +109,7 @@ class Plan:
 
     @property
     def rules(self) -> Rules:
-        """The server's side of the plan."""
+        """The part of the plan that the server needs."""
         site, rounds = self.has_prior_party, self.schedule.rounds
         return Rules(
             family=self.family,
@@ -130,35 +133,43 @@ class Plan:
             reads_public=self.method.reads_public,
             stage_at=self.method.stage_at,
             released=lambda stage: self.method.released_shapes(self.model, self.family, stage),
+            published=lambda stage: self.method.public_shapes(self.model, self.family, stage),
             lattice=self._lattice,
             in_step=self.thresholds is not None,
         )
 
     @property
     def thresholds(self) -> Thresholds | None:
-        """Thresholds of secure sums; None if secure sums are not used."""
+        """Quorum, threshold and number of colluding parties of secure sums; None without secure
+        sums.
+        """
         return self.privacy and self.privacy.thresholds(len(self.parties))
 
     @property
     def has_prior_party(self) -> bool:
-        """True if the server keeps a prior outside the family like a party's factor."""
+        """True if the prior is outside the family and the server approximates it by a factor.
+
+        The server refines this factor like that of a party.
+        """
         return self.model.has_site_prior and not self.method.holds_prior
 
     @property
     def agreement(self) -> Agreement:
-        """The parties' side of the plan."""
+        """The part of the plan that the parties need."""
         insecure_noise_seed = None if self.privacy is None else self.privacy.insecure_noise_seed
         return Agreement(self.model, self.family, self.method, self.seed, insecure_noise_seed)
 
     def without_records(self) -> Plan:
-        """Return the same plan without records and without the server's noise key.
+        """Return the plan without records and without the key of the server's noise.
 
-        Results keep this plan, so their files, copies and pickles contain no records.
+        Results contain this plan, so that their files, copies and pickles contain no records.
         """
         return replace(self, parties={name: {} for name in self.parties}, noise_key=None)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for pickle and copy; a private plan omits its records."""
+        """Return the state for pickling and copying. The state of a private plan contains no
+        records.
+        """
         kept = self if self.privacy is None else self.without_records()
         return dict(vars(kept))
 
@@ -168,7 +179,7 @@ class Plan:
 
     @property
     def _own_factors(self) -> bool:
-        """True if the server keeps each party's changes in that party's factor."""
+        """True if the server adds what a party sends to the factor of that party."""
         if not isinstance(self.method, PrivateMethod):
             return False
         if self._server_adds_noise:
@@ -178,22 +189,26 @@ class Plan:
 
     @property
     def _quorum(self) -> int | None:
-        """The quorum; None with shared noise, because a sum of fewer messages has less noise."""
+        """Number of replies that complete a round; None means all parties.
+
+        If the noise is shared, it is at least the number of messages for which the noise was
+        calibrated, because a sum of fewer messages would have less noise.
+        """
         if self.thresholds is not None:
             return self.thresholds.quorum
         shares = max((one.shares for one in self.settled.values()), default=1)
         return shares if shares > 1 else None if self.live is None else self.live.quorum
 
     def read_released(self, request: Request, released: Arrays) -> Arrays:
-        """Convert the released values of one party's reply to floats: integers times their public
-        step.
+        """Convert what a party released to floats: integers are multiplied by the step of their
+        lattice.
 
         Parameters
         ----------
         request
-            The request that it answers.
+            The request to which the party replied.
         released
-            The released arrays of the reply.
+            The arrays of the reply.
         """
         lattice = self._lattice
         if lattice is None or lattice.shapes(request.stage) is None:
@@ -204,8 +219,9 @@ class Plan:
 
     @property
     def _lattice(self) -> LatticeRules | None:
-        """How the integers of a private run are summed and converted to floats; None without
-        privacy.
+        """Rules by which the server sums the integers of a private run and converts them to floats.
+
+        None without privacy.
         """
         if self.privacy is None or not self.settled:
             return None
@@ -242,14 +258,17 @@ class Plan:
         )
 
     def _server_key(self, number: int) -> bytes:
-        """Derive the key of the server's noise in a round, from the run's secret or a known
-        seed.
+        """Return the key of the noise that the server adds in round `number`.
+
+        It is derived from the secret key of the run or from a known seed.
         """
         assert self.privacy is not None
         seed = self.privacy.insecure_noise_seed
         key = self.noise_key if seed is None else (seed,)
         if key is None:
-            raise RuntimeError("this plan has no noise key: carry_out draws one per run")
+            raise RuntimeError(
+                "this plan has no key for the server's noise; call carry_out, which draws one"
+            )
         body = "/".join(str(word) for word in (*key, number)).encode()
         return hashlib.blake2b(body, digest_size=KEY_BYTES, person=b"tacit.server").digest()
 
@@ -264,7 +283,7 @@ class Plan:
         asked = self.schedule.parties_per_round or len(self.parties)
 
         def noise_sd(number: int) -> float:
-            """Return the standard deviation of the noise in the sum of a round."""
+            """Return the standard deviation of the noise in the sum of round `number`."""
             each = [
                 max(
                     (event.noise_sd for event in one.events_at(min(number, one.visits) - 1)),
@@ -305,11 +324,12 @@ def make_plan(
     earlier: Natural | None = None,
     any_noise: bool = False,
 ) -> Plan:
-    """Resolve every "auto" and refuse invalid choices, before anything runs or is charged.
+    """Choose everything that is set to "auto", check all choices, and return the plan.
 
-    `trust` overrides the trust text of the aggregation. With `live`, records held elsewhere are an
-    empty dictionary. `earlier` is the posterior of earlier records, which replaces the prior.
-    With `any_noise` a private plan is made even if its noise spoils the result, for audits.
+    Nothing is run or charged. `trust` replaces the default text of the trust assumption. `live`
+    describes a live federation; a party whose records are not in this process then has an empty
+    dictionary. `earlier` is the posterior of an earlier run, which replaces the prior. `any_noise`
+    is for audits: a private plan is accepted even if its noise is too large for a useful result.
     """
     check_parties(model, parties, seed, live)
     given = schedule = schedule or Synchronous()
@@ -358,13 +378,15 @@ def _second_choice(
     kind: str,
     reason: str,
 ) -> Plan:
-    """The plan of the next method of "auto", because method `kind` is refused for `reason`."""
+    """Return a plan with another method of "auto", after the method `kind` was refused for
+    `reason`.
+    """
     method, why = choose_method(
         plan.model, privacy=privacy, schedule=schedule, parties=len(plan.parties),
         steady=plan.live is None or plan.live.quorum is None, refused=(kind,),
     )  # fmt: skip
     why = LACKS if isinstance(method, DPSGD) else why
-    return replace(again(method=method), why=f"not {kind}: {reason}; {why}")
+    return replace(again(method=method), why=f"{kind} is not used: {reason}; {why}")
 
 
 def _private_plan(
@@ -374,8 +396,10 @@ def _private_plan(
     trust: str | None,
     instead: Callable[[str, str], Plan] | None,
 ) -> Plan:
-    """Return the plan with noise and guarantee. If "auto" chose a method whose noise is too large,
-    `instead` makes another plan; with None any noise is accepted.
+    """Return the plan with clip, noise and guarantee of each party.
+
+    If "auto" has chosen the method and its noise is too large, the function `instead` makes the
+    plan. If `instead` is None, any noise is accepted.
     """
     method = plan.method
     assert isinstance(method, PrivateMethod)
@@ -391,7 +415,10 @@ def _private_plan(
 
 
 def _elsewhere(plan: Plan) -> list[str] | None:
-    """List the parties of a live federation whose number of units is not known here."""
+    """Return the parties of a live federation whose number of units is not known in this process.
+
+    The result is None if the number of units of every party is known.
+    """
     if plan.live is None or plan.live.one_party:
         return None
     return [name for name, records in plan.parties.items() if not records]
@@ -400,17 +427,17 @@ def _elsewhere(plan: Plan) -> list[str] | None:
 def _settled(
     plan: Plan, method: PrivateMethod, privacy: Privacy, units: dict[str, int], trust: str | None
 ) -> dict[str, Settled]:
-    """Determine the privacy terms of every party."""
+    """Return clip, noise, events and guarantee of every party."""
     thresholds = privacy.thresholds(len(plan.parties))
+    # The search for a noise level asks for the size of every visit many times.
+    size_of = cache(partial(method.release_size, plan.model, plan.family))
     settled = settle(
         privacy,
         method,
         shapes_of(plan.schedule, units, plan.seed),
         shares=shares_of(privacy, plan.schedule, len(plan.parties), plan.live),
         trust=trust or (thresholds.trust if thresholds else None),
-        numbers=lambda visit: method.release_size(
-            plan.model, plan.family, method.stage_at(visit).name
-        ),
+        numbers=lambda visit: size_of(method.stage_at(visit).name),
         total_units=method.total_units,
         summed_parts=plan.model.summed_parts,
         elsewhere=_elsewhere(plan),
@@ -423,7 +450,7 @@ def _settled(
 
 
 def _terms(settled: Settled, event: GaussianEvent, visit: int) -> Terms:
-    """Return the terms of one visit as numbers, in the form that `tacit.party.compute` uses."""
+    """Return clip, noise and counts of one visit, as `Task.terms` contains them."""
     return Terms(
         clip=settled.clip,
         noise_sd=settled.noise_sd,
@@ -437,11 +464,12 @@ def _terms(settled: Settled, event: GaussianEvent, visit: int) -> Terms:
 
 
 def first_factors(plan: Plan) -> dict[str, Natural]:
-    """Return the parties' initial factors, which multiply the prior.
+    """Return the initial factors of the parties. The first q is the prior times these factors.
 
-    A method that does not learn the precision needs a q that starts at the model's starting point:
-    every party gets an equal share of start/prior, which is public. A run that continues an earlier
-    one starts there.
+    Some methods need a first q equal to the model's `start`. Every party then gets the factor
+    (start/prior)^(1/M), where M is the number of parties; it is public. Otherwise, or if the run
+    continues an earlier one, the parties have no initial factors. If the prior is outside the
+    family, the initial factor of its pseudo-party is the approximation of the prior.
     """
     prior = plan.model.prior(plan.family)
     factors = {PRIOR_PARTY: prior} if plan.has_prior_party else {}

@@ -13,12 +13,12 @@ POOR = 1.0
 
 
 def signal(plan: Plan, settled: Settled) -> float:
-    """Return ‖signal‖ / ‖noise‖ over a run if all units contributed the full clip in one direction.
+    """Return an upper bound on the norm of the signal divided by the norm of the noise, over a run.
 
-    A sum of n sampled contributions has norm at most rate·n·C; its noise has norm s√d. Over T
-    releases of a nearly constant quantity the ratio grows like √T; with shared noise, it grows with
-    the number of messages added up. Real contributions differ in direction, so the actual ratio is
-    lower.
+    The bound assumes that all contributions have the norm `clip` and the same direction. A sum over
+    n units that are sampled at a rate r then has the norm r·n·clip. Noise of standard deviation s
+    in d numbers has the norm s√d. Over T releases the ratio grows like √T. If several messages are
+    summed before the noise is complete, the ratio is multiplied by their number.
     """
     assert isinstance(plan.method, PrivateMethod)
     total = 0.0

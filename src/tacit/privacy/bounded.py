@@ -1,10 +1,10 @@
 """Sums of contributions with clipped norms: the only values that a mechanism may release.
 
-A unit (a record, a person, a shard, a party) contributes one vector, given as a pytree. `Bounded`
-is the sum of these after each was scaled to norm ≤ C, together with C. It is made by clipping and
-cannot be changed, so no mechanism ever receives a value with a hand-written sensitivity. Sums are
-always float64, because the rounding error of a long float32 sum would not be negligible compared
-with C.
+A unit (a record, a person, a shard or a party) contributes one vector, given as a pytree. Each
+contribution is scaled down to a norm of at most C. `Bounded` contains the sum of the scaled
+contributions and C. Only the clipping functions can make a `Bounded`, and it cannot be changed, so
+that the sensitivity of a mechanism is never set by hand. Sums are in float64, because the rounding
+error of a long float32 sum would not be negligible compared with C.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ MOST_ROWS = BLOCK_ROWS * (LEAST_UNITS // 2 - 1)
 
 
 class Bounded:
-    """Σᵢ cᵢ with ‖cᵢ‖ ≤ `clip` for every unit i, where each unit occurs at most once.
+    """A sum with one contribution per unit, each of norm at most `clip`.
 
-    Formal guarantee: removing a unit moves `value` by at most `clip` in the norm over all leaves;
-    replacing a unit moves it by at most 2·`clip`, or √2·`clip` if no two possible contributions
-    have a negative inner product, for example because no coordinate is negative. `norm` is "l2", or
-    "l1" for Laplace noise, where replacing a unit moves the sum by at most 2·`clip`.
+    Formal guarantee: removing a unit moves `value` by at most `clip`. The norm is taken over all
+    arrays of `value` together. Replacing a unit moves `value` by at most 2·`clip`. If `nonnegative`
+    is True, no two possible contributions have a negative inner product, for example because no
+    coordinate is negative. In the L2 norm, replacing a unit then moves `value` by at most
+    √2·`clip`. `norm` is "l2", or "l1" for Laplace noise.
     """
 
     __slots__ = ("clip", "nonnegative", "norm", "value")
@@ -52,13 +53,17 @@ class Bounded:
     norm: Norm
 
     def __init__(self) -> None:
-        raise TypeError("a Bounded is made by clipping: use clip_units or clip_sum")
+        raise TypeError(
+            "Bounded cannot be called; make one by clipping, with clip_units or clip_sum"
+        )
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a Bounded does not change; clip again instead of setting {name}")
+        raise AttributeError(
+            f"{name} of a Bounded cannot be set; clip again to get another Bounded"
+        )
 
     def sensitivity(self, adjacency: Adjacency) -> Array:
-        """Return the largest distance by which one unit can move the value."""
+        """Return the largest distance by which one unit can move `value`."""
         if adjacency == "add-or-remove-one":
             return self.clip
         smaller = self.nonnegative and self.norm == "l2"
@@ -66,10 +71,12 @@ class Bounded:
 
 
 class Tally(NamedTuple):
-    """An extra coordinate per unit that counts units within the clip, and the new clip.
+    """An extra coordinate of every contribution, from which the number of unclipped units is
+    computed.
 
-    The coordinate is ±ω/2 or, if not `signed`, 0 or ω/2: a contribution without negative
-    coordinates then still has none.
+    The coordinate is `weight`/2 for a unit whose norm is within the clip. For other units it is
+    −`weight`/2 if `signed`, and 0 otherwise. `bound` is the clip of a contribution together with
+    its extra coordinate.
     """
 
     weight: Array
@@ -78,8 +85,11 @@ class Tally(NamedTuple):
 
 
 def clip_weights(norms: Array, clip: Array, mask: Array) -> Array:
-    """Return min(1, C(1 − 1e-6)/‖cᵢ‖); 0 for a masked unit, or if ‖cᵢ‖ exceeds `LARGEST_NORM` or is
-    NaN.
+    """Return the weight of each unit, by which its contribution is scaled to a norm of at most
+    `clip`.
+
+    The weight is min(1, clip·(1 − 1e-6)/norm). It is 0 for a masked unit, and for a norm that is
+    NaN or exceeds `LARGEST_NORM`.
     """
     sound = (jnp.abs(norms) <= LARGEST_NORM) & (mask != 0)  # False for NaN
     limit = jnp.asarray(clip, norms.dtype) * (1.0 - CLIP_MARGIN)
@@ -98,20 +108,23 @@ def clip_units(
     tally: Tally | None = None,
     norm: Norm = "l2",
 ) -> Bounded:
-    """Return the sum over the leading axis, with each unit's contribution scaled to norm ≤ C.
+    """Return the sum over the leading axis, with each unit's contribution scaled to a norm of at
+    most `clip`.
 
-    A unit with a number that is not finite contributes nothing. `nonnegative` sets negative
-    coordinates to zero first, which halves the squared sensitivity under replace-one. A unit is
-    clipped by the larger of its norm and its `norm_bound`. `tally` adds a coordinate that counts
-    the units within the clip: see `_tallied`.
+    A unit with a number that is not finite contributes nothing. `nonnegative` first sets negative
+    coordinates to zero, which halves the squared sensitivity under replace-one. If `norm_bound` is
+    given, a unit is scaled as if its norm were the larger of its actual norm and its `norm_bound`.
+    `tally` adds a coordinate from which the number of unclipped units is computed.
     """
     leaves, treedef = jax.tree.flatten(contributions)
     if not leaves:
-        raise ValueError("clip_units needs at least one array")
+        raise ValueError("contributions contain no array; give at least one")
     units = leaves[0].shape[0]
     for leaf in leaves:
         if leaf.dtype not in (jnp.float32, jnp.float64):
-            raise TypeError(f"contributions are float32 or float64, not {leaf.dtype}")
+            raise TypeError(
+                f"contributions have type {leaf.dtype}; convert them to float32 or float64"
+            )
     flat = [jnp.reshape(leaf, (units, math.prod(leaf.shape[1:]))) for leaf in leaves]
     if nonnegative:
         flat = [jnp.maximum(leaf, 0.0) for leaf in flat]
@@ -130,10 +143,11 @@ def clip_units(
 
 
 def within(bounded: Bounded) -> Bounded:
-    """Return the same sum with the bound that holds for the units *inside* each contributor.
+    """Return the same sum with the clip for smaller units, such as single records if each
+    contribution is that of a shard.
 
-    Adding a unit to a shard does not add a contribution of norm ≤ C: it changes the shard's
-    contribution, which moves the sum by up to 2C. So the bound per inner unit is 2C.
+    Adding one record changes the contribution of its shard, which has a norm of at most `clip`
+    before and after. The sum therefore moves by at most 2·`clip`, which is the new clip.
     """
     return _make(bounded.value, 2.0 * bounded.clip, norm=bounded.norm)
 
@@ -149,18 +163,32 @@ def clip_sum(
     tally: Tally | None = None,
     norm: Norm = "l2",
 ) -> Bounded:
-    """Return the clipped sum Σ wᵢ cᵢ from norms in closed form, without forming any cᵢ.
+    """Return a clipped sum of contributions without computing each contribution.
 
-    `norms` must bound ‖cᵢ‖ from above: the norm itself, or the largest over all labels, which makes
-    the weight independent of the label. They are float64: in float32 the square of a number below
-    1e-19 underflows to 0, and the norm would be too small. `weighted_sum(w)` must be Σ wᵢ cᵢ and
-    must not use a unit of weight 0. `tacit.testing.check_clipping` compares it with `clip_units`.
-    `tally` is as in `clip_units`; `norm` is the kind of norm in `norms`.
+    The sum is Σ wᵢcᵢ, where cᵢ is the contribution of unit i and wᵢ its weight from `clip_weights`.
 
-    If contributions are nonnegative, `least` is a lower bound on each unit's smallest coordinate.
-    The sum is then marked `nonnegative`, and a unit with `least` < 0 (or NaN) contributes nothing.
-    `acute` declares that no two possible contributions have a negative inner product, which the
-    caller must prove; the sum is marked accordingly.
+    Parameters
+    ----------
+    norms
+        Upper bound on the norm of each contribution, in float64: the norm itself, or the largest
+        norm over all labels, so that the weight does not depend on the label.
+    clip
+        Largest norm of a contribution in the sum.
+    mask
+        0 for units that are left out.
+    weighted_sum
+        Function of the weights that returns Σ wᵢcᵢ. It must not use a unit of weight 0.
+        `tacit.testing.check_clipping` compares it with `clip_units`.
+    least
+        If given, a lower bound on each unit's smallest coordinate. The sum is then marked
+        `nonnegative`, and a unit with a negative (or NaN) bound contributes nothing.
+    acute
+        True if no two possible contributions have a negative inner product, which the caller must
+        prove. The sum is then marked `nonnegative`.
+    tally
+        Adds a coordinate from which the number of unclipped units is computed.
+    norm
+        Kind of the norms in `norms`.
     """
     if norms.dtype != jnp.float64:
         raise TypeError(
@@ -175,13 +203,7 @@ def clip_sum(
 
 
 def _tallied(bounded: Bounded, norms: Array, mask: Array, tally: Tally) -> Bounded:
-    """Return the sum and the number of units within the clip, as one vector for one release.
-
-    `value` becomes (value, ω Σ ±½): + for a unit whose norm is at most C, − for one that was scaled
-    down or left out. A contribution (cᵢ, ±ω/2) has norm ≤ √(C² + ω²/4), and so has (cᵢ, 0 or ω/2)
-    of a tally that is not signed. The new clip is the tally's bound. If the bound is smaller than
-    that norm, the clip is NaN, which events refuse.
-    """
+    """Return the sum with the extra coordinate of `tally`, as one vector for one release."""
     limit = jnp.asarray(bounded.clip, norms.dtype) * (1.0 - CLIP_MARGIN)
     below = jnp.where(norms <= limit, 0.5, -0.5 if tally.signed else 0.0)  # not within for NaN
     total = jnp.sum(jnp.where(mask != 0, below, 0.0)).astype(jnp.float64)
@@ -189,6 +211,7 @@ def _tallied(bounded: Bounded, norms: Array, mask: Array, tally: Tally) -> Bound
         norm = bounded.clip + 0.5 * tally.weight
     else:
         norm = jnp.sqrt(jnp.square(bounded.clip) + 0.25 * jnp.square(tally.weight))
+    # If the bound is too small, the clip is NaN, which events refuse.
     clip = jnp.where(norm <= tally.bound, tally.bound, jnp.nan)
     alike = bounded.nonnegative and not tally.signed
     return _make((bounded.value, tally.weight * total), clip, nonnegative=alike, norm=bounded.norm)
@@ -202,17 +225,29 @@ def clip_moments(
     filled: bool = False,
     tally: Tally | None = None,
 ) -> Bounded:
-    """Return Σ_u w_u Σⱼ x_uj x_ujᵀ, each unit scaled to Frobenius norm ≤ C, as `pack_symmetric`
-    packs it.
+    """Return a clipped sum of second moments: of the outer products xxᵀ of all rows x.
 
-    `rows` is (units, d), or (units, places, d) if units have several rows; rows of weight 0 are
-    ignored. A unit's norm is bounded by Σⱼ ‖x_uj‖², which for one row is the norm itself. `filled`
-    also scales shorter contributions up to norm C, so that only directions count; a zero
-    contribution stays zero. `tally` is as in `clip_units`.
+    The contribution of a unit is the sum of xxᵀ over its rows. It is scaled to a Frobenius norm of
+    at most `clip`. The result is a symmetric matrix, packed as a vector by `pack_symmetric`.
 
-    Contributions are positive semi-definite matrices P, Q, whose inner product tr(PQ) is ≥ 0, so
-    that ‖P − Q‖² ≤ ‖P‖² + ‖Q‖² ≤ 2C²: the √2 of `nonnegative` holds although coordinates may be
-    negative.
+    Any two contributions A and B are positive semi-definite matrices, so that their inner product
+    tr(AB) is not negative and ‖A − B‖² ≤ ‖A‖² + ‖B‖² ≤ 2·clip². The sum is therefore marked
+    `nonnegative`, although its coordinates may be negative.
+
+    Parameters
+    ----------
+    rows
+        Array of shape (units, d), or (units, rows per unit, d).
+    clip
+        Largest Frobenius norm of a contribution. The norm is computed as the sum of ‖x‖² over the
+        rows, which is an upper bound if a unit has several rows.
+    weights
+        Rows of weight 0 are ignored.
+    filled
+        True: smaller contributions are scaled up to the norm `clip`, so that only directions count.
+        A contribution of zero stays zero.
+    tally
+        Adds a coordinate from which the number of unclipped units is computed.
     """
     there = (weights > 0).reshape(rows.shape[:-1])
     flat = jnp.where(there[..., None], rows, 0.0).reshape(-1, rows.shape[-1])
@@ -231,18 +266,14 @@ def clip_moments(
 
 
 def _squares_summed(rows: Array) -> Array:
-    """Return Σ rᵢrᵢᵀ, summed in blocks so that no number is rounded more than `LEAST_UNITS` times.
-
-    The bound E on the rounding error of a sum depends on the units' norms, which the clip bounds,
-    and on the number of additions that a term takes part in. Units may have any number of rows, so
-    the rows of one long sum could outnumber the units that E is charged for. Here each term is in
-    at most `BLOCK_ROWS` additions of its block and one per block.
-    """
+    # Σ rrᵀ over the rows r. `Lattice` bounds the rounding error of a sum in terms of the number of
+    # units, but a unit may have many rows. In blocks, a term is rounded at most `LEAST_UNITS`
+    # times: in at most `BLOCK_ROWS` additions of its block, and once per block.
     count, width = rows.shape
     if count > MOST_ROWS:
         raise DataError(
-            f"a party has {count} rows with its padding; the rounding of their second moment is "
-            f"bounded for at most {MOST_ROWS}: divide the party"
+            f"a party has {count} rows, including padding, but rounding errors are bounded only "
+            f"for at most {MOST_ROWS} rows; divide the records among several parties"
         )
     blocks = count // BLOCK_ROWS
     if not blocks:
@@ -257,8 +288,10 @@ def _squares_summed(rows: Array) -> Array:
 
 
 def pack_symmetric(matrix: Array) -> Array:
-    """Return the upper triangle with off-diagonals times √2, which has the norm of the whole
-    matrix.
+    """Return the upper triangle of a symmetric matrix as a vector.
+
+    Off-diagonal entries are multiplied by √2, so that the norm of the vector is the Frobenius norm
+    of the matrix.
 
     >>> pack_symmetric(jnp.ones((2, 2))).round(3).tolist()
     [1.0, 1.414, 1.0]
@@ -268,23 +301,29 @@ def pack_symmetric(matrix: Array) -> Array:
 
 
 def add_disjoint(first: Bounded, second: Bounded) -> Bounded:
-    """Add two sums over different units of one data set; the larger clip bounds both."""
+    """Add two sums over different units of one data set.
+
+    A unit is in one of the sums only, so that the clip of the result is the larger of the two
+    clips.
+    """
     value = jax.tree.map(jnp.add, first.value, second.value)
     clip = jnp.maximum(first.clip, second.clip)
     if first.norm != second.norm:
-        raise TypeError(f"sums clipped in different norms, {first.norm} and {second.norm}")
+        raise TypeError(
+            f"the sums are clipped in different norms, {first.norm} and {second.norm}; clip both "
+            "in the same norm"
+        )
     alike = first.nonnegative and second.nonnegative
     return _make(value, clip, nonnegative=alike, norm=first.norm)
 
 
 def row_norms(flat: list[Array], norm: Norm = "l2") -> Array:
-    """Return the norm of each row over several matrices, in float64; infinite beyond
-    `LARGEST_NORM`.
+    """Return the norm of each row in float64; infinite if an entry exceeds `LARGEST_NORM`.
 
-    In float32, squaring overflows, and dividing by the largest entry fails too: its reciprocal is
-    denormal above 8.5e37, a compiler may flush it to 0, and the row would get norm 0. In float64
-    squares of anything up to `LARGEST_NORM` are exact enough.
+    A row of the result spans the same row of all matrices in `flat`.
     """
+    # In float32, squaring overflows, and dividing by the largest entry fails too: its reciprocal is
+    # denormal above 8.5e37, a compiler may flush it to 0, and the row would get norm 0.
     wide = [leaf.astype(jnp.float64) for leaf in flat]
     peaks = [jnp.max(jnp.abs(leaf), axis=1, initial=0.0) for leaf in wide]
     sound = jnp.max(jnp.stack(peaks), axis=0) <= LARGEST_NORM  # False for NaN

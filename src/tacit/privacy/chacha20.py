@@ -1,16 +1,17 @@
-"""The ChaCha20 stream as a random generator of JAX, for secret noise.
+"""The ChaCha20 stream as a random generator of JAX, for secret random numbers.
 
 JAX's default generator, Threefry-2x32, has 64-bit keys. An attacker with one release and a guess
-about the records could search all keys. Secret noise and secret batches therefore come from the
-ChaCha20 block function (RFC 8439), registered as a JAX key type:
+about the records could try all keys. Secret random numbers therefore come from the ChaCha20 block
+function (RFC 8439), which is registered as a JAX key type:
 
     random bits      block(key, counter = 0, 1, …, nonce = (0, 0, "bits"))
     split            block(key, counter = number,  nonce = (0, 0, "spli")), its first 8 words
     fold_in          block(key, counter = data,    nonce = (0, 0, "fold")), its first 8 words
 
-Everything is element-wise integer arithmetic, so the bits are the same alone and in a batch,
-compiled and not, on every machine. A simulation with a known seed uses Threefry keys, so that
-published numbers stay reproducible; it has no guarantee. The key type distinguishes the generators.
+All operations are element-wise integer arithmetic. The bits are therefore the same on every
+machine, compiled or not, alone or in a batch. A simulation with a known seed uses Threefry keys, so
+that published numbers stay reproducible; it has no privacy guarantee. JAX selects the generator by
+the type of the key.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ Array = Any
 # would take several times longer to compile.
 @functools.partial(jax.jit, static_argnames="nonce", inline=True)
 def chacha_blocks(key: Array, counter: Array, nonce: tuple[int, int, int]) -> Array:
-    """Compute the ChaCha20 blocks of a vector of 32-bit counters: (len(counter), 16) words of 32
-    bits.
+    """Return the ChaCha20 block of each 32-bit counter.
+
+    The result has the shape (len(counter), 16), with words of 32 bits.
     """
     counter = jnp.asarray(counter, jnp.uint32)
     fixed = jnp.concatenate([_CONSTANTS, key, jnp.zeros(1, jnp.uint32), np.array(nonce, np.uint32)])
@@ -48,9 +50,7 @@ def chacha_blocks(key: Array, counter: Array, nonce: tuple[int, int, int]) -> Ar
 
 
 def _double_round(rows: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Do one round on the columns and one on the diagonals, which are columns after rotating the
-    rows.
-    """
+    # One round on the columns, and one on the diagonals: these are columns after rotating the rows.
     a, b, c, d = _quarter_rounds(*rows)
     a, b, c, d = _quarter_rounds(a, _turned(b, 1), _turned(c, 2), _turned(d, 3))
     return a, _turned(b, 3), _turned(c, 2), _turned(d, 1)
@@ -74,7 +74,9 @@ def _rotated(words: Array, bits: int) -> Array:
 
 
 def _seed(_: Array) -> Array:
-    """Refuse `jax.random.key(seed, impl=…)`: a key from an integer seed is not secret."""
+    """Raise an error for `jax.random.key(seed, impl=…)`, because a key from an integer seed is not
+    secret.
+    """
     raise TypeError("a secret noise key cannot be made from an integer; use secret_key()")
 
 
@@ -93,7 +95,10 @@ def _random_bits(key: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
     words = -(-size * bit_width // 32)
     blocks = -(-words // _BLOCK)
     if blocks > _MAX_BLOCKS:
-        raise ValueError(f"{blocks} blocks from one noise key; at most {_MAX_BLOCKS}: use fold_in")
+        raise ValueError(
+            f"{size} random numbers are too many for one key; draw them in parts, each with a "
+            "key from fold_in"
+        )
     counter = jnp.arange(blocks, dtype=jnp.uint32)
     stream = chacha_blocks(key, counter, (0, 0, _BITS)).reshape(-1)
     dtype = {8: jnp.uint8, 16: jnp.uint16, 32: jnp.uint32, 64: jnp.uint64}[bit_width]

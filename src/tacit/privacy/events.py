@@ -1,8 +1,8 @@
-"""Events: records of private releases, read by accountants and stored in ledgers.
+"""Events: descriptions of private releases, which accountants read and ledgers store.
 
-An event contains the norm bound C of one unit's contribution, the standard deviation s of the
-noise, the sampling of the batch, and the lattice of the release. It does not contain ε, which
-follows from an adjacency, a δ and an accountant. Sensitivity is derived only here.
+An event contains the norm bound of one unit's contribution, the standard deviation of the noise,
+the sampling of the batch, and the lattice of the release. It does not contain ε, which also depends
+on the adjacency, δ and the accountant. Only this module computes sensitivities.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Adjacency = Literal["add-or-remove-one", "replace-one"]
 
 
 class Poisson(msgspec.Struct, frozen=True, kw_only=True, tag="poisson", forbid_unknown_fields=True):
-    """Every unit is in the batch independently with probability `rate`."""
+    """Poisson sampling: every unit is in the batch independently, with probability `rate`."""
 
     rate: float
 
@@ -30,7 +30,9 @@ class Poisson(msgspec.Struct, frozen=True, kw_only=True, tag="poisson", forbid_u
 class WithoutReplacement(
     msgspec.Struct, frozen=True, kw_only=True, tag="without-replacement", forbid_unknown_fields=True
 ):
-    """The batch is a uniformly random subset of `batch` out of `total` units."""
+    """Sampling without replacement: the batch is a random subset of `batch` out of `total`
+    units.
+    """
 
     batch: int
     total: int
@@ -43,7 +45,7 @@ class WithoutReplacement(
 
     @property
     def rate(self) -> float:
-        """Fraction of the units in a batch."""
+        """Share of the units that are in a batch."""
         return self.batch / self.total
 
 
@@ -54,20 +56,22 @@ CLIP_MARGIN = 1e-6
 HIDDEN_UNITS = 1 << 20
 """Bound on the number of contributions of one party if that number is secret."""
 LEAST_UNITS = 1 << 16
-"""Smallest bound on the number of contributions, used if fewer are declared: the clip's margin
-covers the rounding of so many.
+"""Lower limit of the bound on the number of contributions: a smaller declared number is raised to
+it. For this many contributions, CLIP_MARGIN still covers the rounding error of their sum.
 """
 KERNEL = 2.0
 """Parameter s₀ of the domination lemma (docs/methods/lattice.md)."""
 
 
 class Lattice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Integer multiples of a public step with discrete Gaussian noise of parameter 2^`bits`.
+    """The lattice of a release: integer multiples of a public step γ, with integer noise.
 
-    Formal guarantee: with γ the step, a party rounds the float64 sum of at most `units`
-    contributions and adds noise to its `numbers` integers. One unit moves the integers by at most
-    (S + 2E)/γ + √d, where S is the sensitivity of the exact sum and E ≤ n(n + 3)·2⁻⁵³·C a bound on
-    the rounding of a float64 sum in any order.
+    A party computes the float64 sum of at most n contributions of norm at most C, rounds it to d
+    integer multiples of γ, and adds discrete Gaussian noise of parameter 2^k to each integer.
+
+    Formal guarantee: one unit moves the vector of integers by at most (S + 2E)/γ + √d. Here S is
+    the sensitivity of the exact sum, and E = n(n + 3)·2⁻⁵³·C bounds the rounding error of a float64
+    sum, for any order of its terms.
 
     Parameters
     ----------
@@ -76,7 +80,7 @@ class Lattice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     bits
         k: the noise of each party has the parameter 2^k.
     parties
-        M: number of parties whose noise is summed before it becomes visible.
+        Number of parties whose noise is summed before the result becomes visible.
     units
         n: public bound on the number of contributions to one party's sum.
     """
@@ -89,18 +93,23 @@ class Lattice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def __post_init__(self) -> None:
         if not (self.numbers >= 0 and self.parties >= 1 and self.units >= 1):
             raise ConfigError(
-                f"lattice of {self.numbers} numbers, {self.parties} parties, {self.units} units; "
-                "numbers must be 0 or more, parties and units at least 1"
+                f"Lattice(numbers={self.numbers}, parties={self.parties}, units={self.units}); "
+                "numbers must be at least 0, and parties and units must be at least 1"
             )
         if not 2 <= self.bits <= 50:
-            raise ConfigError(f"lattice of 2^{self.bits} steps; the exponent must be in 2 … 50")
+            raise ConfigError(f"Lattice(bits={self.bits}); bits must be from 2 to 50")
 
     @property
     def slack(self) -> float:
-        """κ: the log-ratio between the noise and a continuous Gaussian after post-processing.
+        """A bound κ on the error of replacing discrete by continuous noise.
 
-        d·ln((1 + τ)/(1 − τ)) with τ = 2e^(−2π²s₀²)/(1 − e^(−2π²s₀²)) for the kernel, and for M
-        parties 10d Σ_{j<M} e^(−2π²σ²j/(j + 1)) (Kairouz, Liu and Steinke 2021, Theorem 2).
+        Let P be the distribution of a release, and R that of a continuous Gaussian after rounding
+        at random. κ is an upper bound on |ln(P/R)| (docs/methods/lattice.md).
+
+        For one party and d numbers, κ = d·ln((1 + τ)/(1 − τ)), where τ = 2e^(−2π²s₀²)/(1 −
+        e^(−2π²s₀²)) and s₀ is `KERNEL`. If the noise of M parties is summed, each with the
+        parameter s = 2^k, the term 10d Σ_{j<M} e^(−2π²s²j/(j + 1)) is added (Kairouz, Liu and
+        Steinke 2021, Theorem 2).
         """
         tail = math.exp(-2.0 * (math.pi * KERNEL) ** 2)
         tau = 2.0 * tail / (1.0 - tail)
@@ -112,30 +121,45 @@ class Lattice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return slack
 
     def rounding(self, clip: float) -> float:
-        """Return 2E, a bound on the rounding errors of two float64 sums."""
+        """Return twice the largest rounding error of a float64 sum of contributions of norm at most
+        `clip`.
+
+        Two neighbouring data sets have two such sums.
+        """
         return 2.0 * self.units * (self.units + 3.0) * 2.0**-53 * clip
 
     def distance(self, moved: float, clip: float, noise_sd: float) -> float:
-        """Return the integer sensitivity over the sd of the dominating continuous Gaussian.
+        """Return the sensitivity of the released integers, divided by the standard deviation of the
+        noise.
 
-        `moved` is the sensitivity of the exact sum for contributions of norm `clip`. Half of the
-        clip's margin covers the rounding of the sum; the other half covers the rounding of norms.
+        `moved` is the sensitivity of the exact sum of contributions of norm at most `clip`. The
+        result includes the effect of rounding. The standard deviation is that of a continuous
+        Gaussian, which accountants use in place of the discrete noise; it is slightly smaller
+        (docs/methods/lattice.md).
         """
         step = self.step(noise_sd)
+        # Contributions are clipped slightly below `clip`. Half of this margin covers the rounding
+        # of the sum, and the other half the rounding of norms.
         moved = max(moved, moved * (1.0 - 0.5 * CLIP_MARGIN) + self.rounding(clip))
         integers = moved / step + math.sqrt(self.numbers)
         parameter = math.sqrt(self.parties) * 2.0**self.bits
         return integers / math.sqrt(parameter**2 - KERNEL**2)
 
     def step(self, noise_sd: float) -> float:
-        """Return γ for this standard deviation of the noise in the sum over the parties."""
+        """Return the step of the lattice.
+
+        `noise_sd` is the standard deviation of the noise in the sum over all parties that share the
+        noise.
+        """
         return noise_sd / math.sqrt(self.parties) / 2.0**self.bits
 
 
 def lattice_bits(numbers: int, noise_multiplier: float) -> int:
-    """Return k in 20 … 40 such that rounding adds less than a millionth to the sensitivity.
+    """Return the exponent k of the noise parameter 2^k for a release of `numbers` numbers.
 
-    √d·γ/C = √d·z/2^k, where z is the noise multiplier of one party.
+    It is at least 20 and at most 40. It is large enough that rounding increases the sensitivity by
+    less than a millionth of the clip: rounding d numbers adds √d·z/2^k times the clip, where z is
+    the noise multiplier of one party.
 
     >>> lattice_bits(1, 1.0), lattice_bits(100, 10.0)
     (20, 27)
@@ -147,12 +171,18 @@ def lattice_bits(numbers: int, noise_multiplier: float) -> int:
 class GaussianEvent(
     msgspec.Struct, frozen=True, kw_only=True, tag="gaussian", forbid_unknown_fields=True
 ):
-    """`count` releases of Σ (contributions of norm ≤ clip) + N(0, noise_sd² I).
+    """Description of `count` releases, each a sum of contributions plus Gaussian noise.
 
-    `nonnegative`: no two contributions can have a negative inner product (every coordinate is ≥ 0,
-    or each is a positive semi-definite matrix), which bounds the distance of two of them by √2·C
-    instead of 2·C. `lattice` describes a release of integers, as in every run; without it the event
-    describes continuous noise on real numbers.
+    A contribution is the array that one unit (a record, a person or a party) adds to the sum. The
+    norm of a contribution is at most `clip` = C. The noise is N(0, noise_sd²) in every coordinate.
+    `sampling` says how the units of a sum are sampled, and is None if all units are used.
+
+    `nonnegative` is true if no two contributions can have a negative inner product. This is so if
+    all coordinates are ≥ 0, or if all contributions are positive semi-definite matrices. The
+    distance between two contributions is then at most √2·C instead of 2·C.
+
+    In a run, a sum is rounded to integer multiples of a step, and the noise is discrete; `lattice`
+    describes both. If `lattice` is None, the event describes continuous noise on real numbers.
     """
 
     clip: float
@@ -177,12 +207,14 @@ class GaussianEvent(
 
     @property
     def noise_multiplier(self) -> float:
-        """Noise multiplier z = s/C: noise sd over clip, for either adjacency."""
+        """Standard deviation of the noise divided by the clip, for either adjacency."""
         return self.noise_sd / self.clip
 
     def sensitivity(self, adjacency: Adjacency) -> float:
-        """Return the largest move of the sum: C for add-or-remove-one, 2C (√2·C if nonnegative) for
-        replace-one.
+        """Return the largest distance by which one unit can move the sum.
+
+        For add-or-remove-one it is the clip. For replace-one it is twice the clip, or √2 times the
+        clip if `nonnegative`.
 
         >>> GaussianEvent(clip=3.0, noise_sd=1.0).sensitivity("replace-one")
         6.0
@@ -192,7 +224,9 @@ class GaussianEvent(
         return self.clip * (math.sqrt(2.0) if self.nonnegative else 2.0)
 
     def distance(self, moved: float) -> float:
-        """Return a difference of the exact sum over the noise sd, including the effect of rounding.
+        """Convert the distance `moved` between two exact sums to standard deviations of the noise.
+
+        On a lattice the result includes a bound on the effect of rounding.
 
         >>> GaussianEvent(clip=1.0, noise_sd=4.0).distance(1.0)
         0.25
@@ -203,20 +237,20 @@ class GaussianEvent(
 
     @property
     def step(self) -> float:
-        """γ: the public step of a release's integers."""
+        """The public step of the lattice: a release consists of integer multiples of it."""
         if self.lattice is None:
-            raise ConfigError("this event was not released on a lattice and has no step")
+            raise ConfigError("this event has no lattice and hence no step; call on_lattice first")
         return self.lattice.step(self.noise_sd)
 
     def on_lattice(self, numbers: int, *, parties: int = 1, units: int) -> GaussianEvent:
-        """Return the event of the same release as integers on a lattice.
+        """Return the event for the same release if its numbers are rounded to a lattice.
 
         Parameters
         ----------
         numbers
             Numbers per release.
         parties
-            Number of parties whose noise is summed before it becomes visible.
+            Number of parties whose noise is summed before the result becomes visible.
         units
             Public bound on the number of contributions to one party's sum.
         """
@@ -226,13 +260,15 @@ class GaussianEvent(
 
 
 class LaplaceEvent(GaussianEvent, frozen=True, kw_only=True, tag="laplace"):
-    """`count` releases of Σ (contributions of L1 norm ≤ clip) + Laplace noise: pure ε, δ = 0.
+    """Description of `count` releases, each a sum of contributions plus Laplace noise.
 
-    The noise of every coordinate has scale b = `noise_sd`/√2. One release is ε-private with ε =
-    Δ/b, where Δ is the L1 sensitivity: C for add-or-remove-one and 2C for replace-one;
-    `nonnegative` has no effect. On a lattice of step γ the noise is discrete Laplace of parameter
-    2^k and b = γ·2^k; rounding moves each of the d integers by at most one more, so that ε = (Δ +
-    2E)/b + d/2^k, exactly.
+    The L1 norm of a contribution is at most `clip`. The Laplace noise has the scale b =
+    `noise_sd`/√2 in every coordinate. `nonnegative` has no effect.
+
+    A release is ε-private with δ = 0 and ε = Δ/b. Here Δ is the L1 sensitivity: `clip` for
+    add-or-remove-one, and 2·`clip` for replace-one. On a lattice the d numbers of a release are
+    rounded to integer multiples of a step, and the noise is discrete Laplace of parameter 2^k. Then
+    ε = (Δ + 2E)/b + d/2^k, where E bounds the rounding error of a float64 sum (see `Lattice`).
 
     Formal guarantee: `loss` is an upper bound on the privacy loss of one release, for any released
     value. The losses of adaptively chosen releases add up.
@@ -242,22 +278,23 @@ class LaplaceEvent(GaussianEvent, frozen=True, kw_only=True, tag="laplace"):
         super().__post_init__()
         if self.sampling is not None:
             raise ConfigError(
-                "a Laplace release of a sampled batch; pure ε is computed for all records: leave "
-                "sampling out"
+                f"a LaplaceEvent with sampling = {self.sampling}; pure ε is only computed for sums "
+                "over all units: leave sampling out"
             )
         if self.lattice is not None and self.lattice.parties > 1:
             raise ConfigError(
-                f"Laplace noise shared by {self.lattice.parties} parties; a sum of shares is not "
-                "Laplace noise: each party must add its own (aggregation = 'plain')"
+                f"a LaplaceEvent whose noise is shared by {self.lattice.parties} parties; a sum of "
+                "shares is not Laplace noise: set privacy.aggregation = 'plain', so that each "
+                "party adds all of its noise"
             )
 
     @property
     def scale(self) -> float:
-        """b: the scale of the noise, its standard deviation over √2."""
+        """Scale b of the Laplace noise: its standard deviation divided by √2."""
         return self.noise_sd / math.sqrt(2.0)
 
     def sensitivity(self, adjacency: Adjacency) -> float:
-        """Return the largest move of the sum in the L1 norm.
+        """Return the largest L1 distance by which one unit can move the sum.
 
         >>> LaplaceEvent(clip=3.0, noise_sd=1.0).sensitivity("replace-one")
         6.0
@@ -265,8 +302,9 @@ class LaplaceEvent(GaussianEvent, frozen=True, kw_only=True, tag="laplace"):
         return self.clip * (1.0 if adjacency == "add-or-remove-one" else 2.0)
 
     def distance(self, moved: float) -> float:
-        """Return an L1 difference of the exact sum over the scale of the noise, including the
-        effect of rounding.
+        """Return the L1 distance `moved` between two exact sums, divided by the scale of the noise.
+
+        On a lattice the result includes a bound on the effect of rounding.
 
         >>> round(LaplaceEvent(clip=1.0, noise_sd=2.0**0.5).distance(1.0), 12)
         1.0
@@ -278,19 +316,20 @@ class LaplaceEvent(GaussianEvent, frozen=True, kw_only=True, tag="laplace"):
         return moved / self.scale + lattice.numbers / 2.0**lattice.bits
 
     def loss(self, adjacency: Adjacency) -> float:
-        """Return ε of one release."""
+        """Return ε of one release under the given adjacency."""
         return self.distance(self.sensitivity(adjacency))
 
     @property
     def step(self) -> float:
-        """γ: the public step of a release's integers."""
+        """The public step of the lattice: a release consists of integer multiples of it."""
         if self.lattice is None:
-            raise ConfigError("this event was not released on a lattice and has no step")
+            raise ConfigError("this event has no lattice and hence no step; call on_lattice first")
         return self.scale / 2.0**self.lattice.bits
 
     def on_lattice(self, numbers: int, *, parties: int = 1, units: int) -> LaplaceEvent:
-        """Return the event of the same release as integers on a lattice; parameters as in
-        `GaussianEvent`.
+        """Return the event for the same release if its numbers are rounded to a lattice.
+
+        The parameters are those of `GaussianEvent.on_lattice`.
         """
         bits = lattice_bits(max(1, numbers) ** 2, self.scale / self.clip)  # d and not √d
         lattice = Lattice(numbers=numbers, bits=bits, parties=parties, units=units)

@@ -1,21 +1,24 @@
 """Exact discrete Gaussian and Laplace noise on a public lattice, from a ChaCha20 keystream.
 
-A release is rounded to integer multiples of a public step γ and integer noise is added, so that the
-low bits of a floating-point number reveal nothing (Mironov 2012). The noise of a party has the
-distribution P(X = x) ∝ exp(−x²/2s²) over the integers with s = 2^k, and γ = (noise sd of the
-party)/s. The proofs are in docs/methods/lattice.md, the integer sensitivity in
-`tacit.privacy.events.Lattice`.
+A release is rounded to integer multiples of a public step, and integer noise is added, so that the
+low bits of floating-point numbers reveal nothing (Mironov 2012). The noise X of a party is a
+discrete Gaussian: P(X = x) ∝ exp(−x²/2s²) for integers x, where s = 2^k. The step is the noise
+standard deviation of the party divided by s. For pure ε, X is discrete Laplace noise instead: P(X =
+x) ∝ exp(−|x|/s). The proofs are in docs/methods/lattice.md.
 
-**Sampler.** X = ±(u + s·v) with k uniform bits u and P(v) ∝ exp(−v²/2), accepted with probability
-exp(−u(u + 2sv)/2s²), where "−0" is rejected. For pure ε the distribution is P(X = x) ∝ exp(−|x|/s)
-instead: P(v) ∝ exp(−v), accepted with probability exp(−u/s). A decision compares a uniform real
-number U, whose binary digits come from the keystream, with a probability p. The first 64 digits are
-compared with a floating-point value of p. If the two are closer than the error bound of p (2⁻⁴⁰, or
-one unit of 2⁻⁶⁴ in the table of v), p is enclosed by integers and more digits are drawn until U and
-p differ. The distribution is therefore exact if `numpy.exp` errs by less than 2⁻⁴¹.
+**Sampler.** Noise is drawn by rejection. Draw an integer u of k uniform bits, an integer v ≥ 0 with
+P(v) ∝ exp(−v²/2), and a random sign. The candidate is ±(u + s·v). It is accepted with probability
+exp(−u(u + 2sv)/2s²), and −0 is rejected. For Laplace noise, P(v) ∝ exp(−v) and the candidate is
+accepted with probability exp(−u/s).
 
-A key of 256 bits determines an infinite sequence of noise, independent of how it is divided into
-draws: a lost answer is computed again with the same noise.
+**Exactness.** A candidate is accepted if a uniform number is below the probability p. The binary
+digits of the uniform number come from the keystream. Its first 64 digits are compared with a
+floating-point value of p. If the difference is within the error of p, more digits are drawn, and p
+is computed with integers to as many digits, until the comparison is certain. The distribution is
+therefore exact if the error of `numpy.exp` is below 2⁻⁴¹.
+
+A key of 256 bits determines an infinite sequence of noise. The sequence does not depend on how many
+numbers are drawn at a time. A lost reply is therefore computed again with the same noise.
 """
 
 from __future__ import annotations
@@ -46,9 +49,9 @@ _STREAM, _DIGITS = b"noise\0\0\0", b"digits\0\0"
 
 
 class Keystream:
-    """The 64-bit words of the ChaCha20 stream of a key, in order.
+    """The ChaCha20 stream of a key, as a sequence of 64-bit words.
 
-    It cannot be used in a forked process, because parent and child would draw the same noise.
+    A stream cannot be used in a forked process, because parent and child would draw the same noise.
     """
 
     def __init__(self, key: bytes, nonce: bytes) -> None:
@@ -71,7 +74,7 @@ class Keystream:
         self._process = os.getpid()
 
     def words(self, count: int) -> np.ndarray:
-        """Return the next words as uint64."""
+        """Return the next `count` words of the stream, as uint64."""
         if os.getpid() != self._process:
             raise TacitError(
                 "this noise stream was made in another process: after a fork both would draw the "
@@ -85,23 +88,23 @@ Law = Literal["gaussian", "laplace"]
 
 
 class DiscreteNoise:
-    """The sequence of discrete noise that one key determines, with parameter s = 2^`bits`.
+    """The sequence of discrete noise that a key determines, with parameter s = 2^`bits`.
 
-    Numbers that were drawn but not yet used are kept, so that many short draws cost as much as a
-    long one.
+    Numbers that were drawn but not yet returned are stored, so that many short draws take no longer
+    than one long draw.
     """
 
     law: ClassVar[Law]
 
     def __init__(self, key: bytes, bits: int = LEAST_BITS) -> None:
-        """Start at the first number.
+        """Start at the beginning of the key's sequence.
 
         Parameters
         ----------
         key
             32 secret bytes.
         bits
-            k of s = 2^k.
+            k: the noise has the parameter s = 2^k.
         """
         self.bits = check_bits(bits)
         self._stream = Keystream(key, _STREAM)
@@ -123,18 +126,20 @@ class DiscreteNoise:
         return joined[:count]
 
     def ahead(self, count: int) -> None:
-        """Draw `count` numbers before they are needed."""
+        """Draw the next `count` numbers of the sequence and store them for later calls of
+        `draw`.
+        """
         self._ready, self._count = [self.draw(count), *self._ready], self._count + count
 
 
 class DiscreteGaussian(DiscreteNoise):
-    """P(X = x) ∝ exp(−x²/2s²)."""
+    """Discrete Gaussian noise: P(X = x) ∝ exp(−x²/2s²) for integers x, with s = 2^`bits`."""
 
     law = "gaussian"
 
 
 class DiscreteLaplace(DiscreteNoise):
-    """P(X = x) ∝ exp(−|x|/s)."""
+    """Discrete Laplace noise: P(X = x) ∝ exp(−|x|/s) for integers x, with s = 2^`bits`."""
 
     law = "laplace"
 
@@ -145,8 +150,10 @@ NOISE: dict[Law, type[DiscreteNoise]] = {"gaussian": DiscreteGaussian, "laplace"
 def draw_each(
     keys: Sequence[bytes], count: int, bits: int = LEAST_BITS, law: Law = "gaussian"
 ) -> np.ndarray:
-    """Return the first `count` numbers of each key's sequence, (keys, count), as `DiscreteNoise`
-    would.
+    """Return the first `count` numbers of the noise sequence of each key, as an array (keys,
+    count).
+
+    The numbers are those that `DiscreteNoise` returns for the same key.
     """
     check_bits(bits)
     distinct = {key: place for place, key in enumerate(dict.fromkeys(keys))}
@@ -170,7 +177,6 @@ def draw_each(
 def _draw_together(
     found: np.ndarray, keys: Sequence[bytes], wanted: int, bits: int, law: Law
 ) -> None:
-    """Fill one row per key from one vectorised pass over all their candidates."""
     streams = [Keystream(key, _STREAM).words(_WORDS * wanted) for key in keys]
     words = np.concatenate(streams).reshape(-1, _WORDS)
     values, taken, unclear = candidates(words, bits, law)
@@ -184,15 +190,17 @@ def _draw_together(
 
 
 def check_bits(bits: int) -> int:
-    """Return k if the sampler supports it."""
+    """Return `bits`, or raise a ValueError if the sampler does not support it."""
     if not 1 <= bits <= MOST_BITS:
-        raise ValueError(f"bits = {bits}; it must be in 1 … {MOST_BITS}")
+        raise ValueError(f"bits = {bits}; it must be from 1 to {MOST_BITS}")
     return int(bits)
 
 
 def accepted(words: np.ndarray, bits: int, digits: Keystream, law: Law = "gaussian") -> np.ndarray:
-    """Return the accepted candidates in order; `digits` has further binary digits for close
-    decisions.
+    """Return the accepted candidates of the rejection sampler, in order.
+
+    Each row of `words` determines one candidate. `digits` provides further random digits for a
+    candidate if its first 64 digits are not enough to decide.
     """
     values, taken, unclear = candidates(words, bits, law)
     if unclear.any():
@@ -205,8 +213,10 @@ def accepted(words: np.ndarray, bits: int, digits: Keystream, law: Law = "gaussi
 def candidates(
     words: np.ndarray, bits: int, law: Law = "gaussian"
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the value of each candidate, whether it is accepted, and whether floats are too
-    imprecise to decide.
+    """Return three arrays with one entry per row of `words`.
+
+    They are: the candidate of the rejection sampler, whether it is accepted, and whether
+    floating-point numbers are too imprecise to decide this.
     """
     first, second, third = words[:, 0], words[:, 1], words[:, 2]
     table = _table(law)
@@ -231,7 +241,10 @@ def candidates(
 def refined(
     words: Sequence[int], bits: int, digits: Keystream, law: Law = "gaussian"
 ) -> int | None:
-    """Return one candidate, computed by integer arithmetic alone; None if it is rejected."""
+    """Return the candidate that `words` determines; None if it is rejected.
+
+    The decision uses exact integer arithmetic.
+    """
     first, second, third = words
     s = 1 << bits
     tens = _level(_Uniform(second, digits), law)
@@ -247,7 +260,9 @@ def refined(
 
 
 class Bounds(NamedTuple):
-    """Integers that enclose a scaled number x: low ≤ x·2^m ≤ high."""
+    """Two integers, `low` and `high`, with a real number between them, such as a probability times
+    2^64.
+    """
 
     low: int
     high: int
@@ -260,12 +275,12 @@ class _Uniform:
         self._digits, self.value, self.bits = digits, first, 64
 
     def more(self) -> None:
-        """Draw 64 more digits."""
+        """Append 64 random binary digits to this number."""
         self.value = (self.value << 64) | int(self._digits.words(1)[0])
         self.bits += 64
 
     def is_below_exp(self, a: int, b: int) -> bool:
-        """True if U < exp(−a/b)."""
+        """Return whether this number is below exp(−a/b)."""
         if a == 0:
             return True
         while True:
@@ -278,7 +293,7 @@ class _Uniform:
 
 
 def exp_bounds(a: int, b: int, bits: int) -> Bounds:
-    """Enclose exp(−a/b)·2^bits by integers, from the series of exp(a/b) with directed rounding."""
+    """Return two integers such that exp(−a/b)·2^`bits` is between them."""
     guard = bits + 32 + 2 * (a // b + 1)
     low_term = high_term = low = high = 1 << guard
     number = 0
@@ -294,8 +309,10 @@ def exp_bounds(a: int, b: int, bits: int) -> Bounds:
     return Bounds(square // high, -(-square // low))
 
 
+# v ≥ 0 is drawn by inversion, with P(v) ∝ exp(−v²/2), or P(v) ∝ exp(−v) for Laplace noise.
+# `_cumulative` has integers that enclose 2^`bits`·P(V ≤ v) for v = 0, 1, …, and `_table` has
+# ⌊2^64·P(V ≤ v)⌋.
 def _level(uniform: _Uniform, law: Law) -> int:
-    """Draw v with P(v) ∝ exp(−v²/2) or exp(−v): the number of cumulative probabilities ≤ U."""
     while True:
         for value, bounds in enumerate(_cumulative(uniform.bits, law)):
             if uniform.value + 1 <= bounds.low:
@@ -307,9 +324,6 @@ def _level(uniform: _Uniform, law: Law) -> int:
 
 @functools.lru_cache(maxsize=8)
 def _cumulative(bits: int, law: Law) -> tuple[Bounds, ...]:
-    """Enclose Σ_{j ≤ v} P(j)·2^bits by integers for v = 0, 1, …, as far as P(v) affects the
-    digits.
-    """
     guard = bits + 32
     if law == "laplace":
         terms = [exp_bounds(v, 1, guard) for v in range(guard + 3)]
@@ -327,14 +341,15 @@ def _cumulative(bits: int, law: Law) -> tuple[Bounds, ...]:
 
 @functools.cache
 def _table(law: Law = "gaussian") -> np.ndarray:
-    """Return ⌊F(v)·2^64⌋ for the cumulative probabilities F that are below 1 − 2⁻⁶⁴."""
     thresholds = []
     for bounds in _cumulative(4 * _TABLE_BITS, law):
         low, high = (one >> (3 * _TABLE_BITS) for one in bounds)
         if low >= (1 << _TABLE_BITS) - 1:
             break
         if low != high:  # impossible for these constants
-            raise ArithmeticError("a cumulative probability lies on a multiple of 2^-64")
+            raise ArithmeticError(
+                "a probability of the noise table cannot be rounded; report this as a bug"
+            )
         thresholds.append(low)
     return np.array(thresholds, np.uint64)
 
@@ -344,7 +359,7 @@ LatticeVector = np.ndarray
 
 
 def lattice_sum(vectors: Sequence[LatticeVector]) -> LatticeVector:
-    """Return the sum of the parties' vectors mod 2^64, as a secure sum computes it.
+    """Return the sum of the parties' integer vectors modulo 2^64, as a secure sum computes it.
 
     >>> lattice_sum([np.array([1, 2]), np.array([3, -4])]).tolist()
     [4, -2]
@@ -352,6 +367,6 @@ def lattice_sum(vectors: Sequence[LatticeVector]) -> LatticeVector:
     total = np.zeros(np.shape(vectors[0]), np.uint64)
     for vector in vectors:
         if vector.dtype != np.int64:
-            raise TypeError(f"a lattice vector is int64, not {vector.dtype}")
+            raise TypeError(f"a vector has type {vector.dtype}; convert it to int64")
         total = total + vector.view(np.uint64)
     return total.view(np.int64)

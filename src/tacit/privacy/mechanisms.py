@@ -1,9 +1,9 @@
-"""Mechanisms: convert a bounded value to a noisy release with its cost.
+"""Mechanisms: convert a clipped sum to a noisy release together with its privacy cost.
 
-Everything here runs under `jit` and `vmap`, where clip and noise are arrays that may differ between
-parties. Noise is drawn outside, by `tacit.privacy.lattice`, and passed as integers: a release is
-the sum rounded to a public lattice plus the noise. `Release.event` converts the cost to an event; a
-party compares it with the event charged to the ledger before it sends anything.
+A release is the sum, rounded to a public lattice, plus integer noise, which `tacit.privacy.lattice`
+draws. All functions can be compiled and vectorised over parties (`jit` and `vmap`); clip and noise
+are arrays and may differ between parties. `Release.event` converts the cost to an event. A party
+compares this event with the event charged to the ledger before it sends anything.
 """
 
 from __future__ import annotations
@@ -33,14 +33,18 @@ from tacit.support.compiler import jax, jnp
 
 
 class Drawn(NamedTuple):
-    """How a batch was drawn, as arrays: a Poisson rate, or a subset of `batch` out of `total`."""
+    """How a batch was sampled, as arrays.
+
+    It has a Poisson rate, or the size `batch` of a random subset of `total` units. If all fields
+    are None, the batch contains all units.
+    """
 
     rate: Array | None = None
     batch: Array | None = None
     total: Array | None = None
 
     def sampling(self) -> Sampling | None:
-        """Return the sampling scheme as plain data."""
+        """Return the sampling scheme for an event; None if the batch contains all units."""
         if self.rate is not None:
             return Poisson(rate=float(self.rate))
         if self.batch is not None and self.total is not None:
@@ -53,7 +57,7 @@ UNSAMPLED = Drawn()
 
 
 class LatticeTerms(NamedTuple):
-    """Lattice of a release, as arrays.
+    """Settings of the lattice of a release, as arrays.
 
     Parameters
     ----------
@@ -71,7 +75,7 @@ STANDARD_LATTICE = LatticeTerms()
 
 
 class Cost(NamedTuple):
-    """Privacy cost of one release, as arrays; `event` converts it to plain data."""
+    """Privacy cost of one release, as arrays; `event` converts it to an event."""
 
     clip: Array
     noise_sd: Array
@@ -84,7 +88,7 @@ class Cost(NamedTuple):
     pure: Array | bool = False
 
     def event(self, count: int = 1) -> GaussianEvent:
-        """Return the cost as a validated event; refuse invalid scales."""
+        """Return the cost as an event; raise a ConfigError if clip or noise is invalid."""
         kind = LaplaceEvent if self.pure else GaussianEvent
         return kind(
             clip=float(self.clip),
@@ -104,7 +108,8 @@ class Cost(NamedTuple):
 class Release(NamedTuple):
     """A value that may leave the party, with its privacy cost.
 
-    `value` is γ times `integers`, and NaN if the sum was not finite; such a release is never sent.
+    `value` is the step of the lattice times `integers`. It is NaN if the sum was not finite; such a
+    release is never sent.
     """
 
     value: Tree
@@ -113,7 +118,7 @@ class Release(NamedTuple):
 
     @property
     def sound(self) -> Array:
-        """False if the sum was not finite."""
+        """True if the sum was finite, so that the release may be sent."""
         leaves = jax.tree.leaves(self.value)
         return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
 
@@ -124,28 +129,34 @@ class Release(NamedTuple):
 
 
 class Mechanism(abc.ABC):
-    """Converts a bounded value to a release. No method returns the value without its cost."""
+    """Converts a clipped sum to a release. No method returns a noisy value without its cost."""
 
     @abc.abstractmethod
     def release(self, noise: Array, bounded: Bounded, drawn: Drawn = UNSAMPLED) -> Release:
-        """Add integer noise; `drawn` describes the sampling of the units of `bounded`.
+        """Add integer noise to a clipped sum and return the release.
 
-        `noise` has one discrete number of parameter 2^k for every number of the sum. It is used for
-        this release only.
+        `noise` has one integer for every number of the sum, drawn with the parameter of the
+        lattice. The same noise must not be used for another release. `drawn` describes how the
+        units of `bounded` were sampled.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gaussian(Mechanism):
-    """γ·(round(value/γ) + Y): a sum on a lattice of step γ, with discrete Gaussian noise Y.
+    """Adds discrete Gaussian noise to a sum that is rounded to a lattice.
 
-    Formal guarantee: the release is one `GaussianEvent(clip, noise_sd)` on a `Lattice`, with the
-    sampling of `drawn`; the accountants compute its ε. With `shares` = M > 1 the party adds noise
-    of standard deviation noise_sd/√M only, and the event describes the sum of M such releases. The
-    noise then protects against observers of the sum only (TMLR Theorems 11 and 14), not against an
-    observer of a single release. With infinite `shares` the party rounds and adds nothing: the
-    server adds the noise. Coordinates are clamped to ±2^61/M before the noise, so that sums fit
-    into 64 bits; like every projection onto a box this does not increase distances.
+    The release is γ·(round(value/γ) + Y), where γ is the step of the lattice and Y the noise.
+
+    Formal guarantee: the release is described by one `GaussianEvent(clip, noise_sd)` on a
+    `Lattice`, with the sampling of `drawn`; accountants compute its ε.
+
+    If M = `shares` parties share the noise, each adds noise of standard deviation noise_sd/√M. The
+    event then describes the sum of M such releases. It protects against an observer of the sum
+    (TMLR Theorems 11 and 14), but not against an observer of a single release. If `shares` is
+    infinite, the party only rounds, and the server adds the noise.
+
+    Coordinates are limited to ±2^61/M before the noise is added, so that sums fit into 64 bits.
+    This does not increase the distance between two sums.
     """
 
     noise_sd: Array | float
@@ -172,12 +183,14 @@ class Gaussian(Mechanism):
 
 @dataclass(frozen=True, kw_only=True)
 class Laplace(Mechanism):
-    """γ·(round(value/γ) + Y): a sum on a lattice of step γ, with discrete Laplace noise Y.
+    """Adds discrete Laplace noise to a sum that is rounded to a lattice.
 
-    Formal guarantee: the release is one `LaplaceEvent(clip, noise_sd)` on a `Lattice`, and purely
-    ε-private with the event's `loss`. The noise has scale b = noise_sd/√2 = γ·2^k in every
-    coordinate. `bounded` must be bounded in the L1 norm; a sum that is bounded in the L2 norm is
-    refused. Batches are not sampled and noise is not shared.
+    The release is γ·(round(value/γ) + Y), where γ is the step of the lattice and Y the noise. The
+    noise has the scale noise_sd/√2 in every coordinate.
+
+    Formal guarantee: the release is described by one `LaplaceEvent(clip, noise_sd)` on a `Lattice`.
+    It is ε-private with δ = 0, where ε is the `loss` of this event. The sum must be clipped in the
+    L1 norm and not sampled, and the noise cannot be shared by several parties.
     """
 
     noise_sd: Array | float
@@ -185,9 +198,15 @@ class Laplace(Mechanism):
 
     def release(self, noise: Array, bounded: Bounded, drawn: Drawn = UNSAMPLED) -> Release:
         if bounded.norm != "l1":
-            raise TypeError("Laplace noise hides a sum that is clipped in the L1 norm: norm='l1'")
+            raise TypeError(
+                f"the sum is clipped in the norm {bounded.norm!r}; Laplace noise needs a sum that "
+                "is clipped in the L1 norm: clip it with norm='l1'"
+            )
         if drawn != UNSAMPLED:
-            raise TypeError("Laplace noise is accounted for sums over all units, not for batches")
+            raise TypeError(
+                "the sum is over a sampled batch, but the ε of Laplace noise is only computed for "
+                "sums over all units; sum over all units instead"
+            )
         noise_sd = jnp.asarray(self.noise_sd, jnp.float64)
         terms = (noise_sd, noise_sd / math.sqrt(2.0), jnp.ones(()))
         return _released_on(self.lattice, noise, bounded, drawn, terms, pure=True)
@@ -202,9 +221,7 @@ def _released_on(
     *,
     pure: bool = False,
 ) -> Release:
-    """Round a sum to the lattice and add the noise. `terms` is (standard deviation of the noise,
-    2^k·γ, number of parties that share the noise).
-    """
+    # `terms` is (noise sd, 2^k times the step, number of parties that share the noise).
     leaves, treedef = jax.tree.flatten(bounded.value)
     numbers = sum(leaf.size for leaf in leaves)
     if noise.dtype != jnp.int64 or noise.shape != (numbers,):
@@ -217,7 +234,7 @@ def _released_on(
     values, integers, start = [], [], 0
     for leaf in leaves:
         if leaf.dtype != jnp.float64:
-            raise TypeError(f"sums are rounded in float64, not in {leaf.dtype}")
+            raise TypeError(f"the sum has type {leaf.dtype}; compute it in float64")
         own = jnp.reshape(noise[start : start + leaf.size], leaf.shape)
         start += leaf.size
         places = jnp.clip(jnp.rint(leaf / step), -limit, limit)
@@ -240,15 +257,14 @@ def _released_on(
 
 
 def _power_of_two(exponent: Array) -> Array:
-    """Return 2^exponent without rounding errors; a compiler may compute `**` by logarithms."""
+    # A compiler may compute ** by logarithms, with rounding errors.
     return jnp.ldexp(jnp.ones((), jnp.float64), exponent)
 
 
 def released(costs: Cost | None) -> Counter[GaussianEvent]:
-    """Return the number of occurrences of each event, from costs with a leading axis (None: no
-    release).
+    """Return how often each event occurs in the releases of a reply.
 
-    Post-processing of earlier releases has no cost.
+    The arrays of `costs` have one entry per release; None means that there is no release.
     """
     if costs is None:
         return Counter()
@@ -261,7 +277,10 @@ def released(costs: Cost | None) -> Counter[GaussianEvent]:
 
 
 def per_event(events: Iterable[GaussianEvent]) -> Counter[GaussianEvent]:
-    """Return events with counts as a multiset of single events, to compare with `released`."""
+    """Return how often each event occurs, as a multiset of events with a count of 1.
+
+    The result can be compared with that of `released`.
+    """
     import msgspec
 
     found: Counter[GaussianEvent] = Counter()
@@ -271,7 +290,7 @@ def per_event(events: Iterable[GaussianEvent]) -> Counter[GaussianEvent]:
 
 
 def check_released(costs: Cost | None, charged: Iterable[GaussianEvent], party: str) -> None:
-    """Refuse to send a reply whose events differ from those charged."""
+    """Raise an error if the releases of a reply differ from the events that were charged."""
     actual, paid = released(costs), per_event(charged)
     if actual != paid:
         raise PrivacyBudgetError(

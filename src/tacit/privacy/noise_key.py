@@ -1,9 +1,10 @@
-"""Secret noise keys: 256 bits from the operating system, or a known seed in a simulation.
+"""Secret noise keys: 256 bits from the operating system, or derived from a known seed in a
+simulation.
 
-A key is expanded to noise by ChaCha20 (`tacit.privacy.lattice`), and to batches by ChaCha20 in
-compiled code (`tacit.privacy.chacha20`), with other nonces. A simulation with a known seed has the
-same noise and draws its batches with Threefry, which compiles faster; it has no guarantee. The
-length of the key data distinguishes the two generators of batches.
+ChaCha20 expands a key to noise (`tacit.privacy.lattice`) and, with other nonces, to the random
+numbers that select batches (`tacit.privacy.chacha20`). A simulation draws its noise in the same way
+and selects its batches with Threefry, which compiles faster; it has no privacy guarantee. The
+length of the key data tells which generator selects batches.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ Array = Any
 
 
 def wrap_noise_key(data: Array) -> Array:
-    """Make a JAX key from key data: 8 words make a secret ChaCha20 key, 2 words a simulation
-    key.
+    """Make a JAX key from key data.
+
+    8 words give a secret ChaCha20 key, and 2 words a Threefry key for a simulation.
     """
     from tacit.privacy.chacha20 import CHACHA20
 
@@ -36,14 +38,16 @@ def secret_key() -> bytes:
 
 
 def seeded_key(seed: int, party: str, visit: int) -> bytes:
-    """Derive a noise key for a repeatable simulation."""
+    """Derive the noise key of one visit to a party from a seed, for a repeatable simulation."""
     return hashlib.blake2b(f"{seed}/{visit}/{party}".encode(), digest_size=KEY_BYTES).digest()
 
 
 def batch_key_data(secret: bytes, *, simulated: bool = False) -> np.ndarray:
-    """Return the key data for a visit's batches and simulated outcomes.
+    """Return the words of a JAX key, with which the batches and simulated outcomes of a visit are
+    drawn.
 
-    A secret key is used in full. A simulation uses 64 bits of it, for JAX's own generator.
+    A secret key gives 8 words (256 bits) for ChaCha20. In a simulation the first 2 words (64 bits)
+    are returned, for JAX's default generator.
     """
     if len(secret) != KEY_BYTES:
         raise ValueError(f"the noise key has {len(secret)} bytes; it must have {KEY_BYTES}")

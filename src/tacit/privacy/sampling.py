@@ -1,8 +1,8 @@
-"""Batch sampling exactly as accounted for, in compiled code with fixed shapes.
+"""Batch sampling in compiled code with arrays of fixed shape, exactly as accountants assume it.
 
-Poisson sampling has a random batch size. A batch is processed in chunks of fixed length, padded and
-masked, until all selected units are used. No unit of a large batch is dropped, nothing is computed
-twice, and an empty batch gives an empty sum.
+The size of a Poisson batch is random. A batch is processed in chunks of fixed length, padded and
+masked, until all selected units are used. No unit of a large batch is dropped, and an empty batch
+gives a sum of zero.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ Clipped = Callable[[Array, Array], Bounded]
 
 
 def poisson_mask(key: Array, present: Array, rate: Array) -> Array:
-    """Return the mask of a batch that contains each present unit independently, with probability ≤
-    `rate`.
+    """Return the mask of a Poisson batch: each present unit is in it independently.
 
-    32 random bits are compared with ⌊rate·2³²⌋, so that the probability is never above `rate` and
-    at most 2⁻³² below it.
+    The probability is `rate`, rounded down to a multiple of 2⁻³².
     """
     # The generator makes 64 bits at a time, enough for two units.
     pairs = jax.random.bits(key, (-(-present.shape[0] // 2),), jnp.uint64)
@@ -36,10 +34,11 @@ def poisson_mask(key: Array, present: Array, rate: Array) -> Array:
 
 
 def chunk_length(rate: float, units: int) -> int:
-    """Return a chunk length that nearly always holds a complete Poisson batch: mean plus 4 sd.
+    """Return an array length that nearly always holds a complete Poisson batch.
 
-    It is a multiple of the block size, or all units: the numbers of a record must not depend on its
-    position in a chunk.
+    It is the expected batch size plus 4 standard deviations, rounded up to a multiple of the block
+    size of `whole_blocks`, and at most the number of units. With whole blocks, the values computed
+    for a record do not depend on its position.
     """
     mean = rate * units
     length = math.ceil(mean + 4.0 * math.sqrt(mean * (1.0 - rate)) + 1.0)
@@ -49,10 +48,12 @@ def chunk_length(rate: float, units: int) -> int:
 def poisson_sum(
     key: Array, present: Array, rate: Array, length: int, clipped: Clipped
 ) -> tuple[Bounded, Drawn]:
-    """Return the sum of the units' clipped contributions over a Poisson batch.
+    """Return the sum of clipped contributions over a Poisson batch, and how the batch was drawn.
 
-    `length` only sets array shapes: a longer batch takes a second chunk. The chunks contain
-    different units, so their sum has the same bound as one of them.
+    `clipped(rows, mask)` computes the clipped sum over the rows whose mask is 1. `length` is the
+    number of rows per chunk; a larger batch is processed in several chunks. Every unit is in one
+    chunk only, so that the clip of the sum over one chunk is also the clip of the sum over all
+    chunks.
     """
     words = _packed(poisson_mask(key, present, rate))
     rank = jnp.cumsum(jax.lax.population_count(words).astype(jnp.int32))
@@ -75,17 +76,15 @@ def poisson_sum(
 
 
 def _packed(mask: Array) -> Array:
-    """Pack the mask into words of 32 bits, with the first unit in the lowest bit of the first
-    word.
-    """
+    """Pack the mask into words of 32 bits; the first unit is the lowest bit of the first word."""
     mask = jnp.pad(mask, (0, -mask.shape[0] % WORD_BITS)).reshape(-1, WORD_BITS)
     bits = mask.astype(jnp.uint32) << jnp.arange(WORD_BITS, dtype=jnp.uint32)
     return jnp.sum(bits, axis=1, dtype=jnp.uint32)
 
 
 def _place(words: Array, number: Array) -> Array:
-    """Return the position of the `number`-th set bit of a word (`number` ≥ 1); 31 if there are
-    fewer.
+    """Return the position of the `number`-th 1 bit of each word, counted from the lowest bit; 31 if
+    there are fewer.
     """
     place = jnp.zeros_like(number)
     for width in (16, 8, 4, 2, 1):
@@ -98,10 +97,11 @@ def _place(words: Array, number: Array) -> Array:
 
 
 def subset_rows(key: Array, present: Array, length: int) -> Array:
-    """Return the first `length` rows of a random order in which present units precede absent ones.
+    """Return the indices of the first `length` rows of a random order.
 
-    Rows are ordered by 52 random bits each: a tie, which would favour the earlier row, has a
-    probability below n²·2⁻⁵³.
+    Rows of present units come before rows of absent units. The order is drawn with 52 random bits
+    per row. For n rows, two equal draws have a probability below n²·2⁻⁵³; they would favour the
+    earlier row.
     """
     order = jax.random.uniform(key, present.shape, jnp.float64)
     order = jnp.where(present != 0, order, 2.0)
@@ -111,10 +111,10 @@ def subset_rows(key: Array, present: Array, length: int) -> Array:
 def subset_sum(
     key: Array, present: Array, batch: Array, length: int, clipped: Clipped
 ) -> tuple[Bounded, Drawn]:
-    """Return the sum over a uniformly random subset of `batch` of the present units.
+    """Return the sum over a uniformly random subset of `batch` present units, and how it was drawn.
 
-    `length` is an upper bound on `batch` that sets array shapes. The caller ensures that there are
-    enough units.
+    At least `batch` units must be present. `length` is the number of rows that are computed, at
+    least `batch`. `clipped(rows, mask)` computes the clipped sum over the rows whose mask is 1.
     """
     rows = subset_rows(key, present, length)
     chosen = (jnp.arange(length) < batch) & (present[rows] != 0)

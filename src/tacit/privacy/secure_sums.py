@@ -1,9 +1,9 @@
 """Thresholds of secure sums: how many parties may drop out or collude.
 
-n parties take part. A sum contains at least q parties, any t parties can unmask a sum, and up to c
-parties may collude with the server. Each party adds noise of variance σ²/(q − c), so that every sum
-that can be unmasked has noise of variance at least σ² from parties that do not collude. The proof
-is in docs/methods/secure-sums.md.
+A secure sum contains at least q parties (the quorum). Any t parties together can unmask a sum (the
+threshold), and up to c parties may collude with the server. Each party adds noise of variance σ²/(q
+− c). At least q − c parties of a sum do not collude, so that their noise has a variance of at least
+σ². The proof is in docs/methods/secure-sums.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ PLACE = "privacy.secure"
 
 
 class Thresholds(NamedTuple):
-    """Numbers of parties n, t, q and c of a federation (see the module docstring)."""
+    """Number of parties of a federation, and the thresholds of its secure sums.
+
+    `threshold` is the number of parties that can unmask a sum together, `quorum` the smallest
+    number of parties in a sum, and `colluding` the number of parties that may collude with the
+    server.
+    """
 
     parties: int
     threshold: int
@@ -28,19 +33,21 @@ class Thresholds(NamedTuple):
 
     @property
     def shares(self) -> int:
-        """Number of parties, quorum − colluding, whose noise adds up to the required noise."""
+        """Number of parties, quorum − colluding, whose noise together is enough for the
+        guarantee.
+        """
         return self.quorum - self.colluding
 
     @property
     def trust(self) -> str:
-        """Text of the trust assumption."""
+        """The trust assumption of these secure sums, as a sentence."""
         return (
             f"No trusted server: it sees only sums of at least {self.quorum} of the "
             f"{self.parties} parties, and ε holds against it together with {_few(self.colluding)}"
         )
 
     def words(self) -> list[str]:
-        """Explain the thresholds, one line each."""
+        """Return sentences that explain quorum, collusion and threshold."""
         gone = self.parties - self.quorum
         return [
             f"the server learns sums of at least {self.quorum} of the {self.parties} parties' "
@@ -61,7 +68,8 @@ def _few(colluding: int) -> str:
 
 
 class SecureSums(Table, frozen=True, kw_only=True):
-    """Thresholds of `aggregation = "secure"`; the defaults depend on the number of parties.
+    """Settings of secure sums (`privacy.aggregation = "secure"`). The defaults depend on the number
+    of parties.
 
     Parameters
     ----------
@@ -81,15 +89,18 @@ class SecureSums(Table, frozen=True, kw_only=True):
     noise.
     """
     quorum: Count | None = None
-    """Smallest number of parties in a sum; by default halfway between the threshold and all."""
+    """Smallest number of parties in a sum; by default halfway between the smallest allowed
+    threshold and the number of all parties.
+    """
     threshold: Count | None = None
-    """Number of parties that can unmask a sum together, more than half of all parties and
-    `colluding`; by default the quorum minus half the number of parties that may be missing. A
-    larger threshold hides single messages from more colluders; a smaller one allows more dropouts.
+    """Number of parties that can unmask a sum together. It must be more than half of (number of
+    parties + `colluding`). The default is the quorum minus half the number of parties that may be
+    missing, or the smallest allowed value if that is larger. A larger threshold hides single
+    messages from more colluders; a smaller one allows more dropouts.
     """
 
     def among(self, parties: int) -> Thresholds:
-        """Return the thresholds for that number of parties, or raise an error.
+        """Return the thresholds for this number of parties. Unsafe settings raise an error.
 
         Parameters
         ----------
@@ -115,39 +126,45 @@ class SecureSums(Table, frozen=True, kw_only=True):
 
 
 def check_thresholds(found: Thresholds) -> None:
-    """Refuse thresholds under which one party's numbers could be derived from sums."""
+    """Raise an error for thresholds with which the message of a single party could be computed from
+    sums.
+    """
     n, t, q, c = found
     if not LEAST_PARTIES <= n <= MOST_PARTIES:
         raise ConfigError(
             f"{n} parties with privacy.aggregation = 'secure'; a secure sum needs "
-            f"{LEAST_PARTIES} to {MOST_PARTIES}: use 'plain'"
+            f"{LEAST_PARTIES} to {MOST_PARTIES} parties: use privacy.aggregation = 'plain'"
         )
     if not 1 <= c <= n - 2:
         raise ConfigError(
-            f"{PLACE}.colluding = {c} with {n} parties; use 1 to {n - 2}: two parties that do not "
-            "collude must be in every sum"
+            f"{PLACE}.colluding = {c} with {n} parties; use a number from 1 to {n - 2}: "
+            "every sum must contain two parties that do not collude"
         )
     if not 2 * t > n + c:
         raise ConfigError(
-            f"{PLACE}.threshold = {t}; with {n} parties of which {c} may collude it must be at "
-            f"least {_least_threshold(n, c)}, or two different sums of one round could be unmasked"
+            f"{PLACE}.threshold = {t}; with {n} parties, of which {c} may collude, it must be at "
+            f"least {_least_threshold(n, c)}; otherwise two different sums of one round could be "
+            "unmasked"
         )
     if not t <= q <= n:
-        raise ConfigError(f"{PLACE}.quorum = {q}; it must be from the threshold {t} to {n} parties")
+        raise ConfigError(
+            f"{PLACE}.quorum = {q}; it must be from {t} (the threshold) to {n} (all parties)"
+        )
     if not q - c >= 2:
         raise ConfigError(
-            f"{PLACE}.quorum = {q} with {c} colluding; it must be at least {c + 2}, or a sum could "
-            "contain only one party that does not collude"
+            f"{PLACE}.quorum = {q} with {PLACE}.colluding = {c}; the quorum must be at least "
+            f"{c + 2}; otherwise a sum could contain only one party that does not collude"
         )
 
 
 def _least_threshold(parties: int, colluding: int) -> int:
-    """Return the smallest threshold t with 2t > n + c."""
+    """Return the smallest threshold that is more than half of (parties + colluding)."""
     return (parties + colluding) // 2 + 1
 
 
 def default_quorum(parties: int, colluding: int) -> int:
-    """Return the quorum halfway between the smallest safe threshold and all parties.
+    """Return the default quorum: halfway between the smallest safe threshold and the number of
+    parties.
 
     >>> default_quorum(3, 1), default_quorum(10, 1), default_quorum(200, 20)
     (3, 8, 156)

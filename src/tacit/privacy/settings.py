@@ -1,6 +1,6 @@
 """Privacy settings, shared by the TOML file and the Python API.
 
-Reading and validating them needs no array library.
+This module reads and validates them without importing an array library.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RUN_DIRECTORY = "run-directory"
 
 
 class PartyPrivacy(Table, frozen=True, kw_only=True):
-    """Privacy settings of one party that differ from the run's."""
+    """Privacy settings of one party, where they differ from those of the run."""
 
     place: ClassVar[str] = "privacy.parties"
 
@@ -42,11 +42,12 @@ class PartyPrivacy(Table, frozen=True, kw_only=True):
 class Privacy(Table, frozen=True, kw_only=True):
     """The privacy guarantee requested for every party's records.
 
-    Either `epsilon` is given and the noise is calibrated to it, or `noise_multiplier` (noise sd
-    over clip) is given and ε is computed. `unit` is the protected unit. `adjacency` defines
-    neighbouring data sets: with one unit added or removed, or with one replaced. Under "secure" and
-    "trusted" aggregation the parties share the noise. In a secure sum the server learns only the
-    sum; under "trusted" it sees each message and must be trusted.
+    Give either `epsilon`, from which the noise is calculated, or `noise_multiplier` (standard
+    deviation of the noise divided by the clip), from which ε is calculated. `unit` is what is
+    protected. `adjacency` says how neighbouring data sets differ: one unit is added or removed, or
+    one unit is replaced. With `aggregation` "secure" or "trusted", the noise is divided among the
+    parties. In a secure sum the server learns only the sum. With "trusted" the server sees each
+    message and must be trusted.
     """
 
     place: ClassVar[str] = "privacy"
@@ -69,8 +70,10 @@ class Privacy(Table, frozen=True, kw_only=True):
     adjacency: Adjacency = "replace-one"
     """Neighbouring data sets: one unit replaced, or one unit added or removed."""
     aggregation: Aggregation = "plain"
-    """Who adds the noise: each party in full ("plain"), all parties a share each ("secure": the
-    server sees only their sum, "trusted": it sees each message), or the server.
+    """Who adds the noise. "plain": each party adds all of the noise that protects its records.
+    "secure": each party adds a share of the noise, and the server sees only the sum over the
+    parties. "trusted": each party adds a share, and the server sees every message. "server": the
+    server adds the noise.
     """
     secure: SecureSums = SecureSums()
     """Thresholds of secure sums."""
@@ -132,13 +135,14 @@ class Privacy(Table, frozen=True, kw_only=True):
         ]
         if self.aggregation == "secure" and own:
             yield (
-                f"{own[0]} with privacy.aggregation = 'secure'; only "
-                "numbers in one unit can be added up: leave it out and set method.clip"
+                f"{own[0]} with privacy.aggregation = 'secure'; in a secure sum "
+                "all parties must use the same clip: leave it out and set method.clip"
             )
 
     def thresholds(self, parties: int) -> Thresholds | None:
-        """Return the thresholds of secure sums among this many parties; None for other
-        aggregations.
+        """Return the thresholds of secure sums among this many parties.
+
+        The result is None if `aggregation` is not "secure".
 
         Parameters
         ----------
@@ -148,7 +152,7 @@ class Privacy(Table, frozen=True, kw_only=True):
         return self.secure.among(parties) if self.aggregation == "secure" else None
 
     def of(self, party: str) -> tuple[float | None, float | None, float]:
-        """Return (ε, noise multiplier, δ) of a party; exactly one of the first two is set.
+        """Return (ε, noise multiplier, δ) of a party. Either ε or the noise multiplier is None.
 
         Parameters
         ----------
@@ -181,7 +185,7 @@ def _as_party(name: str, own: PartyPrivacy | dict[str, Any]) -> PartyPrivacy:
 
 
 def _as_secure(own: dict[str, Any]) -> SecureSums:
-    """Convert thresholds from a dictionary."""
+    """Convert a dictionary to the settings of secure sums."""
     known = SecureSums.__struct_fields__
     for key in own:
         if key not in known:
@@ -190,7 +194,7 @@ def _as_secure(own: dict[str, Any]) -> SecureSums:
 
 
 def check_clip(value: float, key: str) -> float:
-    """Return the value if it is a valid norm bound."""
+    """Return `value` if it is a valid norm bound; otherwise raise an error that names `key`."""
     if not 0 < value < math.inf:
         raise ConfigError(f"{key} = {value}; a norm bound is a finite number > 0")
     return value

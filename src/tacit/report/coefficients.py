@@ -22,10 +22,9 @@ RATIOS = {
 
 
 def coefficient_parts(result: Result | PartyResult) -> list[Any]:
-    """Make the section: every coefficient with its interval, drawn and in numbers, then odds or
-    rate ratios.
+    """Return the section on coefficients: a table with intervals, then odds ratios or rate ratios.
 
-    Rows whose interval excludes 0 are coloured, if the quantity can have either sign, the fit
+    A row is coloured if its interval excludes 0, the quantity can have either sign, the fit
     converged, and the intervals are not known to be too narrow.
     """
     rows = table_rows(result)
@@ -82,7 +81,6 @@ def _digits(value: float | None, sd: float) -> str:
 
 
 def _signed(result: Result | PartyResult, rows: Sequence[Coefficient]) -> list[bool]:
-    """Return, for each row, whether the quantity can have either sign."""
     sites = result.sites if isinstance(result, Result) and not result.coefficients else {}
     return [sites[row.name].real if row.name in sites else row.name != LOG_NOISE for row in rows]
 
@@ -144,7 +142,7 @@ def _bar_note(result: Result | PartyResult) -> list[Paragraph]:
 
 
 def _ratio_parts(result: Result | PartyResult) -> list[Any]:
-    """Make the table of exp(coefficient), for models in which it has a name."""
+    """Return the table of odds ratios or rate ratios, exp(coefficient); empty for other models."""
     kind = None if result.model is None else result.model.kind
     title = RATIOS.get(kind or "")
     if title is None or not result.coefficients:

@@ -6,7 +6,7 @@ import json
 import math
 import shlex
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from tacit.report.parts import (
     several,
 )
 from tacit.report.privacy import (
+    balance_parts,
     guarantee_parts,
     privacy_badge,
     privacy_parts,
@@ -42,7 +43,7 @@ from tacit.report.privacy import (
 )
 from tacit.results.explained import explained
 from tacit.results.figures import plot_calibration, plot_convergence, plot_negative_elbo
-from tacit.results.summary import CalibrationBin, PartyResult, Result
+from tacit.results.summary import CalibrationBin, Metrics, PartyResult, Result
 
 METRICS = {
     "accuracy": ("an accuracy of", "share of records with a correct most probable outcome"),
@@ -68,6 +69,13 @@ PATHS = {"data.path", "data.vocabulary", "model.function", "privacy.ledger"}
 PERCENT = {"accuracy", "coverage_90"}
 MOST_REFUSALS = 50
 FOOTER = "Made only from the shareable part of this run."
+PRIVATE_FOOTER = "Made from the shareable and the private part of this run. Do not share this page."
+NOT_TO_SHARE = Statement(
+    "Do not share this page:",
+    "it contains numbers computed from records without noise, and totals of a ledger. The report "
+    "to share is public/report.html.",
+    "bad",
+)
 
 
 def page_of(run: Run) -> Page:
@@ -90,9 +98,13 @@ def page_of(run: Run) -> Page:
         kicker=_kicker(result.version, result.date),
         finding=summary(result),
         badges=[privacy_badge(result), convergence_badge(result)],
-        statements=[*verdict_statements(result), privacy_statement(result)],
+        statements=[
+            *([NOT_TO_SHARE] * run.private),
+            *verdict_statements(result),
+            privacy_statement(result),
+        ],
         sections=_kept(sections),
-        footer=FOOTER,
+        footer=PRIVATE_FOOTER if run.private else FOOTER,
     )
 
 
@@ -105,9 +117,11 @@ def party_page(run: PartyRun) -> Page:
         ("Run", result.run or "–"),
         ("Agreed configuration", result.configuration),
     ]
+    evaluation = run.evaluation
     ledger = (
         "Every charge is in this party's own ledger: tacit ledger show. The total spending on its "
-        "records and metrics on its held-out records are in private/evaluation.json."
+        "records and metrics on its held-out records are in the private report: "
+        "tacit report STATE --private."
     )
     sections = [
         (
@@ -116,10 +130,16 @@ def party_page(run: PartyRun) -> Page:
             [
                 Paragraph(result.privacy),
                 *guarantee_parts(result.guarantee),
-                *([Paragraph(ledger)] * private),
+                *([Paragraph(ledger)] * (private and evaluation is None)),
+                *(balance_parts(evaluation.ledger) if evaluation else []),
             ],
         ),
         ("coefficients", "Coefficients", coefficient_parts(result)),
+        (
+            "performance",
+            "Held-out performance",
+            metric_parts(evaluation.metrics, evaluation.not_evaluated) if evaluation else [],
+        ),
         ("run", "The run", [facts("The run", rows)]),
     ]
     finding = (
@@ -132,9 +152,9 @@ def party_page(run: PartyRun) -> Page:
         finding=finding,
         badges=[Badge("Private" if private else "Not private", "good" if private else "bad"),
                 convergence_badge(result)],
-        statements=verdict_statements(result),
+        statements=[*([NOT_TO_SHARE] if evaluation else []), *verdict_statements(result)],
         sections=_kept(sections),
-        footer=FOOTER,
+        footer=PRIVATE_FOOTER if evaluation else FOOTER,
     )  # fmt: skip
 
 
@@ -202,21 +222,9 @@ def verdict_statements(result: Result | PartyResult) -> list[Statement]:
 
 def performance_parts(result: Result) -> list[Any]:
     """Return the calibration, and the metrics beside those of the best constant prediction."""
-    parts = [part for part, found in result.metrics.items() if found]
-    names = dict.fromkeys(name for part in parts for name in result.metrics[part] or {})
     bins = result.calibration.get("held_out")
     constant = _constant(bins) if bins else {}
-    rows = []
-    for name in names:
-        values = [(result.metrics[part] or {}).get(name) for part in parts]
-        values += [constant.get(name)] if constant else []
-        cells = [percent(v) if name in PERCENT else number(v) for v in values]
-        rows.append(TableRow(_label(name), cells, note=METRICS.get(name, ("", ""))[1]))
-    content: list[Any] = []
-    if rows:
-        head = ["Metric", *(part.replace("_", "-").capitalize() for part in parts)]
-        head += ["Base rate only"] if constant else []
-        content.append(Table("Metrics", head, rows))
+    content = metric_parts(result.metrics, {}, constant)
     if constant:
         content.append(
             Paragraph(
@@ -230,14 +238,49 @@ def performance_parts(result: Result) -> list[Any]:
             "probability, with 95 % intervals, and the number of records in each bin."
         )
         content.append(Drawing(as_svg(plot_calibration(bins), "calibration", caption), caption))
-    if result.not_evaluated:
-        why = [f"{what}: {reason}" for what, reason in result.not_evaluated.items()]
-        content += [Heading("Not evaluated"), Items(why)]
-    return content
+    return content + _failures(result.not_evaluated)
+
+
+def metric_parts(
+    metrics: Mapping[str, Metrics | None],
+    not_evaluated: Mapping[str, str],
+    constant: Mapping[str, float] | None = None,
+) -> list[Any]:
+    """Return a table of metrics by set of records, and a list of computations that failed.
+
+    `constant` has the metrics of predicting the base rate, as a further column.
+    """
+    parts = [part for part, found in metrics.items() if found]
+    names = dict.fromkeys(name for part in parts for name in metrics[part] or {})
+    rows = []
+    for name in names:
+        values = [(metrics[part] or {}).get(name) for part in parts]
+        values += [constant.get(name)] if constant else []
+        cells = [percent(v) if name in PERCENT else number(v) for v in values]
+        rows.append(TableRow(_label(name), cells, note=METRICS.get(name, ("", ""))[1]))
+    if not rows:
+        return _failures(not_evaluated)
+    head = ["Metric", *(part.replace("_", "-").capitalize() for part in parts)]
+    head += ["Base rate only"] if constant else []
+    return [Table("Metrics", head, rows), *_failures(not_evaluated)]
+
+
+def _failures(not_evaluated: Mapping[str, str]) -> list[Any]:
+    if not not_evaluated:
+        return []
+    return [
+        Heading("Not evaluated"),
+        Items([f"{what}: {reason}" for what, reason in not_evaluated.items()]),
+    ]
 
 
 def _constant(bins: Sequence[CalibrationBin]) -> dict[str, float]:
-    """Return the metrics of predicting the base rate, from the calibration bins."""
+    """Return the accuracy, mean log predictive density and Brier score of a constant prediction.
+
+    The prediction for every record is the base rate: the share of positive outcomes among all
+    records, computed from the calibration bins. The result is empty if there are no records, or if
+    all outcomes are equal.
+    """
     total = sum(one.count for one in bins)
     if not total:
         return {}
@@ -450,7 +493,7 @@ def _again(run: Run) -> str:
 
 
 def _settings(config: str) -> dict[str, str]:
-    """Return the text settings of a configuration by `table.key`."""
+    """Return the settings whose values are text, by `table.key`."""
     tables = tomllib.loads(config).items()
     return {
         f"{name}.{key}": value
@@ -468,7 +511,6 @@ def _phrase(name: str, value: float) -> str:
 
 
 def _label(name: str) -> str:
-    """Return the text of a metric without article and preposition."""
     if name not in METRICS:
         return name.replace("_", " ")
     words = METRICS[name][0].removesuffix(" of").split(" ", 1)[1]

@@ -78,7 +78,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Bar:
-    """The interval of a row, as positions from 0 to 100 on the common axis."""
+    """The interval of a table row, as positions from 0 to 100 on the axis that all rows share."""
 
     low: float
     mean: float
@@ -101,7 +101,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; `head` has one title for the name and one per cell, or is empty."""
+    """A table; `head` has the titles of the name column and of all cell columns, or is empty."""
 
     kind: ClassVar[str] = "table"
     label: str
@@ -113,7 +113,7 @@ class Table:
 
     @property
     def folded(self) -> bool:
-        """True if it starts collapsed."""
+        """True if the table starts collapsed, because it is long."""
         return len(self.rows) > LONG_TABLE
 
     def attributes(self, column: int) -> Markup:
@@ -127,7 +127,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """A section with a place in the contents list."""
+    """A section, which is listed in the table of contents."""
 
     id: str
     title: str
@@ -148,7 +148,7 @@ class Page:
 
 
 def facts(label: str, rows: Sequence[tuple[str, str]]) -> Table:
-    """Make a table of names and values without a head."""
+    """Return a table of names and values without a header row."""
     return Table(label, (), [TableRow(name, (value,)) for name, value in rows], numbers=False)
 
 
@@ -172,7 +172,7 @@ def count(value: int, noun: str) -> str:
 
 
 def several(parties: int) -> str:
-    """Format a number of parties."""
+    """Format a number of parties as text, such as "1 party" or "12 parties"."""
     return "1 party" if parties == 1 else f"{parties:,} parties"
 
 

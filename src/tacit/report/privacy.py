@@ -21,7 +21,7 @@ from tacit.report.parts import (
     number,
 )
 from tacit.results.barriers import draw_barriers
-from tacit.results.summary import PrivacyFacts, Result
+from tacit.results.summary import LedgerFacts, PrivacyFacts, Result
 
 ADJACENCY = {
     "replace-one": "replace-one: one {unit} is replaced by another; the number of units is public",
@@ -66,7 +66,7 @@ def privacy_parts(result: Result) -> list[Any]:
 
 
 def guarantee_parts(privacy: PrivacyFacts | None) -> list[Any]:
-    """Return the same as `privacy_parts`; empty without a guarantee."""
+    """Return the section on privacy, given the privacy facts; empty without a guarantee."""
     if privacy is None or privacy.guarantee is None:
         return []
     if not privacy.private:
@@ -75,8 +75,33 @@ def guarantee_parts(privacy: PrivacyFacts | None) -> list[Any]:
             "what secret noise would have guaranteed."
         )
         return [Paragraph(known), _facts(privacy)]
-    return [_facts(privacy), *_meaning(privacy), *_attackers(privacy), *_costs(privacy),
-            *_not_covered(privacy)]  # fmt: skip
+    balance = balance_parts(privacy.ledger, several=len(privacy.parties) > 1)
+    return [_facts(privacy), *_meaning(privacy), *balance, *_attackers(privacy),
+            *_costs(privacy), *_not_covered(privacy)]  # fmt: skip
+
+
+def balance_parts(ledger: LedgerFacts | None, *, several: bool = False) -> list[Any]:
+    """Return the section of a report on the privacy budget of the records.
+
+    The section shows the ε spent on the records, the budget and the ε that is left, as the ledger
+    records them. Only a private report contains this section. For other reports `ledger` is None,
+    and the result is empty. If the run has `several` parties, the numbers are those of the party
+    with the most ε spent on its records.
+    """
+    if ledger is None:
+        return []
+    at = "" if ledger.delta is None else f" at δ = {ledger.delta:g}"
+    most = " (the largest of all parties)" if several else ""
+    spent = f"ε = {ledger.epsilon_spent:.4g}{at}, this run included{most}"
+    rows = [("Spent on these records", spent)]
+    if ledger.before:
+        rows.append(("Spent before this run", f"ε = {ledger.before:.4g}{at}"))
+    if ledger.budget is not None:
+        left = max(ledger.budget - ledger.epsilon_spent, 0.0)
+        rows.append(("Budget", f"ε = {ledger.budget:.4g}{at}"))
+        rows.append(("Left", f"ε = {left:.4g}, less what unfinished runs have reserved"))
+    rows.append(("Ledger", f"{ledger.path}; all charges: tacit ledger show"))
+    return [Heading("Budget of these records"), facts("Budget of these records", rows)]
 
 
 def _facts(privacy: PrivacyFacts) -> Table:
@@ -145,7 +170,6 @@ def _attackers(privacy: PrivacyFacts) -> list[Any]:
 
 
 def _drawing(privacy: PrivacyFacts) -> Drawing:
-    """Return a diagram of what each attacker sees, and on which side of the noise."""
     guarantee = privacy.guarantee
     assert guarantee is not None
     rows = tuple(

@@ -1,4 +1,4 @@
-"""Write the report of a run, one HTML file, into the public part of the run."""
+"""Write the report of a run as one HTML file."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ from tacit.support.storage import write_text
 REPORT = "report.html"
 
 
-def write_report(run_dir: Path) -> Path:
-    """Write `run_dir/public/report.html` and return its path."""
-    run = load_run(run_dir)
-    return write_page(run, run.directory / "public" / REPORT)
+def write_report(run_dir: Path, *, private: bool = False) -> Path:
+    """Write `run_dir/public/report.html` and return its path.
+
+    With `private`, write `run_dir/private/report.html` instead, which also has the measurements on
+    records and the ledger's totals.
+    """
+    run = load_run(run_dir, private=private)
+    return write_page(run, run.directory / ("private" if private else "public") / REPORT)
 
 
 def write_page(run: Run | PartyRun, path: Path) -> Path:

@@ -32,14 +32,14 @@ def arviz_tree(groups: dict[str, dict[str, np.ndarray]], **named: Any) -> Any:
     try:
         import arviz
     except ImportError:
-        raise ConfigError("ArviZ is not installed; pip install tacit[arviz]") from None
+        raise ConfigError("ArviZ is not installed; install it: pip install tacit[arviz]") from None
     if "posterior" in inspect.signature(arviz.from_dict).parameters:
         return arviz.from_dict(**groups, **named)
     return arviz.from_dict(groups, **named)
 
 
 class OwnUnits(NamedTuple):
-    """A posterior in the user's units: coefficients of the columns, and the outcome's scale."""
+    """How draws of θ and outcomes are converted to the user's units."""
 
     terms: tuple[str, ...]
     coefficients: Callable[[np.ndarray], np.ndarray]
@@ -56,7 +56,7 @@ def arviz_of(
     records: Records | None,
     units: OwnUnits | None = None,
 ) -> Any:
-    """Convert draws of a posterior to ArviZ's format, with densities and outcomes of records.
+    """Convert draws of a posterior, and optionally groups that describe records, to ArviZ's format.
 
     Parameters
     ----------
@@ -65,9 +65,10 @@ def arviz_of(
     count, seed
         Number and seed of the draws.
     records
-        Prepared records with their outcomes, or None.
+        Prepared records with their outcomes, for the groups of `record_groups`; or None.
     units
-        The user's units; the variable is then `beta` instead of `theta`.
+        The user's units, in which coefficients are converted and named `beta` instead of `theta`;
+        None keeps θ unchanged.
     """
     theta = posterior.sample(count, seed=seed)
     if units is None:
@@ -89,7 +90,7 @@ def arviz_of(
 def _in_units(
     groups: dict[str, dict[str, np.ndarray]], units: OwnUnits
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Convert outcomes and their densities to the outcome's own unit."""
+    """Convert outcomes and their log densities to the original unit of the outcome."""
     if (units.center, units.scale) == (0.0, 1.0):
         return groups
     return {

@@ -1,8 +1,8 @@
-"""Diagram of what each attacker sees, and on which side of the privacy barrier (MEng Figs 3.1–3.3).
+"""Diagram of what each attacker sees: numbers before or after the noise (MEng Figs 3.1–3.3).
 
-The barrier is the place where noise is added: at each party if every party adds its own noise, or
-at the aggregator if only the sum is protected. An attacker in front of the barrier sees numbers
-that are not protected by the stated ε.
+The privacy barrier is the place where noise is added: at each party if every party adds noise, or
+at the aggregator if only the sum is protected. The stated ε holds against an attacker who sees only
+numbers that have passed the barrier, and not against other attackers.
 """
 
 from __future__ import annotations

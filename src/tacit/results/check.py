@@ -37,7 +37,9 @@ class Check:
     rows: list[tuple[str, str]]
     """Description of the plan: pairs of a label and its value."""
     terms: list[list[Any]]
-    """Noise, ε and signal of each kind of party, in the columns `TERMS`; empty without privacy."""
+    """Noise, ε and signal in the columns `TERMS`, one row per group of parties with equal terms;
+    empty without privacy.
+    """
     warnings: list[str]
     notes: list[str]
 
@@ -72,7 +74,7 @@ def describe(
     plan
         A plan with its records.
     federation
-        Their source; None for plain arrays.
+        The federation from which the records come; None for plain arrays.
     test
         The held-out records, if there are any.
     source
@@ -167,8 +169,8 @@ def _method(method: LocalMethod) -> str:
 
 
 def _terms(plan: Plan) -> tuple[list[list[Any]], list[str]]:
-    """Return rows with noise, ε and signal of each kind of party, and warnings about weak
-    signals.
+    """Return a table of noise, ε and signal, with one row for all parties that have equal privacy
+    terms, and warnings about weak signals.
     """
     kinds: dict[tuple[Any, ...], list[str]] = {}
     for name, one in plan.settled.items():

@@ -1,14 +1,17 @@
-"""Coefficients in the units of the user's columns, with ratios and learned shares.
+"""Coefficients of a regression in the units of the user's columns.
 
-A regression is fitted to columns x = (v − c)/s of a public schema, so a coordinate of θ is an
-effect per s units of v. With θ₀ the intercept,
+A regression is fitted to scaled columns x = (v − c)/s, where v is a value of the user's column, and
+the centre c and the scale s are in the public schema. A coordinate of θ is therefore the effect of
+a change of v by s. The coefficients in the user's units are
 
     β = θ/s,    β₀ = θ₀ − Σ θ c/s,
 
-a linear map of θ. For a normal posterior the mean and covariance are mapped, for draws every draw.
-An outcome (y − c_y)/s_y multiplies all coefficients by s_y and shifts the intercept by c_y. For an
-outcome with K levels only differences are identified, so K − 1 levels are shown relative to the
-first one.
+where θ₀ is the intercept of the fit and the sum is over all columns. This map is linear. For a
+normal posterior, the mean and the covariance are mapped; otherwise every draw is mapped.
+
+A numeric outcome is scaled as (y − c_y)/s_y. To undo this, all coefficients are multiplied by s_y
+and c_y is added to the intercept. For an outcome with K levels only differences between levels are
+identified, so the coefficients of K − 1 levels are given relative to the first level.
 
 Reports, the terminal and `Fit.summary` all use `Coefficient`, which is stored in result.json.
 """
@@ -50,19 +53,19 @@ class Term(NamedTuple):
     name: str
     """Name of the row's coordinate of θ."""
     column: str | None
-    """The numeric column whose unit the row has; None for levels and the intercept."""
+    """The numeric column that the row belongs to; None for levels and the intercept."""
     unit: str | None = None
 
 
 class UnitMap(NamedTuple):
-    """Affine map from θ to coefficients in the columns' own units: matrix @ θ + offset."""
+    """Map from θ to coefficients in the units of the columns: matrix @ θ + offset."""
 
     terms: tuple[Term, ...]
     matrix: np.ndarray
     offset: np.ndarray
 
     def values(self, theta: np.ndarray) -> np.ndarray:
-        """Map θ, or draws of θ of shape (…, dimension)."""
+        """Return the coefficients for one θ, or for draws of θ of shape (…, dimension)."""
         return theta @ self.matrix.T + self.offset
 
 
@@ -84,7 +87,8 @@ def unit_map(
     outcome
         Name of the outcome.
     per
-        Differences that effects refer to, by column; by default the schema's unit, or 1.
+        For each column, the change of the column whose effect is reported, e.g. 10 or "10 years";
+        by default the unit in the schema, or 1.
 
     Returns
     -------
@@ -116,7 +120,6 @@ def unit_map(
 
 
 def _columns_of(model: Coefficients) -> list[str]:
-    """Return the names of the columns of x, for a model with several predictors."""
     prefix = f"{model.levels[0]}: "
     return [name.removeprefix(prefix) for name in model.names[: len(model.layout)]]
 
@@ -124,7 +127,9 @@ def _columns_of(model: Coefficients) -> list[str]:
 def _block(
     features: Iterable[ColumnConfig], per: Per | None, columns: Mapping[str, ColumnConfig]
 ) -> tuple[np.ndarray, list[Term]]:
-    """Return the map of one predictor, with rows and columns in the order of x, and its terms."""
+    """Return the matrix that maps θ to the coefficients of one linear predictor, and a term for
+    each of its rows.
+    """
     terms = [Term(INTERCEPT, INTERCEPT, None)]
     scales, shifts = [1.0], [0.0]
     numeric = []
@@ -135,7 +140,7 @@ def _block(
             if config.product:
                 numeric += [one for one in sources_of(config) if not columns[one].levels]
             size, unit = _column_unit(config, per or {}, columns)
-            assert config.affine is not None, "a feature has a scale"
+            assert config.affine is not None, "a numeric column without center and scale"
             center, scale = config.affine
             made[0] = made[0]._replace(unit=unit)
             terms += made
@@ -152,7 +157,7 @@ def _block(
 
 
 def _terms(config: ColumnConfig) -> list[Term]:
-    """Return the terms of one column of the records, in the order of its columns of x."""
+    """Return one term for each column of x that is made from this column of the records."""
     against = "" if config.reference is None else f" vs {config.reference}"
     missing = Term(f"{config.name}: missing{against}", f"{config.name} missing", None)
     if config.kind == "numeric":
@@ -169,7 +174,11 @@ def _terms(config: ColumnConfig) -> list[Term]:
 def _for_levels(
     model: Coefficients, terms: Sequence[Term], block: np.ndarray, offset: np.ndarray
 ) -> UnitMap:
-    """Return the map of all predictors; coefficients of a level are relative to the first level."""
+    """Return the map of the whole model, given that of one linear predictor.
+
+    If each level of the outcome has a linear predictor, coefficients are differences from those of
+    the first level.
+    """
     if not model.levels:
         further = np.zeros((len(terms), len(model.names) - len(terms)))  # of no column
         return UnitMap(tuple(terms), np.hstack([block, further]), offset)
@@ -191,9 +200,6 @@ def _for_levels(
 def _column_unit(
     config: ColumnConfig, per: Per, columns: Mapping[str, ColumnConfig]
 ) -> tuple[float, str | None]:
-    """Return size and text of the difference to which a column's effect refers. For an interaction,
-    both are combined from its numeric columns.
-    """
     if config.name in per or not config.product:
         return _unit_of(config.unit, per.get(config.name))
     size, words = 1.0, []
@@ -208,7 +214,7 @@ def _column_unit(
 
 
 def _unit_of(declared: str | None, wanted: float | str | None) -> tuple[float, str | None]:
-    """Return the size of the difference to which an effect refers, and its text.
+    """Return the change of a column whose effect is reported, as a number and as text.
 
     >>> _unit_of("year", None), _unit_of("year", 10), _unit_of(None, "10 years")
     ((1.0, 'year'), (10.0, '10 year'), (10.0, '10 years'))
@@ -257,7 +263,8 @@ def coefficients(
     columns, outcome, per
         As for `unit_map`.
     learned
-        1 − (posterior sd / prior sd)² of each coordinate of θ, whose priors are uncorrelated.
+        1 − (posterior sd / prior sd)² of each coordinate of θ; the coordinates must be uncorrelated
+        under the prior.
     level
         Probability of the intervals.
 
@@ -304,7 +311,7 @@ def _outcome_scale(columns: Sequence[ColumnConfig] | None, outcome: str | None) 
 def _noise(
     posterior: Posterior, unit: float, width: float, learned: float | None
 ) -> list[Coefficient]:
-    """Return the row of the noise of a linear regression, log-normal and in the outcome's unit."""
+    """Return the table row of the noise sd, in the outcome's unit. Its posterior is log-normal."""
     middle, sd = float(posterior.mean[-1]) + math.log(unit), float(posterior.sd[-1])
     mean = _exp(middle + 0.5 * sd**2)
     return [
@@ -323,8 +330,8 @@ def _noise(
 def _learned(
     coordinate_sd: np.ndarray, sd: np.ndarray, matrix: np.ndarray, learned: Sequence[float]
 ) -> np.ndarray:
-    """Return 1 − (sd / prior sd)² of mapped coefficients, with prior variances computed from those
-    of the coordinates of θ.
+    """Return 1 − (sd / prior sd)² of each coefficient, where the coordinates of θ are uncorrelated
+    under the prior.
     """
     left = np.maximum(1.0 - np.asarray(learned), np.finfo(float).tiny)
     prior = np.square(matrix) @ (np.square(coordinate_sd) / left)
@@ -332,9 +339,7 @@ def _learned(
 
 
 def ratio_name(model: Model) -> str | None:
-    """Return the name of exp(coefficient): "odds ratio", "rate ratio", or None if it has no
-    name.
-    """
+    """Return the name of exp(coefficient), "odds ratio" or "rate ratio"; None if it has none."""
     return model.ratio if isinstance(model, Coefficients) else None
 
 
@@ -366,7 +371,7 @@ def as_ratios(rows: Iterable[Coefficient]) -> list[Coefficient]:
 
 
 def _log_expm1(value: float) -> float:
-    """Return log(eᵛ − 1) without overflow."""
+    """Return log(exp(value) − 1) without overflow."""
     return value + math.log1p(-math.exp(-value)) if value > 0 else -math.inf
 
 

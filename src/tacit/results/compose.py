@@ -120,7 +120,9 @@ def posterior_table(posterior: Posterior) -> PosteriorTable:
 
 
 def model_tables(posterior: Posterior, data: DataFacts) -> list[ModelTable]:
-    """Make the model's own tables, in the original units of the columns."""
+    """Make the tables that the model defines, such as its clusters, in the original units of the
+    columns.
+    """
     columns = declared_columns(data) or ()
     units = {one.name: one.affine for one in columns if one.affine is not None}
     return [
@@ -148,6 +150,7 @@ def data_facts(federation: Federation | None, source: str | None = None) -> Data
     return msgspec.structs.replace(
         facts,
         keep=[name for name in first if name not in ("x", "y", "person")],
+        frames=federation.frames,
         notes=list(federation.notes),
     )
 
@@ -244,15 +247,17 @@ def verdict_facts(
     plan
         The plan of the run.
     posterior
-        Its result.
+        The posterior of the run.
     verdict
-        None at a party, which has not seen the rounds: `converged` is then None.
+        The verdict on the run; None at a party, which has not seen the rounds. `converged` is then
+        None.
     layout
         The columns of x by the public schema, if they are declared.
     clipped
-        The share of clipped contributions measured in a simulation; None: a released count.
+        The share of clipped contributions, if it was measured in a simulation; None to use the
+        count that the parties released, if there is one.
     memory
-        The server's memory; None at a party.
+        Arrays that the server keeps between rounds (`ServerState.memory`); None at a party.
     """
     clipped = counted_clipping(plan, memory) if clipped is None else clipped
     cautions = [
@@ -262,7 +267,7 @@ def verdict_facts(
     learned = learned_share(plan, posterior, memory)
     return {
         "converged": None if verdict is None else verdict.converged,
-        "why": "only the server's result has the verdict" if verdict is None else verdict.why,
+        "why": "the server sent no verdict" if verdict is None else verdict.why,
         "learned": None if learned is None else learned.tolist(),
         "cautions": [CautionNote(kind=one.kind, text=one.text) for one in cautions],
         "clipped": None
@@ -272,7 +277,10 @@ def verdict_facts(
 
 
 def _visits_of_the_prior(state: ServerState) -> int:
-    """Count the visits of a prior that is kept as a factor; they are not exchanges with a party."""
+    """Return the number of updates of the prior's factor; 0 if the prior is not a separate factor.
+
+    These updates are computed by the server and are not exchanges with a party.
+    """
     return state.factors[PRIOR_PARTY].visits if PRIOR_PARTY in state.factors else 0
 
 
@@ -286,8 +294,10 @@ def party_row(plan: Plan, name: str) -> PartyRow:
 
 
 def privacy_facts(plan: Plan, *, publish: bool = False) -> PrivacyFacts:
-    """Describe privacy for a result; with `publish`, exact held-out metrics are listed as not
-    covered.
+    """Describe privacy for a result.
+
+    With `publish`, exact held-out metrics are listed among the facts that the guarantee does not
+    cover.
     """
     guarantee = plan.guarantee
     if guarantee is None or plan.privacy is None:
@@ -326,8 +336,8 @@ def privacy_facts(plan: Plan, *, publish: bool = False) -> PrivacyFacts:
 def attackers(plan: Plan) -> list[Attacker]:
     """Compute ε for one unit against each kind of attacker.
 
-    ε of a whole party is left out: it depends on the party's number of records, which not every
-    adjacency makes public.
+    ε for a whole party is left out, because it depends on the party's number of records, which may
+    be private.
     """
     central = plan.guarantee is not None and plan.guarantee.trust == TRUST["central"]
     return [

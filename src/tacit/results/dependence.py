@@ -1,8 +1,9 @@
 """Check whether the result of a run without privacy depends on one party.
 
-The server knows every party's factor, so it can divide one out of q. If a mean then moves by more
-than `MOST_SHIFT` standard deviations of the others' posterior, that party contradicts the others:
-its records differ, or its updates are wrong.
+The server knows every party's factor, so it can divide a factor out of q to get the posterior
+without that party. If the mean of a coordinate differs between the two by more than `MOST_SHIFT`
+standard deviations of the posterior without the party, that party contradicts the others: its
+records differ, or its updates are wrong.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tacit.pvi import divide
 from tacit.results.verdict import Caution
 
 MOST_SHIFT = 3.0
-"""Largest unremarkable shift of a mean, in standard deviations of the posterior without the
+"""Largest shift of a mean that is not reported, in standard deviations of the posterior without the
 party.
 """
 MORE_THAN_USUAL = 1.3
@@ -31,7 +32,10 @@ MOST_PARTIES = 20
 def dependence_cautions(
     family: Family, q: Natural, factors: Mapping[str, Natural], names: Sequence[str]
 ) -> list[Caution]:
-    """Return one caution per party on which a mean depends; `names` are the coordinates of θ."""
+    """Return a caution for each party without which a posterior mean would be very different.
+
+    `names` are the names of the coordinates of θ.
+    """
     if not isinstance(family, Gaussian) or not 2 <= len(factors) < MOST_PARTIES:
         return []
     # Expected maximum of that many standard normals.

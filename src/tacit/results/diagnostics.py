@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tacit.arrays import Arrays
-from tacit.expfam import FullGaussian, Gaussian
+from tacit.expfam import FullGaussian, Gaussian, MeanFieldGaussian
 from tacit.methods import DPSGD, Clipped, PrivateMethod, PrivateScores, PrivateScoring
 from tacit.methods.adaptive import SHARE, SHARE_SD
 from tacit.methods.natural.method import SOLVED_UP_TO
@@ -51,9 +51,10 @@ def run_verdict(
     step: float | None = None,
     dispersion: Dispersion | None = None,
 ) -> Verdict:
-    """Judge the convergence of a finished run from the server's state and the final step.
+    """Return the verdict on a finished run: whether it converged, and whether the model fits.
 
-    `dispersion` is the result of `measured_dispersion`, if the parties' replies did not contain it.
+    `step` is the result of `gradient_step`, if it was measured. `dispersion` is the result of
+    `measured_dispersion`; None if it was not measured or is in the server's memory.
     """
     if dispersion is None and DISPERSION in (state.memory or {}):
         dispersion = dispersion_of((state.memory or {})[DISPERSION])
@@ -98,9 +99,6 @@ def _convergence(
 
 
 def _misfit(plan: Plan, state: ServerState) -> str | None:
-    """Describe the evidence against the model in the released rank histogram; None if there is
-    none.
-    """
     if "failed" in (state.memory or {}):  # the ranks are not at an estimate of θ
         return None
     fit = fit_of(state.memory or {}) if isinstance(plan.method, PrivateScores) else None
@@ -110,9 +108,6 @@ def _misfit(plan: Plan, state: ServerState) -> str | None:
 
 
 def _dispersion_misfit(model: Model, dispersion: Dispersion | None) -> str | None:
-    """Describe the evidence in squared residuals against the variance that the model implies; None
-    if there is none.
-    """
     compared = comparable(model) if dispersion is not None and dispersion.clear else None
     if dispersion is None or compared is None:
         return None
@@ -127,8 +122,8 @@ def diagnostics_block(
     rounds: Sequence[Mapping[str, Any]],
     dispersion: Dispersion | None = None,
 ) -> dict[str, Any]:
-    """Return the numbers behind a verdict; those about weights only if the server controlled the
-    steps.
+    """Return the numbers behind a verdict. Importance weights and linear response are included if
+    the server computed them.
     """
     energies = [line["negative_elbo"] for line in rounds]
     found: dict[str, Any] = {"elbo": [None if one is None else -one for one in energies]}
@@ -142,6 +137,7 @@ def diagnostics_block(
             "residual": float(memory["residual"]),
             "sd_noise": float(memory["sd_noise"]),
             "independent_sd": [float(np.min(narrow)), float(np.median(narrow))],
+            "mean_error": float(memory["mean_error"]) if "mean_error" in memory else None,
         }
     if plan.rules.solver is None or "pareto_k" not in memory:
         return found
@@ -158,12 +154,13 @@ def diagnostics_block(
 
 
 def _scoring_trouble(plan: Plan, state: ServerState) -> str | None:
-    """Describe a failed fit: columns on other scales than the counts assume, or a last step of full
-    length.
+    """Return why a fit by private scoring failed, or None.
 
-    Steps of private scoring have a limited length in η, which fits reach in every round if
-    coefficients grow without end (an outcome that the columns separate), or if noise moves η by as
-    much. q is then wherever the rounds ended.
+    A fit fails if a column is probably not in the units assumed for its counts, or if the last step
+    was almost as long as allowed. The length of a step is the change of the predictor η = x·θ, and
+    it is limited. Fits reach the limit in every round if coefficients grow without bound (the
+    columns separate the outcomes), or if the noise moves η that far. The last q is then not near
+    an optimum.
     """
     combine, known = plan.rules.combine, state.public | (state.memory or {})
     if not isinstance(combine, ScoringServer) or "counts" not in known:
@@ -174,14 +171,14 @@ def _scoring_trouble(plan: Plan, state: ServerState) -> str | None:
     if combine.last_move(known) < LONG_STEP:
         return None
     return (
-        "the last round still moved the predictor by as much as a step may: an outcome that the "
-        "columns predict almost without error, or noise that is too large; use more "
+        "the last round still moved the predictor by almost the longest allowed step: either the "
+        "columns predict the outcome almost without error, or the noise is too large; use more "
         "schedule.rounds, a narrower prior_sd, a larger epsilon or more records"
     )
 
 
 LONG_STEP = 0.9
-"""If the last step is at least this share of the longest step, the fit has not converged."""
+"""If the last step is at least this share of the longest allowed step, the fit has failed."""
 
 
 def learned_share(
@@ -189,25 +186,30 @@ def learned_share(
 ) -> np.ndarray | None:
     """Compute 1 − (posterior sd / prior sd)² of each coordinate; None if the prior has no sd.
 
-    If scales are learned, the prior sd is the sd of a coefficient about which the records contain
-    no information, as a normal or as weighted draws. The result is at least 0.
+    If scales are learned, the prior sd is that of a coefficient about which the records contain no
+    information (`LearntScalePrior.variance_without_records`), and the result is at least 0.
     """
     model = plan.model
     if plan.method.learns_scale(model):
         prior = _learnt_prior(plan, memory or {})
         if prior is None or not isinstance(posterior.family, Gaussian):
             return None
-        covariance = posterior.family.covariance(posterior.natural)
+        variance = covariance = np.square(posterior.sd)
+        if not isinstance(posterior.family, MeanFieldGaussian):
+            covariance = posterior.family.covariance(posterior.natural)
+            variance = np.diagonal(covariance)
         exact = bool(posterior.natural.get("weighted", 0.0))
         before = prior.variance_without_records(posterior.mean, covariance, exact=exact)
-        return np.maximum(0.0, 1.0 - np.diagonal(covariance) / before)
+        return np.maximum(0.0, 1.0 - variance / before)
     if model.has_site_prior or not model.listed or not isinstance(posterior.family, Gaussian):
         return None
     return learned(posterior.family, posterior.natural, model.prior(posterior.family))
 
 
 def _learnt_prior(plan: Plan, memory: Arrays) -> LearntScalePrior | None:
-    """Return the prior on the scales of the columns, as far as the server has learned these."""
+    """Return the prior with learned scales; None if its scales are not learned, or not yet
+    known.
+    """
     solver, combine = plan.rules.solver, plan.rules.combine
     if isinstance(solver, NaturalSolver | WideSolver):
         return solver.known_scale_prior(memory)
@@ -250,10 +252,10 @@ LOOSE = 1.0 / 3.0
 
 
 def spread_caution(plan: Plan, memory: Arrays) -> list[Caution]:
-    """Return a caution about columns of private scoring whose variance is known too roughly from
-    the released counts.
+    """Return a caution about numeric columns whose variance private scoring knows only roughly,
+    because the released counts contain noise.
 
-    The posterior contains the noise of the counts to first order in the error of the variance.
+    The posterior includes the effect of this error only to first order.
     """
     combine = plan.rules.combine
     if not isinstance(combine, ScoringServer) or "counts" not in memory:
@@ -277,7 +279,7 @@ def spread_caution(plan: Plan, memory: Arrays) -> list[Caution]:
 
 
 STEEP = 3.0
-"""Largest standard deviation of log-odds between records for which a posterior counts as normal."""
+"""If the standard deviation of the log-odds over the records is larger, the posterior is skewed."""
 
 
 def steep_caution(plan: Plan, posterior: Posterior, memory: Arrays) -> list[Caution]:
@@ -295,10 +297,10 @@ def steep_caution(plan: Plan, posterior: Posterior, memory: Arrays) -> list[Caut
     return [
         Caution(
             "too-narrow",
-            f"Log-odds vary by {size:.2g} between records (more than {STEEP:g}): most outcomes are "
-            "predicted almost without error, larger coefficients predict them as well, and "
-            "intervals may be too narrow on that side; declare a prior_sd, or leave out columns "
-            "that determine the outcome",
+            f"The log-odds of the records have a standard deviation of {size:.2g} (more than "
+            f"{STEEP:g}): most outcomes are predicted almost without error, larger coefficients "
+            "predict them almost as well, and intervals may be too narrow towards larger "
+            "coefficients; declare a prior_sd, or leave out columns that determine the outcome",
         )
     ]
 
@@ -312,9 +314,9 @@ def modes_caution(model: Model, verdict: Verdict | None = None) -> list[Caution]
             Caution(
                 "several-modes",
                 f"The posterior has another mode, with {verdict.other_mode}: this fit describes "
-                "only one of them, and means and intervals of these parameters hold within it; "
-                "give the model a prior that allows one of them, such as a positive or an ordered "
-                "one, or read only quantities that are the same in both.",
+                "one mode only, and means and intervals of these parameters hold within that mode; "
+                "give the model a prior that excludes the other mode, such as a positive or an "
+                "ordered prior, or use only quantities that are the same in both modes.",
             )
         ]
     if not (model.user_program and model.mixes):
@@ -339,8 +341,8 @@ def known_limits(plan: Plan) -> list[Caution]:
 
 
 def known_before(plan: Plan) -> list[Caution]:
-    """List cautions before a run is charged: `known_limits`, and reasons why it may not
-    converge.
+    """List the cautions that are known before a run is charged: `known_limits`, and reasons why the
+    run may not converge.
     """
     if plan.privacy is None or not isinstance(plan.method, PrivateMethod):
         return []
@@ -361,7 +363,7 @@ def second_choice(plan: Plan) -> list[Caution]:
 
 
 def unchecked_caution(plan: Plan, verdict: Verdict | None = None) -> list[Caution]:
-    """Return a caution if the variance that the model implies is not compared with the records."""
+    """Return a caution if the variance that the model implies is not checked on the records."""
     checked = isinstance(plan.method, PrivateScores) or (
         verdict is not None and verdict.dispersion is not None
     )
@@ -373,7 +375,9 @@ def unchecked_caution(plan: Plan, verdict: Verdict | None = None) -> list[Cautio
 
 
 def _unweighed_caution(plan: Plan) -> list[Caution]:
-    """Return a caution if the q of a user's model was not compared with its exact posterior."""
+    """Return a caution if the posterior of a user-defined model was not compared with the exact
+    posterior.
+    """
     weighed = plan.rules.solver is not None and not isinstance(plan.rules.solver, WideSolver)
     if plan.privacy is not None or weighed or not plan.model.user_program:
         return []
@@ -391,7 +395,7 @@ def counted_clipping(plan: Plan, memory: Arrays | None) -> Clipped | None:
     """Return the share of clipped units according to the last released count; None if there is
     none.
 
-    With noise the share may be outside [0, 1].
+    The noisy share is clipped to [0, 1].
     """
     if memory is None or SHARE not in memory or not isinstance(plan.method, PrivateMethod):
         return None

@@ -47,7 +47,9 @@ class Dispersion(NamedTuple):
 
 
 def dispersion_of(sums: np.ndarray | DispersionSums) -> Dispersion | None:
-    """Compare variances, from sums over all records; None if there is nothing to compare.
+    """Compare observed with implied variance, given `DispersionSums` over all records.
+
+    None if the implied variance is not positive or the sums are not finite.
 
     >>> dispersion_of(np.array([0.0, 200.0, 800.0, 100.0])).ratio
     1.0

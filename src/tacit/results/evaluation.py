@@ -112,10 +112,10 @@ def measure_parties(
 
 
 def outcome_unit(federation: Federation | None) -> float:
-    """Return the scale by which a numeric outcome was divided; otherwise 1.
+    """Return the scale by which a numeric outcome was divided; 1 for other outcomes.
 
-    Without an outcome, return the product of the columns' scales, because a density is per unit of
-    each column.
+    Without an outcome, return the product of the scales of all columns. Dividing the density of a
+    record by this product converts it to the original units.
     """
     if federation is None or federation.schema is None:
         return 1.0

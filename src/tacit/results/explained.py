@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tacit.results.summary import ClippedShare
 
 SKEWED = 0.5
-"""Skewness from which a symmetric interval is visibly wrong: a gamma distribution of shape 16."""
+"""Skewness above which a symmetric interval is visibly wrong; that of a gamma of shape 16."""
 MOST_NAMED = 3
 
 
@@ -31,7 +31,8 @@ def explained(
     Parameters
     ----------
     diagnostics
-        `Fit.diagnostics`; without weights against the exact posterior there is little to explain.
+        `Fit.diagnostics`. Most rows need importance weights, or standard deviations by linear
+        response, and are left out without them.
     clipped
         The share of clipped contributions, if it was measured.
     """
@@ -77,7 +78,10 @@ def explained_lines(rows: Sequence[Explained]) -> list[str]:
 
 def _response(diagnostics: Mapping[str, Any]) -> list[Explained]:
     least, median = diagnostics["independent_sd"]
+    error = diagnostics.get("mean_error")
+    meaning = "estimated error of the worst mean: correlations enter expectations by random vectors"
     return [
+        *([] if error is None else [Explained("error of means", f"{error:.2g} sd", meaning)]),
         Explained(
             "independent sds",
             f"{least:.2f}, median {median:.2f}",
@@ -88,7 +92,7 @@ def _response(diagnostics: Mapping[str, Any]) -> list[Explained]:
             "noise of sds",
             f"{diagnostics['sd_noise']:.1%}",
             "common error of the reported standard deviations, which are estimated with random "
-            "vectors; single ones are off by a few per cent more",
+            "vectors; individual ones have a further error of a few per cent",
         ),
         Explained(
             "residual",
@@ -120,14 +124,17 @@ def _weights(share: float, shape: float) -> list[Explained]:
 
 
 def shape_words(share: float, shape: float) -> str:
-    """Explain the Pareto shape k̂ of the largest weights, given the share of effective draws."""
+    """Return what the Pareto shape k̂ = `shape` of the largest importance weights means, given the
+    share of effective draws.
+    """
     if shape <= MAX_PARETO_K:
-        return f"shape of the largest importance weights, at most {MAX_PARETO_K}: they are usable"
-    unusable = f"above {MAX_PARETO_K} averages with the largest importance weights are not usable"
+        return f"tail shape of the importance weights; up to {MAX_PARETO_K} the weights are usable"
+    unusable = f"above {MAX_PARETO_K} averages with the importance weights are not reliable"
     if share >= CLOSE_SHARE:
         return (
-            f"{unusable}, and no weight is used: with {share:.0%} effective draws the fitted "
-            "posterior itself is close to the exact one; look at draws if you need its far tails"
+            f"{unusable}, and the weights are not used: with {share:.0%} effective draws the "
+            "fitted posterior itself is close to the exact one; look at draws if you need its far "
+            "tails"
         )
     return f"{unusable}: use another parametrisation, or compare with NUTS"
 

@@ -36,10 +36,10 @@ def plot_coefficients(
 ) -> Figure:
     """Draw a forest plot: posterior mean and central 95 % interval of each coefficient.
 
-    Intervals are `low` to `high`, or mean ± 1.96 sd. Intervals that exclude 0 are blue, only for
-    quantities that are `real` (a scale is always positive). With a `warning` about the intervals,
-    or if not converged, nothing is blue. At most the 30 coefficients with the largest |mean|/sd are
-    shown.
+    Intervals are from `low` to `high`, or mean ± 1.96 sd if these are None. An interval is blue if
+    it excludes 0 and its quantity can have either sign (`real`). No interval is blue if there is a
+    `warning` about the intervals, or if the fit has not converged. Only the 30 coefficients with
+    the largest |mean|/sd are shown.
     """
     location, scale = np.asarray(mean, np.float64), np.asarray(sd, np.float64)
     lower = location - NORMAL_95 * scale if low is None else np.asarray(low, np.float64)
@@ -109,7 +109,9 @@ def plot_negative_elbo(rounds: Sequence[Round]) -> Figure:
 
 
 def plot_convergence(rounds: Sequence[Round]) -> Figure:
-    """Draw the KL divergence between consecutive rounds on a log scale; zeros cannot be drawn."""
+    """Draw the KL divergence between consecutive rounds on a log scale; rounds with divergence 0
+    are left out.
+    """
     number, step = _series(rounds, "last_change")
     positive = step > 0
     number, step = number[positive], step[positive]
@@ -137,8 +139,8 @@ def plot_convergence(rounds: Sequence[Round]) -> Figure:
 
 
 def plot_calibration(bins: Sequence[CalibrationBin]) -> Figure:
-    """Draw observed frequency against predicted probability, with 95 % Wilson intervals and
-    counts.
+    """Draw observed frequency against predicted probability with 95 % Wilson intervals, and below
+    it the number of records in each bin.
     """
     figure = canvas(5.4, 5.6)
     axes, below = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])
@@ -211,7 +213,7 @@ def plot_parties(parties: Sequence[PartyRow]) -> Figure:
 
 
 def canvas(width: float, height: float) -> Figure:
-    """Make an empty figure of that size in inches."""
+    """Make an empty figure with this width and height in inches."""
     layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1)
     return Figure(figsize=(width, height), dpi=160, layout=layout, facecolor="white")
 

@@ -1,11 +1,12 @@
 """Other modes of a posterior that are mirror images of the one that was found.
 
 A slope that enters by its square and the loadings of a factor have the same likelihood with the
-other sign; components of a mixture have the same likelihood in another order. The normal q
-describes one of these modes, and its draws, and so its importance weights, do not reach the others.
-Images of the mean are therefore evaluated exactly: if the posterior density there is at least
-exp(−`NEARLY`) of that at the mean, although the image is more than `FAR` standard deviations away,
-there is a second mode or a ridge that q does not describe, whatever the model.
+other sign; components of a mixture have the same likelihood in another order. Such points are
+called images of each other. The normal q describes one mode, and its draws, from which importance
+weights are computed, are not near the other modes. The posterior density is therefore evaluated at
+the images of q's mean: if the posterior density there is at least exp(−`NEARLY`) of that at the
+mean, although the image is more than `FAR` standard deviations away, there is a second mode or a
+ridge that q does not describe, whatever the model.
 """
 
 from __future__ import annotations
@@ -31,8 +32,13 @@ MOST_COMPONENTS = 8
 
 
 def images_of(model: HasImages, theta: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield images of θ with their names: other signs of sites, of pairs of sites or of
-    coordinates, and exchanged elements.
+    """Yield points at which the model may have the same likelihood as at θ = `theta`, with
+    descriptions.
+
+    Such a point is called an image of θ. There are three kinds of images. In the first kind, all
+    coordinates of one or two sites have the other sign, where a site is a named variable of the
+    model. In the second kind, two elements are exchanged, in all sites with the same number of
+    elements. In the third kind, one coordinate of θ has the other sign.
     """
     places = model.site_places
     for count in (1, 2):
@@ -61,7 +67,12 @@ def images_of(model: HasImages, theta: np.ndarray) -> Iterator[tuple[str, np.nda
 def other_mode(
     model: Model, family: Gaussian, q: Natural, parties: Mapping[str, Records]
 ) -> str | None:
-    """Describe an image of the mean that q should cover but does not; None if there is none."""
+    """Return the name of an image of q's mean (`images_of`) that is probably another mode of the
+    posterior, or None.
+
+    Such an image is many standard deviations away, but its posterior density is nearly that of the
+    mean.
+    """
     if not isinstance(model, HasImages):
         return None
     mean = np.asarray(family.location_scale(q)[0], np.float64)

@@ -104,8 +104,8 @@ def concordance(predicted: np.ndarray, y: np.ndarray) -> float:
 
 
 def _ordered_pairs(order: np.ndarray, y: np.ndarray) -> float:
-    """Count the pairs with different y that are in the same order, ties as half, with a tree of
-    counts.
+    """Count the pairs with different y that `order` puts in the same order, with a Fenwick tree;
+    ties count half.
     """
     size = int(order.max()) + 1
     tree = [0] * (size + 1)
@@ -176,11 +176,13 @@ def calibration_bins(
 
 
 def calibration_error(probability: np.ndarray, y: np.ndarray, *, bins: int = BINS) -> float:
-    """Expected calibration error Σₖ (nₖ/n) |observedₖ − predictedₖ|, NaN without finite records.
+    """Compute the expected calibration error Σₖ (nₖ/n) |observedₖ − predictedₖ| over the bins of
+    `calibration_bins`.
 
-    Uses the probability of y = 1 and the bins of `calibration_bins`, as the figure does. Guo et al.
-    (2017, eq. 3) use the probability of the predicted class, as is done here for more than two
-    levels. It is biased upwards by about 1/√nₖ per bin: compare it only on the same records.
+    `probability` is that of y = 1. With more than two levels, callers pass the probability of the
+    most probable level, as Guo et al. (2017, eq. 3) do. The result is NaN if a probability is not
+    finite or if there are no records. It is biased upwards by about 1/√nₖ per bin, so compare only
+    values on the same records.
     """
     if not np.all(np.isfinite(probability)):
         return math.nan

@@ -26,7 +26,11 @@ INTERVAL_DRAWS = 2000
 
 
 class NewRecords(NamedTuple):
-    """Prepared new records, the posterior, and what is predicted."""
+    """New records that are prepared for prediction, with the posterior and a description of the
+    predicted number.
+
+    `center` and `scale` are the numbers by which a numeric outcome was rescaled for the fit.
+    """
 
     prepared: Prepared
     posterior: Posterior
@@ -55,7 +59,9 @@ def read_new(posterior: Posterior, data: DataFacts, records: Any) -> NewRecords:
     if isinstance(model, StoredModel):
         raise model.refusal()
     if not posterior.family.is_proper(posterior.natural):
-        raise ConfigError("the posterior is not a proper distribution and cannot predict")
+        raise ConfigError(
+            "the posterior is not a proper distribution and cannot predict; fit again"
+        )
     center, scale = outcome_unit(model, data)
     named = _words(model, data)
     schema = schema_of(data)
@@ -83,7 +89,10 @@ def _is_prepared(records: dict[str, Any]) -> bool:
 
 
 def _by_name(model: Model, records: Any) -> Prepared:
-    """Return the columns that a model uses by name; the outcome may be missing."""
+    """Return the columns that a model without x reads by name (`Model.record_columns`).
+
+    The outcome may be missing.
+    """
     frame = raw_frame(records, "new records")
     names = [name for name in model.record_columns or () if name in frame.names]
     table = frame.select(names)
@@ -109,7 +118,9 @@ def _with_outcome(model: Model, prepared: Prepared) -> Prepared:
 
 
 def outcome_unit(model: Model, data: DataFacts) -> tuple[float, float]:
-    """Return (center, scale) of a numeric outcome that was rescaled."""
+    """Return (center, scale) by which a numeric outcome was rescaled; (0, 1) if it was not
+    rescaled.
+    """
     columns = declared_columns(data) or ()
     config = next((one for one in columns if one.name == data.outcome), None)
     if config is None or config.levels or model.output != "gaussian":

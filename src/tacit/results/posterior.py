@@ -49,9 +49,8 @@ class Posterior:
         return np.asarray(location), np.asarray(scale)
 
     def table(self) -> dict[str, list[Any]]:
-        """Return name, mean and sd of every coordinate, as lists; empty if there are too many.
-
-        They are for result.json; all natural parameters are in posterior.npz.
+        """Return names, means and sds of all coordinates as lists, for result.json; the lists are
+        empty if there are too many coordinates to list.
         """
         if not self.model.listed:
             return {"names": [], "mean": [], "sd": []}
@@ -101,7 +100,7 @@ class Posterior:
         return np.asarray(self.family.sample(jax.random.key(seed), self.natural, (count,)))
 
     def draws(self, count: int = 1000, *, seed: int = 0) -> dict[str, np.ndarray]:
-        """Draw the model's own quantities: the sites of a NumPyro model in their original space.
+        """Draw the model's quantities on their original scale, e.g. the sites of a NumPyro model.
 
         Parameters
         ----------
@@ -113,8 +112,8 @@ class Posterior:
         Returns
         -------
         dict
-            An array of shape (count, …) for each quantity; empty for a model whose parameters
-            are its coefficients.
+            An array of shape (count, …) for each quantity; empty for a model whose θ is not
+            transformed, such as a regression.
         """
         if type(self.model).constrain is Model.constrain:  # θ itself
             return {}
@@ -122,7 +121,7 @@ class Posterior:
         return {name: np.asarray(value) for name, value in values.items()}
 
     def to_arviz(self, count: int = 1000, *, seed: int = 0, records: Records | None = None) -> Any:
-        """Draws in ArviZ's format; needs `pip install tacit[arviz]`.
+        """Return draws in ArviZ's format; needs `pip install tacit[arviz]`.
 
         Parameters
         ----------
@@ -131,10 +130,10 @@ class Posterior:
         seed
             Seed of the draws.
         records
-            Prepared records with their outcomes, e.g. ``federation.test``. With them there are the
-            groups `log_likelihood`, for `arviz.loo`, and, if outcomes of the model can be
-            simulated, `posterior_predictive` and `observed_data`, for `arviz.plot_ppc`. The result
-            then contains those outcomes, which no guarantee covers.
+            Prepared records with their outcomes, e.g. ``federation.test``. They add the group
+            `log_likelihood`, for `arviz.loo`, and, if the model can simulate outcomes, the groups
+            `posterior_predictive` and `observed_data`, for `arviz.plot_ppc`. The result then
+            contains those outcomes, which no guarantee covers.
 
         Returns
         -------

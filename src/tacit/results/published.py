@@ -8,12 +8,14 @@ safe keys; other keys are not shared.
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tacit.plan.plan import Plan
-from tacit.results.summary import DataFacts, PartyRow, Result, builtins_of
+from tacit.results.summary import DataFacts, PartyRow, Result, builtins_of, decode
 
 SAFE = (
     "name",
@@ -121,6 +123,7 @@ def public_result(result: Result, plan: Plan, *, publish: bool) -> Result:
             positive=result.data.positive,
             levels=result.data.levels,
             keep=result.data.keep,
+            frames=result.data.frames,
         ),
         privacy=msgspec.structs.replace(result.privacy, ledger=None),
     )
@@ -135,3 +138,21 @@ def local_result(result: Result) -> dict[str, Any]:
     local = {key: value for key, value in every.items() if key not in ("schema", *SAFE)}
     local["privacy"] = {key: privacy[key] for key in ("ledger",) if key in privacy}
     return {"schema": "tacit/evaluation/2", "name": result.name, **local}
+
+
+def whole_result(shared: Result, path: Path, text: str) -> Result:
+    """Return the result with the private values that `local_result` wrote to evaluation.json.
+
+    Parameters
+    ----------
+    shared : Result
+        The public part.
+    path, text : Path, str
+        evaluation.json and its content. A file that cannot be read raises a `DataError`.
+    """
+    local = decode(text, dict[str, Any], path)
+    private = local.pop("privacy", {})
+    known = builtins_of(shared)
+    merged = known | {key: value for key, value in local.items() if key in Result.__struct_fields__}
+    merged["privacy"] = known["privacy"] | private
+    return decode(json.dumps(merged), Result, path)

@@ -115,10 +115,10 @@ def _refuse_absent(frame: RawFrame, wanted: list[str]) -> None:
 
 
 def _read(series: pl.Series, config: ColumnConfig) -> Column:
-    """Read one column; a missing value that would be dropped is marked instead."""
+    """Read one column without dropping records; missing values are marked and set to 0."""
     if config.kind == "numeric" and config.feature and config.affine is None:
         raise ConfigError(
-            f'the fit has no scale of column "{config.name}"; fit again with this version of tacit'
+            f'the fit has no scale for column "{config.name}"; fit again with this version of tacit'
         )
     column = read_column(series, config, pooled=False)
     return replace(column, values=np.where(column.missing, 0, column.values))

@@ -21,11 +21,13 @@ NUTS_LIMIT = 200
 def exact_posterior(
     model: Model, parties_records: Iterable[Records]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute mean and covariance of the posterior given all records, for a conjugate model.
+    """Compute mean μ and covariance Λ⁻¹ of the posterior given all records, for a conjugate model.
 
         Λ = Λ₀ + Σₘ Pₘ,  Λμ = Λ₀μ₀ + Σₘ bₘ        (Bishop 2006, eqs 3.50 and 3.51)
 
-    in float64 NumPy, independent of the federated code.
+    Λ₀ and μ₀ are the prior's precision and mean; Pₘ and bₘ are the precision and the linear term of
+    the likelihood of party m. They are computed in float64 with NumPy, independently of the
+    federated code.
     """
     precision, linear = _exact_natural(model, parties_records)
     factor = np.linalg.cholesky(precision)
@@ -40,7 +42,7 @@ def mean_field_optimum(
     """Compute mean and sd of the independent normals q that are nearest to the exact posterior p in
     KL(q ‖ p).
 
-    It has the exact mean and the diagonal of the exact *precision* (Bishop 2006, eqs 10.12 to
+    q has the exact mean and the diagonal of the exact *precision* (Bishop 2006, eqs 10.12 to
     10.15), so its sd is never larger than the exact marginal sd.
     """
     precision, linear = _exact_natural(model, parties_records)
@@ -50,7 +52,9 @@ def mean_field_optimum(
 def kl_gaussian(
     mean0: np.ndarray, covariance0: np.ndarray, mean1: np.ndarray, covariance1: np.ndarray
 ) -> float:
-    """KL(N₀ ‖ N₁) = ½ [tr(Σ₁⁻¹Σ₀) + (μ₁−μ₀)ᵀΣ₁⁻¹(μ₁−μ₀) − d + log det Σ₁ − log det Σ₀].
+    """Compute KL(N(μ₀, Σ₀) ‖ N(μ₁, Σ₁)) in nats, for normals in d dimensions.
+
+        KL = ½ [tr(Σ₁⁻¹Σ₀) + (μ₁−μ₀)ᵀΣ₁⁻¹(μ₁−μ₀) − d + log det Σ₁ − log det Σ₀]
 
     >>> kl_gaussian(np.zeros(1), np.eye(1), np.ones(1), np.eye(1))
     0.5
@@ -93,10 +97,12 @@ def nuts_reference(
     """Compute mean, covariance and draws (samples, d) of p(θ | records) by NUTS on the pooled
     records.
 
-    One chain with a dense mass matrix (Hoffman and Gelman 2014; NumPyro). It needs all records in
-    one place, so it is for simulations. Check `numpyro.diagnostics.split_gelman_rubin(draws[None])`
-    before trusting it on a posterior with several modes. An undeclared prior has learned scales;
-    without `learnt_scales` it is N(0, 1), as in methods that do not learn scales.
+    NUTS runs one chain with a dense mass matrix (Hoffman and Gelman 2014; NumPyro). It needs all
+    records in one place, so it is for simulations only. Check
+    `numpyro.diagnostics.split_gelman_rubin(draws[None])` before you trust the draws from a
+    posterior with several modes. If the model declares no prior_sd, the scales of its prior are
+    learned; with `learnt_scales` = False its prior is N(0, 1), as in methods that do not learn
+    scales.
     """
     check_nuts(model)
     import jax
@@ -138,7 +144,7 @@ def nuts_reference(
 def _exact_natural(
     model: Model, parties_records: Iterable[Records]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the precision Λ and Λμ of the exact posterior with mean μ."""
+    """Return the precision Λ of the exact posterior, and Λ times its mean."""
     if not isinstance(model, ConjugateGaussian):
         raise ConfigError(
             f"model {model.kind!r} has no exact posterior; use nuts_reference, or a conjugate "

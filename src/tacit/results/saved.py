@@ -45,7 +45,11 @@ from tacit.support.storage import sync_directory, write_text, writing
 
 
 class StoredModel(Model):
-    """Placeholder with the names of a model that cannot be stored, e.g. a NumPyro function."""
+    """Replaces the model of a loaded fit if the model could not be stored, e.g. a NumPyro function.
+
+    A `StoredModel` has the kind and the parameter names of the original model. Methods that need
+    the original model raise an error, which says how to load the fit with its model.
+    """
 
     traceable = False
 
@@ -60,19 +64,15 @@ class StoredModel(Model):
         )
 
     def log_likelihood(self, theta: Array, records: Records) -> Array:
-        """Raise the error of `refusal`."""
         raise self.refusal()
 
     def response(self, theta: Array, records: Records) -> Array:
-        """Raise the error of `refusal`."""
         raise self.refusal()
 
     def constrain(self, theta: Array) -> dict[str, Array]:
-        """Raise the error of `refusal`."""
         raise self.refusal()
 
     def prior(self, family: Family) -> Natural:
-        """Raise the error of `refusal`."""
         raise self.refusal()
 
 

@@ -53,7 +53,7 @@ class Shown(NamedTuple):
     low: float
     high: float
     real: bool = True
-    """True if it can have either sign, so that excluding 0 is meaningful."""
+    """True if the quantity can be positive or negative, so that excluding 0 is meaningful."""
 
     @property
     def clear(self) -> bool:
@@ -70,11 +70,16 @@ class Shown(NamedTuple):
 
 
 def site_summary(posterior: Posterior, seed: int, level: float = 0.95) -> dict[str, Site]:
-    """Compute mean, sd and central interval of each of the model's own quantities, element by
-    element.
+    """Return the posterior mean, sd and central interval of the model's quantities, on their
+    original scale.
 
-    `real` is true if a quantity is an untransformed coordinate of θ, which can have either sign,
-    unlike a scale or a probability. Empty for models whose θ needs no transformation.
+    A model may compute named quantities, such as a scale or a probability, from its parameter
+    vector θ. The result has one entry for each element of each quantity. The interval contains the
+    probability `level`. All numbers are computed from draws of the posterior with the seed `seed`.
+
+    The field `real` of an entry is true if the element is equal to a coordinate of θ. Such an
+    element can have either sign, unlike a scale or a probability. The result is empty if the model
+    does not transform θ, or if the model has too many parameters to list.
     """
     summary = {}
     if not posterior.model.listed:  # avoid draws of half a million coordinates
@@ -101,7 +106,9 @@ def site_summary(posterior: Posterior, seed: int, level: float = 0.95) -> dict[s
 
 
 def representative_draws(posterior: Posterior, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return weighted draws of θ for tables; for a normal posterior they have its exact moments."""
+    """Return draws of θ with their weights, for tables. For a normal posterior, mean and covariance
+    of the weighted draws are exact.
+    """
     family, natural = posterior.family, posterior.natural
     if isinstance(family, RootedGaussian):
         weighted = family.draws(natural)

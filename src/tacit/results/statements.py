@@ -64,7 +64,7 @@ def statement(plan: Plan) -> str:
         intervals = f"{intervals} {EARLIER_RECORDS}"
     if guarantee.caveat is not None:
         plain = msgspec.structs.replace(guarantee, caveat=None)
-        return f"{guarantee.caveat}. With secret noise it would be {plain}. {intervals}"
+        return f"{guarantee.caveat}. With secret noise the guarantee would be {plain}. {intervals}"
     return f"Differential privacy: {guarantee}. {intervals}"
 
 
@@ -95,9 +95,10 @@ def prior_statement(plan: Plan) -> str | None:
             else " (empirical_bayes: only ratios of prior_sd are used)"
         )
         return (
-            f"scales learned from the {source}{kept}: each coefficient, per sd of a number or per "
-            "level of a category, is Student-t around its prior mean with a common scale, which is "
-            f"half-normal({unit:g}) and integrated out; declare prior_sd for a fixed prior{noise}"
+            f"scales learned from the {source}{kept}: coefficients, per sd of a number or per "
+            "level of a category, have Student-t priors around their prior means with a common "
+            f"scale; the scale has a half-normal({unit:g}) prior and is integrated out; declare "
+            f"prior_sd for a fixed prior{noise}"
         )
     means, sds = np.unique(model.prior_mean[:width]), np.unique(model.prior_sd[:width])
     words = "normal with its own declared mean and sd"
@@ -106,7 +107,7 @@ def prior_statement(plan: Plan) -> str | None:
     if len(means) == len(sds) == 1:
         words = f"N({means[0]:g}, {sds[0]:g}²)"
     if model.output == "gaussian":
-        words += " in the unit of y (prior_sd counts half-ranges or scales of the outcome)"
+        words += " (in units of the outcome's half-range or declared scale)"
     if model.scale_unit is None:
         return f"{words} for each coefficient, as declared{noise}"
     return (
@@ -135,10 +136,11 @@ def clipping_statement(clipped: Clipped) -> str:
 
 WITHOUT_CORRELATIONS = (
     "Parameters are independent in this posterior. Intervals of single parameters account for "
-    "correlations; intervals of sums, differences and predictions do not. With about ten records "
-    "per parameter or fewer, means may be wrong by part of an sd, and sds by up to a third. With "
-    "a declared prior, the intercept of a regression may be wrong by more than one sd if columns "
-    "are not centred: centre them."
+    "correlations; intervals of sums, differences and predictions do not."
+)
+FEW_RECORDS = (
+    " With about ten records per parameter or fewer, means may be wrong by {much}, and sds by up "
+    "to a third."
 )
 
 
@@ -149,15 +151,22 @@ AUGMENTED = (
 )
 
 
+def _without_correlations(solver: WideSolver) -> str:
+    if not solver.rooted:
+        return WITHOUT_CORRELATIONS + FEW_RECORDS.format(much="one sd or more")
+    learnt = solver.scale_facts is not None
+    return WITHOUT_CORRELATIONS + (FEW_RECORDS.format(much="part of an sd") if learnt else "")
+
+
 def interval_note(plan: Plan) -> str | None:
-    """Return what the intervals of a run do not include, or None."""
+    """Return a note on known errors of the intervals of a run, or None."""
     own = plan.model.uncalibrated
     private = plan.guarantee is not None
     if plan.model.augmented and isinstance(plan.method, ExpectedStatistics | PrivateStatistics):
         own = AUGMENTED.format(method=plan.method.kind)
     if not private:
-        wide = isinstance(plan.rules.solver, WideSolver)
-        return WITHOUT_CORRELATIONS if wide else own
+        solver = plan.rules.solver
+        return _without_correlations(solver) if isinstance(solver, WideSolver) else own
     assert isinstance(plan.method, PrivateMethod)
     if plan.method.knows_noise(plan.family):
         return own if plan.model.augmented else None

@@ -1,13 +1,14 @@
 """Distance of a Gaussian q from a stationary point of the free energy, in nats.
 
-With g = E_q[∇ log p(x, θ)] and H = E_q[∇² log p(x, θ)], a full natural-gradient step leads from q =
-N(m, S) to precision −H (its diagonal for a mean-field q) and mean m + (−H)⁻¹g. Its size is
+Let x be the records, q = N(m, S), g = E_q[∇ log p(x, θ)] and H = E_q[∇² log p(x, θ)]. A full
+natural-gradient step leads from q to a normal with precision −H and mean m + (−H)⁻¹g; for a
+mean-field q only the diagonal of −H is used as precision. The size of this step is
 
-    ½ gᵀ(−H)⁻¹g + KL of the variances,
+    ½ gᵀ(−H)⁻¹g + KL,
 
-which does not depend on units, and is 0 at an optimum for any learning rate of the optimiser. g and
-H are averages over pairs of opposite draws. With many coordinates, q's own variances replace (−H)⁻¹
-and the KL of the variances is omitted.
+where KL is the divergence between the normals before and after the step if both had the same mean.
+The size does not depend on units, and is 0 at an optimum. g and H are averages over pairs of
+opposite draws. With many coordinates, S replaces (−H)⁻¹ and KL is omitted.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ HESSIAN_UP_TO = 64
 def gradient_step(
     model: Model, family: Gaussian, q: Natural, parties: dict[str, Records], *, seed: int = 0
 ) -> float:
-    """Compute the size of a full step from q in nats; infinite if the free energy is not convex
-    there.
+    """Compute the size of a full natural-gradient step from q, in nats (see the module docstring).
+
+    The result is infinite if the free energy is not convex at q.
     """
     import jax
     import jax.numpy as jnp
@@ -61,7 +63,7 @@ def gradient_step(
 
 
 def _log_joint(model: Model, family: Gaussian, parties: dict[str, Records]) -> Callable:
-    """Return a compiled function of θ: log p(x, θ) of all parties' records, up to a constant."""
+    """Return the function from θ to log p(x, θ) over all parties' records x, up to a constant."""
     import jax.numpy as jnp
 
     first = next(iter(parties.values()))

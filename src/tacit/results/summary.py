@@ -1,8 +1,8 @@
 """The schema of result.json: structs that runs, servers and fits write and all commands read.
 
 `tacit run`, `tacit serve` and `Fit.save` write a `Result`; `tacit show`, `tacit compare`, `tacit
-report` and `tacit.load` read one. `Round` and `Refusal` are lines of events.jsonl. A key that is
-missing or has another type is refused with the file and the key.
+report` and `tacit.load` read one. `Round` and `Refusal` are lines of events.jsonl. A missing key or
+a key of another type raises an error that names the file and the key.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Site(Part, frozen=True, kw_only=True):
     low: float
     high: float
     real: bool = True
-    """True if the site can have either sign."""
+    """True if the site can be positive or negative."""
 
 
 class Coefficient(Part, frozen=True, kw_only=True, omit_defaults=True):
@@ -86,7 +86,7 @@ class Coefficient(Part, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     """The coordinate of θ."""
     unit: str | None = None
-    """The difference of the column to which the effect refers, if it has a name."""
+    """Text of the difference of the column to which the effect refers ("10 years"), if any."""
     mean: float
     sd: float
     low: float
@@ -122,7 +122,9 @@ class CautionNote(Part, frozen=True, kw_only=True):
 
 
 class ClippedShare(Part, frozen=True, kw_only=True):
-    """Share of units whose contribution was clipped: in a simulation, or as a noisy count."""
+    """Share of units whose contribution was clipped, measured in a simulation or computed from a
+    released noisy count.
+    """
 
     biases: bool
     share: float
@@ -151,7 +153,7 @@ class PartyRow(Part, frozen=True, kw_only=True):
 
 
 class DataFacts(Part, frozen=True, kw_only=True):
-    """Source and scaling of the records; `notes` are only for people who may see the records."""
+    """Source and scaling of the records. Only people who may see the records may see `notes`."""
 
     source: str | None = None
     outcome: str | None = None
@@ -166,6 +168,8 @@ class DataFacts(Part, frozen=True, kw_only=True):
     """The levels of a categorical outcome."""
     keep: list[str] = []
     """Columns that the model uses besides x."""
+    frames: str | None = None
+    """Library of the data frames that were given, "pandas" or "pyarrow"; None otherwise."""
     notes: list[str] = []
 
 
@@ -214,8 +218,24 @@ class LedgerFacts(Part, frozen=True, kw_only=True):
     """ε that earlier fits on the same records had spent."""
     delta: float | None = None
     """δ of both totals; None: the δ of the budgets."""
+    unit: str | None = None
+    """Unit of both totals, if it is not the unit of this run."""
+    adjacency: str | None = None
+    """Adjacency of both totals, if it is not the adjacency of this run."""
     budget: float | None = None
-    """Total ε that may be spent, at a party of a live federation."""
+    """Total ε that may be spent on the records, if a budget is set."""
+
+    @property
+    def other_terms(self) -> str:
+        """The unit and adjacency of both totals and the reason, if they are not those of the
+        run; otherwise empty.
+        """
+        if self.adjacency is None:
+            return ""
+        return (
+            f" per {self.unit} under {self.adjacency}, because earlier charges do not count for "
+            "the unit and adjacency of this fit"
+        )
 
 
 class PrivacyFacts(Part, frozen=True, kw_only=True, omit_defaults=True):
@@ -300,7 +320,7 @@ class Result(
     timing: dict[str, float] = {}
     compilations: int | None = None
     cluster: dict[str, Any] = {}
-    """Measurements that the engine made of the run."""
+    """Nodes, actors, compilations and memory of the Ray engine; empty for other engines."""
 
 
 class PartyResult(
@@ -382,6 +402,16 @@ def write_result(path: Path, result: Part) -> None:
 def public_of(path: Path) -> Path:
     """Return the folder with the public files: for a run directory, its public part."""
     return path / "public" if (path / "public").is_dir() else path
+
+
+def read_any_result(folder: Path) -> Result | PartyResult:
+    """Read result.json of a run, a server or a party, or raise a `DataError` that names the file
+    and the key.
+    """
+    path = folder / RESULT
+    if decode(read_text(path), dict[str, Any], path).get("schema") == PARTY_SCHEMA:
+        return read_part(path, PartyResult)
+    return read_result(folder)
 
 
 def read_result(folder: Path) -> Result:

@@ -68,7 +68,7 @@ def interaction_lines(result: Result | PartyResult) -> list[str]:
     ]
     if not centres:
         return []
-    return [f"Interactions: other effects are those at {', '.join(centres)}."]
+    return [f"Interactions: main effects of interacting columns hold at {', '.join(centres)}."]
 
 
 def as_coefficient(row: Shown) -> Coefficient:

@@ -1,26 +1,27 @@
 """Whether a fit can be trusted: verdict and warnings, shown wherever its numbers are shown.
 
 `judge` decides from the information at the server, which is public in a private run. A run without
-privacy has converged when a full, undamped step from the last q would move it by at most
-`SETTLED_KL` nats. For methods whose answers are natural-gradient steps this is the size of the last
-round's step divided by the square of its damping (KL is quadratic in a short step). With
-other methods q can stop changing away from an optimum, so `tacit.results.gradient_step` measures
-the full step if the records are available. If not, as in a live federation, `why` says so.
+privacy has converged when a full, undamped step from the last q would move q by at most
+`SETTLED_KL` nats. For methods whose answers are natural-gradient steps, the size of that step is
+the size of the last round's step divided by the square of its damping, because KL is quadratic in a
+short step. With other methods q can stop changing away from an optimum, so
+`tacit.results.gradient_step` measures the full step if the records are available. If not, as in a
+live federation, `why` says so.
 
 A round contains only the steps of the parties that got a request in it. Every party that has not
 left must have contributed, and the rounds since its last contribution must not have moved q by more
 than the same limit in total.
 
 In a private run every q contains the noise of its round, and the number of rounds is fixed before
-it starts. It counts as converged if all rounds were run and the last one moved q by at most
-`NOISY_KL` nats per coordinate, one posterior standard deviation. A larger change exceeds the
+the run starts. The run counts as converged if all rounds were run and the last one moved q by at
+most `NOISY_KL` nats per coordinate, one posterior standard deviation. A larger change exceeds the
 noise that the intervals include.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ from tacit.expfam.rooted import RootedGaussian
 from tacit.methods.natural.weights import (
     BELIEVED_SHARE,
     CLOSE_SHARE,
+    DOUBTED,
     MAX_PARETO_K,
     is_believed,
 )
@@ -51,13 +53,17 @@ then less than 2.6 % shorter than the prior's.
 """
 UNRESOLVED = 0.2
 """Relative residual above which standard deviations are too small by an unknown amount."""
+MOST_MEAN_ERROR = 0.3
+"""Largest estimated error of a mean, in sds, if expectations use random vectors."""
 MOSTLY_CLIPPED = 0.5
-"""If more than this share of units is clipped, the median contribution is longer than the clip."""
+"""Share of clipped units above which a caution is issued: the median contribution is then longer
+than the clip.
+"""
 ROUNDED_EIGENVALUE = 4 * float(np.finfo(np.float64).eps)
 
 
 class NotConvergedWarning(UserWarning):
-    """The posterior of a fit is not the posterior of its model given its records."""
+    """A fit has not converged: its posterior is not that of the model given the records."""
 
 
 class LittleLearnedWarning(UserWarning):
@@ -73,7 +79,7 @@ class OnePartyWarning(UserWarning):
 
 
 class TooNarrowWarning(UserWarning):
-    """Intervals of a fit are too narrow by construction."""
+    """Intervals of a fit are too narrow, because of the method or the posterior family."""
 
 
 class MisfitWarning(UserWarning):
@@ -98,7 +104,7 @@ class Verdict(NamedTuple):
     converged: bool
     why: str
     effective_share: float | None = None
-    """Effective share of the draws that compare a mean-field q with the exact posterior."""
+    """Share of effective draws in the comparison of a mean-field q with the exact posterior."""
     misfit: str | None = None
     """How the records differ from the model, if this is known."""
     dispersion: Dispersion | None = None
@@ -140,10 +146,11 @@ def judge(
 ) -> Verdict:
     """Return the verdict on a finished run.
 
-    `step_share` is `LocalMethod.step_share`, None for a method whose answers are not natural
-    gradients; `gradient_step` is then the result of `tacit.results.gradient_step`, if it was
-    measured. `exact_loss` means that the losses of a round are all at one q, as in a synchronous
-    round of all parties; otherwise they may increase slightly in a round that converges.
+    `step_share` is `LocalMethod.step_share`, which is None for a method whose answers are not
+    natural gradients. For such a method `gradient_step` is the result of
+    `tacit.results.stationarity`, if it was measured. `exact_loss` is true if all losses of a round
+    are at the same q, as in a synchronous round of all parties. Otherwise the sum of the losses may
+    increase slightly although the run converges.
     """
     rounds = [line for line in log if line["event"] == "round"]
     number = f"{state.round} round{'' if state.round == 1 else 's'}"
@@ -191,7 +198,9 @@ def judge(
 def _incomplete(
     state: ServerState, rounds: Sequence[dict[str, Any]], number: str, *, private: bool
 ) -> Verdict | None:
-    """Return the verdict on a run that ended early or lacks updates; None for other runs."""
+    """Return the verdict on a run that ended early, whose last private round was refused, or to
+    which a party has not contributed; None for other runs.
+    """
     if state.finished not in ("converged", "rounds") or not rounds:
         return Verdict(False, f"the run ended early: {state.finished or 'no round was completed'}")
     if state.refused_in_a_row and private:
@@ -216,29 +225,30 @@ def judge_solved(
     """Return the verdict on a run whose steps the server controlled
     (`tacit.methods.natural.solver`).
 
-    q is trusted if it is at the optimum and if the importance weights of its draws against the
-    exact posterior are even enough. A mean-field q (`full` = False) has converged at its optimum;
+    q is trusted if it is at the optimum and its importance weights against the exact posterior show
+    that enough draws are effective. A mean-field q (`full` = False) has converged at its optimum;
     `narrow_caution` states that it ignores correlations.
     """
     memory = state.memory or {}
     number = f"{state.round} round{'' if state.round == 1 else 's'}"
-    if state.finished not in ("converged", "rounds"):
-        notes = [line["note"] for line in log if line.get("note")]
-        return Verdict(False, f"the run ended early: {(notes or [state.finished])[-1]}")
-    if "pareto_k" not in memory:
-        return Verdict(
-            False, f"the limit of {number} was reached before convergence; use more schedule.rounds"
-        )
-    silent = [name for name in _expected(state) if name not in state.moved_since]
-    if silent:
-        return Verdict(False, _silent(silent, state, "contributed; use more schedule.rounds"))
+    unfinished = _unfinished(state, log, number, "pareto_k")
+    if unfinished is not None:
+        return unfinished
     step, shape = float(memory["last_change"]), float(memory["pareto_k"])
     share = float(memory["effective_share"])
     weights = f"importance weights: {share:.0%} effective draws, Pareto k̂ = {shape:.2f}"
-    if shape > MAX_PARETO_K and is_believed(shape, share):
+    believed = is_believed(shape, share) and DOUBTED not in memory
+    if shape > MAX_PARETO_K and believed:
         weights += (
-            f" (above {MAX_PARETO_K} their averages are not usable and none is used; q is trusted "
+            f" (above {MAX_PARETO_K} weighted averages are not reliable and not used; q is trusted "
             f"because at least {CLOSE_SHARE:.0%} of its draws are effective)"
+        )
+    axis = _split_axis(memory, names)
+    if axis is not None and float(memory["split.cut_off"]) > 0:
+        return Verdict(
+            False,
+            f"a mixture of normals along {axis!r} does not reach the ends of the posterior after "
+            f"{number} ({weights}); use a narrower prior or another parametrisation of {axis!r}",
         )
     if not bool(memory["settled"]):
         return Verdict(
@@ -247,7 +257,7 @@ def judge_solved(
             f"{SETTLED_KL:g} when converged; {weights}); use informative priors, or check the "
             "model for parameters that the records do not determine",
         )
-    if full and not is_believed(shape, share):
+    if full and not believed:
         corrected = (
             ""
             if not state.public["weighted"]
@@ -260,31 +270,51 @@ def judge_solved(
             f"{MAX_PARETO_K}); {corrected}use another parametrisation, or compare with NUTS",
         )
     why = f"after {number} a whole step would move q by {step:.1g} nats; {weights}"
-    if "split.axis" in memory:
-        axis = names[int(memory["split.axis"])] if names else int(memory["split.axis"])
+    if axis is not None:
         why = f"a mixture of normals along {axis!r} after {number}; {weights}"
     return Verdict(True, why, None if full else share)
 
 
-def judge_wide(state: ServerState, log: Sequence[dict[str, Any]]) -> Verdict:
-    """Return the verdict on a run of `tacit.methods.natural.wide`.
-
-    Importance weights are not informative for so many parameters. q is trusted as the best q with
-    independent parameters; `unresolved_caution` states if its standard deviations ignore
-    correlations.
+def _unfinished(
+    state: ServerState, log: Sequence[dict[str, Any]], number: str, last: str
+) -> Verdict | None:
+    """Return the verdict on a run that ended before its last stage, whose result is `last` in the
+    server's memory, or to which a party has not contributed; None for other runs.
     """
-    memory = state.memory or {}
-    number = f"{state.round} round{'' if state.round == 1 else 's'}"
     if state.finished not in ("converged", "rounds"):
         notes = [line["note"] for line in log if line.get("note")]
         return Verdict(False, f"the run ended early: {(notes or [state.finished])[-1]}")
-    if "residual" not in memory:
+    if last not in (state.memory or {}):
         return Verdict(
             False, f"the limit of {number} was reached before convergence; use more schedule.rounds"
         )
     silent = [name for name in _expected(state) if name not in state.moved_since]
     if silent:
         return Verdict(False, _silent(silent, state, "contributed; use more schedule.rounds"))
+    return None
+
+
+def _split_axis(memory: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    """Return the name or number of the parameter along which the posterior was split, or None."""
+    if "split.axis" not in memory:
+        return None
+    place = int(memory["split.axis"])
+    return names[place] if names else str(place)
+
+
+def judge_wide(state: ServerState, log: Sequence[dict[str, Any]]) -> Verdict:
+    """Return the verdict on a run of `tacit.methods.natural.wide`.
+
+    Importance weights are not informative for so many parameters. If the run computed expectations
+    that account for correlations (`tacit.methods.natural.wide_root`), the error of the means is
+    known. Otherwise q is accepted as the best q with independent parameters. If its standard
+    deviations ignore correlations, `unresolved_caution` says so.
+    """
+    memory = state.memory or {}
+    number = f"{state.round} round{'' if state.round == 1 else 's'}"
+    unfinished = _unfinished(state, log, number, "residual")
+    if unfinished is not None:
+        return unfinished
     step = float(memory["last_change"])
     if not bool(memory["settled"]):
         return Verdict(
@@ -292,10 +322,18 @@ def judge_wide(state: ServerState, log: Sequence[dict[str, Any]]) -> Verdict:
             f"after {number} a whole step would still move q by {step:.2g} nats; use informative "
             "priors, or check the model for parameters that the records do not determine",
         )
+    error = float(memory.get("mean_error", 0.0))
+    if not error <= MOST_MEAN_ERROR:
+        return Verdict(
+            False,
+            f"after {number} the random vectors that represent correlations move a mean by "
+            f"{error:.2g} sd (at most {MOST_MEAN_ERROR:g}); use narrower priors or fewer columns",
+        )
+    known = f", and other random vectors its means by up to {error:.2g} sd" if error else ""
     return Verdict(
         True,
-        f"after {number} a whole step would move q by {step:.1g} nats; standard deviations by "
-        f"linear response (residual {float(memory['residual']):.2g})",
+        f"after {number} a whole step would move q by {step:.1g} nats{known}; standard deviations "
+        f"by linear response (residual {float(memory['residual']):.2g})",
     )
 
 
@@ -307,11 +345,11 @@ def _expected(state: ServerState) -> list[str]:
 
 
 def _stale(state: ServerState, moved: float, most: float) -> list[str]:
-    """Return the parties since whose last contribution q has moved by more than `most` nats in
-    total.
+    """Return the parties since whose last contribution q has moved too far.
 
-    The lengths √KL of the steps are added up, and the sum is squared. The move of the last round is
-    judged separately.
+    The length of a step is √KL. The lengths of all steps since a party's last contribution are
+    added up, and the square of the sum must not exceed `most` nats. If the last round alone moved q
+    by more, by `moved` nats, that round is judged separately and `moved` is the limit.
     """
     limit = max(most, moved)
     return [
@@ -344,7 +382,9 @@ def _dimension(family: Family) -> int:
 
 
 def _risen(rounds: Sequence[dict[str, Any]]) -> float | None:
-    """Return the increase of the free energy in the last round, if it exceeds rounding errors."""
+    """Return the increase of the negative ELBO in the last round; None if it is within rounding
+    errors.
+    """
     losses = [line["negative_elbo"] for line in rounds if line.get("negative_elbo") is not None]
     if len(losses) < 3:  # the first may be at another point than q
         return None
@@ -372,7 +412,10 @@ def rounding_trouble(family: Family, q: Natural) -> str | None:
 
 
 def learned(family: Family, q: Natural, prior: Natural) -> np.ndarray:
-    """Return 1 − (posterior sd / prior sd)² of each coordinate; public in a private run."""
+    """Return 1 − (posterior sd / prior sd)² of each coordinate.
+
+    In a private run it is public, because it is computed from q.
+    """
     after, before = family.location_scale(q)[1], family.location_scale(prior)[1]
     return 1.0 - np.square(np.asarray(after) / np.asarray(before))
 
@@ -480,7 +523,7 @@ def _unlearned(learned: np.ndarray, names: Sequence[str]) -> list[Caution]:
     if not few:
         return []
     named = ", ".join(few[:5]) + (f" and {len(few) - 5} more" if len(few) > 5 else "")
-    text = f"Little was learned about {named}: almost as wide as under the prior."
+    text = f"Little was learned about {named}: intervals are almost as wide as under the prior."
     return [Caution("little-learned-coefficients", text)]
 
 
@@ -498,7 +541,7 @@ def missing_caution(columns: Sequence[str]) -> list[Caution]:
         Caution(
             "missing-indicator",
             f"Missing values of {named} were replaced by a constant and an indicator: coefficients "
-            "and intervals are biased where values are missing at random; use missing = "
+            "and intervals are biased even if values are missing at random; use missing = "
             '"drop", or impute before the fit.',
         )
     ]

@@ -44,7 +44,6 @@ def make_engine(config: Config) -> Callable[..., Driver]:
 
 
 def _check_output(kind: str, federation: Federation) -> None:
-    """Refuse a model without a likelihood for this kind of outcome."""
     serves = model_class(kind).serves
     if federation.output in serves:
         return

@@ -1,6 +1,6 @@
 """The configuration of a run: one TOML file, validated when it is read.
 
-Each table is declared next to what it configures: `tacit.methods.settings`,
+Each table of the file is declared in the package that it configures: `tacit.methods.settings`,
 `tacit.models.settings`, `tacit.server.settings`, `tacit.engines.settings`, `tacit.data.config`,
 `tacit.privacy.settings`. Nothing here needs an array library, so that `tacit check` refuses an
 invalid file quickly.
@@ -77,7 +77,7 @@ class TuneConfig(Table, frozen=True, kw_only=True):
     repeats: Count = 8
     """Number of synthetic federations for the final comparison."""
     records: Count | None = None
-    """Total number of training records, if only a file determines it."""
+    """Total number of training records over all parties, needed if it depends on a data file."""
     grid: dict[str, Any] = msgspec.field(default_factory=dict)
     """Values to try for keys such as method.clip; by default a small grid of the method."""
 
@@ -115,7 +115,7 @@ class Config(Table, frozen=True, kw_only=True):
 
     @property
     def private(self) -> Privacy | None:
-        """The privacy table, if there is one."""
+        """The [privacy] table; None in a run without privacy."""
         return None if self.privacy == "none" else self.privacy
 
     def faults(self) -> Iterator[str | TacitError]:
@@ -140,8 +140,8 @@ def model_faults(model: ModelSettings, data: DataConfig) -> Iterator[str]:
 
 
 def ledger_faults(private: Privacy | None, data: DataConfig) -> Iterator[str]:
-    """Refuse a ledger in the run directory for real records: it would be deleted with the run,
-    including its budget.
+    """Yield an error if real records have their ledger in the run directory, which may be
+    deleted.
     """
     own = private is not None and private.ledger == RUN_DIRECTORY
     if own and data.source not in GENERATED:
@@ -189,9 +189,11 @@ def parse_config(raw: Mapping[str, Any]) -> Config:
 
 
 def parse_study(raw: Mapping[str, Any], kind: type[C]) -> C:
-    """Parse the dictionary of a file with data keys at its top as a table of type `kind`.
+    """Convert the dictionary of a study file to an object of type `kind`.
 
-    Raises the first error; the others are in its attribute `also`.
+    Keys of [data], such as outcome, may be at the top of the file (see
+    `tacit.run.study_file.lowered`). If there are errors, the first is raised, and the others are in
+    its attribute `also`.
     """
     low, wrong = lowered(raw)
     made, faults = find_faults(low, kind)
@@ -252,7 +254,9 @@ def set_key(raw: dict[str, Any], key: str, value: Any) -> None:
     for parent in parents:
         place = place.setdefault(parent, {})
         if not isinstance(place, dict):
-            raise ConfigError(f"{key} = {value!r}; {parent!r} is a value, not a section")
+            raise ConfigError(
+                f"{key} = {value!r}; {parent!r} is a value, not a table; check the key"
+            )
     place[last] = value
 
 

@@ -1,9 +1,9 @@
 """Records that arrive later: a run whose prior is the posterior of an earlier run.
 
-If the records of two batches are independent given θ, the posterior given both is that given the
-second batch, with the posterior of the first batch as prior (MEng §5.1, TMLR §2). Only the new
-records are read, released and charged. With conjugate factors the result is the posterior of all
-records; the released statistics of each batch have separate noise.
+Suppose that two batches of records are independent given θ. The posterior given both batches is
+then the posterior given the second batch, if the prior is the posterior given the first batch (MEng
+§5.1, TMLR §2). Only the new records are read, released and charged. With conjugate factors the
+result is the posterior of all records; the released statistics of each batch have separate noise.
 
 A record in both batches would count twice. So a run stores keyed hashes of its records in its
 private part, and a run that continues it refuses records with the same hashes.
@@ -65,8 +65,8 @@ def read_earlier(continues: Continues) -> Earlier:
     result, posterior, _ = read_saved(public_of(folder))
     if result.converged is False:
         raise DataError(
-            f"continues.run = {continues.run!r}: that run did not converge ({result.why}); fix it "
-            "first: its posterior would be the prior of this run"
+            f"continues.run = {continues.run!r}: that run did not converge ({result.why}), and its "
+            "posterior would be the prior of this run; first repeat that run so that it converges"
         )
     model = result.model
     return Earlier(
@@ -81,13 +81,14 @@ def check_same_model(earlier: Earlier, plan: Plan) -> None:
     if (earlier.kind, earlier.family) != (plan.model.kind, plan.family.kind):
         raise ConfigError(
             f"{where} has a {earlier.family} posterior of model {earlier.kind!r}, but this run "
-            f"has a {plan.family.kind} posterior of {plan.model.kind!r}; use the same in both"
+            f"has a {plan.family.kind} posterior of model {plan.model.kind!r}; use the same "
+            "posterior and model in both runs"
         )
     settings = model_settings(plan.model)
     if settings is None or earlier.settings is None:
         raise ConfigError(
-            f"{where}: model {plan.model.kind!r} cannot be compared with that of the earlier run; "
-            "only models that are stored can be continued"
+            f"{where}: the settings of model {plan.model.kind!r} are not stored, so the two runs "
+            "cannot be compared; fit all records in one run"
         )
     other = sorted(
         name
@@ -96,18 +97,19 @@ def check_same_model(earlier: Earlier, plan: Plan) -> None:
     )
     if other:
         raise ConfigError(
-            f"{where} was fitted with another {', '.join(other)} of the model ({other[0]}: "
-            f"{_brief(earlier.settings.get(other[0]))} then, "
-            f"{_brief(settings.get(other[0]))} now); "
-            "declare bounds, levels and settings in the study file, so that both runs use the same"
+            f"{where} was fitted with other values of these settings of the model: "
+            f"{', '.join(other)} ({other[0]} was {_brief(earlier.settings.get(other[0]))} and is "
+            f"now {_brief(settings.get(other[0]))}); declare bounds, levels and settings in the "
+            "study file, so that both runs use the same values"
         )
 
 
 def check_same_guarantee(earlier: Earlier, plan: Plan) -> None:
-    """Refuse a private update whose ε would seem to cover more than it does.
+    """Refuse a private update whose ε would not cover all records that its result depends on.
 
-    The result also depends on the earlier records, which only have the earlier run's guarantee. A
-    person or a party may be in both batches, and the ε of neither run covers both releases.
+    The result also depends on the earlier records, which only the guarantee of the earlier run
+    covers. A person or a party may have records in both runs, and the ε of neither run covers both
+    releases.
     """
     then, now = earlier.guarantee, plan.guarantee
     if now is None:
@@ -115,14 +117,15 @@ def check_same_guarantee(earlier: Earlier, plan: Plan) -> None:
     where = f"continues.run = {str(earlier.folder)!r}"
     if now.unit != "record":
         raise ConfigError(
-            f"{where} with privacy.unit = {now.unit!r}; a {now.unit} in both batches would not "
-            "be covered by the ε of either run: use unit = 'record', or fit all records in one run"
+            f"{where} with privacy.unit = {now.unit!r}; a {now.unit} with records in both runs "
+            "would not be covered by the ε of either run: use privacy.unit = 'record', or fit all "
+            "records in one run"
         )
     if then is None or (then.caveat is not None and now.caveat is None):
         lacks = "no guarantee" if then is None else "noise from a known seed"
         raise ConfigError(
-            f"{where} has {lacks}, so that this run's ε would not cover its records; update a run "
-            "with a guarantee, or set privacy = 'none' here"
+            f"{where} has {lacks}, so that this run's ε would not cover the earlier records; "
+            "continue a run with a guarantee, or set privacy = 'none' in this run"
         )
     if (then.unit, then.adjacency) != (now.unit, now.adjacency):
         raise ConfigError(
@@ -132,13 +135,16 @@ def check_same_guarantee(earlier: Earlier, plan: Plan) -> None:
 
 
 def check_same_columns(earlier: Earlier, data: DataFacts) -> None:
-    """Refuse records that are read or scaled differently, because θ would have another meaning."""
+    """Refuse records that are read or scaled differently from those of the earlier run.
+
+    Otherwise θ would have different meanings in the two runs.
+    """
     for name in ("outcome", "positive", "levels", "scaling", "keep"):
         then, now = getattr(earlier.data, name), getattr(data, name)
         if then != now:
             raise ConfigError(
-                f"continues.run = {str(earlier.folder)!r} has {name} = {then!r}, this run {now!r}; "
-                "use the same in both"
+                f"continues.run = {str(earlier.folder)!r} has {name} = {then!r}, but this run has "
+                f"{now!r}; use the same {name} in both runs"
             )
     then = {row["name"]: row for row in earlier.data.columns or ()}
     now = {row["name"]: row for row in data.columns or ()}
@@ -149,9 +155,9 @@ def check_same_columns(earlier: Earlier, data: DataFacts) -> None:
         if changed:
             key = min(changed)
             raise ConfigError(
-                f"column {column!r} has {key} = {before.get(key)!r} in {earlier.folder}, this run "
-                f"{after.get(key)!r}; declare {column_key(column)}.{key} in the study file, so "
-                "that both runs use the same scale"
+                f"column {column!r} has {key} = {before.get(key)!r} in {earlier.folder}, but this "
+                f"run has {after.get(key)!r}; declare {column_key(column)}.{key} in the study "
+                "file, so that both runs use the same scale"
             )
 
 
@@ -168,9 +174,7 @@ class SeenRecords:
 
     @classmethod
     def of(cls, plan: Plan, federation: Federation, key: bytes, *, own_key: bool) -> SeenRecords:
-        """Hash the records of a run: all rows of its source, for the parties whose records are
-        local.
-        """
+        """Hash all rows of the run's source, for the parties whose records are in this process."""
         here = [name for name, records in plan.parties.items() if records]
         source = source_records(federation, here)
         hashed = hash_records([], source, key).values()
@@ -178,12 +182,12 @@ class SeenRecords:
         return cls(key, rows, own_key=own_key)
 
     def joined(self, other: SeenRecords) -> SeenRecords:
-        """Return the union of both, under the key of this object."""
+        """Return the hashes of both objects together, with the key of this object."""
         hashes = np.union1d(self.hashes, other.hashes)
         return SeenRecords(self.key, hashes, own_key=self.own_key)
 
     def in_common(self, other: SeenRecords) -> int:
-        """Return the number of records in both."""
+        """Return the number of records that both objects contain."""
         return len(np.intersect1d(self.hashes, other.hashes, assume_unique=True))
 
     def write(self, out: Path) -> None:
@@ -220,9 +224,9 @@ def read_seen(folder: Path, ledger_key: bytes | None) -> SeenRecords:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise DataError(
-            f"{path} cannot be read ({reason}); this file lists the records that the run has used: "
-            "give the complete directory of a run, including its private part, with method.kind = "
-            f"{', '.join(CONTINUED)}"
+            f"{path} cannot be read ({reason}); this file lists the records that the earlier run "
+            "has used: set continues.run to the complete directory, including private/, of a run "
+            f"with method.kind = {' or '.join(CONTINUED)}"
         ) from None
     own, check = body[:KEY_BYTES], body[KEY_BYTES : KEY_BYTES + _CHECK_BYTES]
     stored = own != bytes(KEY_BYTES)
@@ -245,17 +249,18 @@ def records_used(
 ) -> SeenRecords | None:
     """Return the hashes of the records of a run and of the runs that it continues.
 
-    None if the run cannot be continued. Records that the earlier runs have used are refused,
-    because they would count twice.
+    The result is None if the run cannot be continued. Raises a DataError if the earlier runs have
+    used some of the records, because these would count twice.
 
     Parameters
     ----------
     plan, federation
-        The run.
+        The plan and the records of the run.
     continues
         The earlier run, if there is one.
     ledger
-        The ledger whose key is used for the hashes; None for a key of the run directory.
+        The ledger whose key is used for the hashes; None to use a key that is stored in the run
+        directory.
     """
     if not plan.method.takes_batches or (ledger is not None and not ledger.exists()):
         return None  # without its ledger a run is refused later

@@ -2,7 +2,8 @@
 
     RUN/README.txt   says which part may be shared
     RUN/public/      config.toml, events.jsonl, posterior.npz, result.json, report.html
-    RUN/private/     checkpoint/, evaluation.json, the ledger of a simulation; mode 0700
+    RUN/private/     checkpoint/, evaluation.json, report.html (`tacit report --private`), the
+                     ledger of a simulation; mode 0700
 
 In a run with a guarantee everything in public/ is a function of the charged releases and of public
 inputs (configuration, schema, seed); `tacit.results.published` selects it.
@@ -20,7 +21,7 @@ from tacit.support.storage import write_text, writing
 if TYPE_CHECKING:  # a directory is checked before anything heavy is imported
     from tacit.server.state import Log
 
-CONFIG, EVALUATION = "config.toml", "evaluation.json"
+CONFIG = "config.toml"
 COVERED = """\
 public/   may be shared. It was made from the releases that were charged to the ledger and from
           public inputs: the configuration, the schema, the seed.
@@ -54,7 +55,10 @@ def is_run(out: Path) -> bool:
 
 
 def check_out(out: Path, *, resume: bool, overwrite: bool) -> None:
-    """Refuse to overwrite a non-empty directory that is not a run directory."""
+    """Raise an error unless a run can be started or resumed in `out` with these options.
+
+    A directory is overwritten only if it is a run directory.
+    """
     if resume and overwrite:
         raise ConfigError("--resume and --overwrite contradict each other; leave one out")
     if out.exists() and not out.is_dir():
@@ -68,7 +72,9 @@ def check_out(out: Path, *, resume: bool, overwrite: bool) -> None:
             "part; resume it with that version, or start again with --overwrite"
         )
     if resume and not ours:
-        raise DataError(f"{out} is not a run directory; nothing to resume: leave --resume out")
+        raise DataError(
+            f"{out} is not a run directory, so there is nothing to resume; leave --resume out"
+        )
     if out.exists() and any(out.iterdir()) and not resume:
         if not overwrite:
             raise ConfigError(

@@ -21,7 +21,7 @@ import polars as pl
 from tacit import __version__
 from tacit.data.codes import ISO_DATE, UNKNOWN, is_coded, missing_code
 from tacit.data.frames import RawFrame
-from tacit.data.prepare import as_text
+from tacit.data.prepare import as_text, refuse_decimal_comma
 from tacit.data.study import open_parties
 from tacit.errors import ConfigError, DataError
 from tacit.support.validation import near_word
@@ -88,8 +88,8 @@ def draft_study(
     epsilon
         ε of the study; None for a study without privacy.
     ask
-        Function that asks the user for the bounds of a number, given its name and a suggestion;
-        such bounds are not drafts.
+        Function that asks the user for the bounds of a numeric column, given its name and a
+        suggestion. Bounds that the user gives need no confirmation.
     separator
         Separator of CSV files.
     """
@@ -139,6 +139,7 @@ def _column(name: str, series: pl.Series, ask: Ask | None) -> _Row | str:
     if series.dtype.is_temporal():
         return "dates or times: convert them to a number, e.g. years since a public date"
     text = as_text(series)
+    refuse_decimal_comma(text, f'column "{name}"')
     gaps = text.null_count()
     missing = {"missing": "drop"} if gaps else {}
     values = text.drop_nulls()
@@ -176,8 +177,8 @@ def _are_dates(values: pl.Series) -> bool:
 
 
 def _codes(values: pl.Series) -> list[str]:
-    """Return values that look like codes for missing: words, texts among numbers, numbers such as
-    999.
+    """Return the values that look like codes for missing values: words, texts among numbers,
+    numbers such as 999.
     """
     words = [one for one in values.unique().to_list() if one.lower() in UNKNOWN]
     rest = values.filter(~values.is_in(words))
@@ -242,10 +243,10 @@ def _with_gaps(remark: str, gaps: int) -> str:
 
 
 def rounded_outwards(least: float, most: float) -> tuple[float, float]:
-    """Return bounds around [least, most] with one or two digits, at least a tenth of the range
-    away.
+    """Return round numbers below `least` and above `most`, for use as bounds of a column.
 
-    A bound stays at 0, a natural limit, if all values have one sign.
+    Each has one or two significant digits and is at least a tenth of the range away from the
+    values. If all values have the same sign, a bound is moved to 0 rather than across it.
 
     >>> rounded_outwards(18, 97), rounded_outwards(0.7, 13.2), rounded_outwards(-3.1, 2.0)
     ((10.0, 110.0), (0.0, 16.0), (-4.0, 3.0))
@@ -267,10 +268,11 @@ def rounded_outwards(least: float, most: float) -> tuple[float, float]:
 
 
 def _outcome(name: str, series: pl.Series, ask: Ask | None) -> tuple[_Row, list[str]]:
-    """Return the outcome's line, and the lines of the [model] table."""
+    """Return the line of the outcome in [columns], and the lines of the [model] table."""
     if series.dtype.is_temporal():
         raise DataError(f'outcome "{name}" holds dates or times; convert it to a number')
     text = as_text(series)
+    refuse_decimal_comma(text, f'outcome "{name}"')
     values = text.drop_nulls()
     if not len(values):
         raise DataError(f'outcome "{name}" has no values; name another column')
@@ -292,12 +294,13 @@ def _outcome(name: str, series: pl.Series, ask: Ask | None) -> tuple[_Row, list[
     if numbers.null_count() or yes_no or two:
         if len(levels) > MOST_LEVELS:
             raise DataError(
-                f'outcome "{name}" has {len(levels)} different texts; it must be a number or one of'
-                " a few levels"
+                f'outcome "{name}" has {len(levels)} different texts, more than the {MOST_LEVELS} '
+                "levels that an outcome may have; merge levels, or name another column"
             )
         if len(levels) < 2:
             raise DataError(
-                f'outcome "{name}" has one value in all records; nothing can be learned'
+                f'outcome "{name}" has one value in all records, so nothing can be learned; name '
+                "another column"
             )
         levels = ["0", "1"] if yes_no and not numbers.null_count() else levels
         remark = f"{MARK}: read from the records"
@@ -309,11 +312,22 @@ def _outcome(name: str, series: pl.Series, ask: Ask | None) -> tuple[_Row, list[
     low, high = row.facts["low"], row.facts["high"]
     middle, half = (low + high) / 2, (high - low) / 2
     row = _Row(name, row.facts | {"center": middle, "scale": half}, row.remark, row.draft)
-    return row, ["[model]", 'kind = "linear"', ""]
+    lines = ["[model]", 'kind = "linear"', ""]
+    if is_count(numbers):
+        lines[1:1] = [f'# "{name}" has whole numbers ≥ 0: for counts use kind = "poisson"']
+    return row, lines
+
+
+def is_count(numbers: pl.Series) -> bool:
+    """True if all values are whole numbers that are not negative."""
+    present = numbers.drop_nulls()
+    return bool(len(present) and (present >= 0).all() and (present == present.round(0)).all())
 
 
 def _parties(name: str, series: pl.Series) -> list[_Row]:
-    """Return the party column's line: the names of the parties, which all of them know."""
+    """Return the line of the party column, with the names of all parties; empty if there are too
+    many.
+    """
     found = sorted(as_text(series).drop_nulls().unique().to_list())
     if len(found) > MOST_PARTIES:
         return []

@@ -32,7 +32,14 @@ GENERATED_RECORDS = "records generated from a seed"
 
 
 def ledger_path(config: Config, out: Path, asked: Path | None) -> Path:
-    """Return the ledger file of a private run."""
+    """Return the path of the ledger of a private run.
+
+    The ledger is the file that records the privacy loss charged for each data set. `asked` is the
+    path given with --ledger, and is returned if it is not None. Otherwise the ledger is a file in
+    the run directory `out` if privacy.ledger is "run-directory", or if the run is a simulation
+    (privacy.insecure_noise_seed is set) and privacy.ledger is not set. In all other cases the path
+    of the operator's ledger is returned (`operators_ledger`).
+    """
     assert config.private is not None
     if asked is not None:
         return asked
@@ -55,11 +62,13 @@ def operators_ledger(config: Config) -> Path:
 
 
 def own_ledger_of_run(config: Config, path: Path, out: Path) -> bool:
-    """True if the ledger of a run is in the run's own directory.
+    """Return True if the ledger of a run is in the run's own directory.
 
-    `tacit.run.config.ledger_faults` refuses it for real records, because --overwrite would delete
-    what was spent. A simulation charged to a permanent ledger would appear there as a finite ε,
-    although its release has no guarantee.
+    Raises a ConfigError in two cases. A simulation must not use a permanent ledger: its charge
+    would look like a finite ε, although a release with seeded noise has no guarantee. A run with
+    secret noise must not have its ledger in the run directory, because --overwrite would delete the
+    charges. The only exception is privacy.ledger = "run-directory", which
+    `tacit.run.config.ledger_faults` allows for generated records only.
     """
     assert config.private is not None
     within = out.resolve() in path.resolve().parents
@@ -102,9 +111,9 @@ def check_room(
     needed = plan.guarantee.epsilon
     if not path.exists():
         raise PrivacyBudgetError(
-            f"the ledger {path} does not exist: no privacy budget is set for these records, so "
-            f"nothing may be released; set one: {_budget_command(plan, path, needed)}; to "
-            "simulate without a guarantee set privacy.insecure_noise_seed"
+            f"the ledger {path} does not exist, so no privacy budget is set for these records and "
+            f"nothing may be released; set a budget: {_budget_command(plan, path, needed)}; or "
+            "set privacy.insecure_noise_seed to simulate without a guarantee"
         )
     with Ledger(path) as ledger:
         refuse_simulated(ledger, path)
@@ -121,14 +130,15 @@ def check_room(
             said = f" ({before:.4g} was spent before)" if before > 0.0 else ""
             raise PrivacyBudgetError(
                 f"no privacy budget is set in {path} for the records of party {without[0]!r}"
-                f"{more}, so nothing may be released; this run needs ε = {needed:.4g}{said}: set "
-                f"one: {_budget_command(plan, path, needed)}{similar}{hint}"
+                f"{more}, so nothing may be released; this run needs ε = {needed:.4g}{said}; set "
+                f"a budget: {_budget_command(plan, path, needed)}{similar}{hint}"
             ) from None
 
 
 def _before_and_with(charging: Charging) -> tuple[float, float]:
-    """Return the largest ε over parties of earlier charges, and of earlier charges together with
-    the run.
+    """Return two ε: of earlier charges, and of earlier charges together with this run.
+
+    Each is the largest over all parties.
     """
     try:
         return max(charging.prices(before=True).values()), max(charging.prices().values())
@@ -183,7 +193,7 @@ def _charging(plan: Plan, federation: Federation, ledger: Ledger, run: str) -> C
 
 
 def set_own_budgets(charging: Charging, *, reason: str = SIMULATION) -> None:
-    """Set the budgets of a run directory's ledger to what its run needs."""
+    """Set budgets in a run directory's ledger that are large enough for its run."""
     if charging.ledger.charges(charging.run):
         return  # already started, with sufficient budgets
     wanted, prices = {}, charging.prices()
@@ -226,11 +236,18 @@ def end_run(path: Path, run: str) -> None:
 
 
 def spent(charging: Charging, path: Path) -> LedgerFacts:
-    """Return the totals in the ledger after the run."""
-    left = [charging.ledger.spent(dataset) for dataset in charging.datasets.values()]
+    """Return the ledger's totals after the run, and a receipt.
+
+    The totals are those of the party on whose records most was spent, with its budget.
+    """
+    totals = [charging.ledger.spent(dataset) for dataset in charging.datasets.values()]
+    most = max(totals, key=lambda one: one.epsilon or 0.0, default=None)
+    budget = None if most is None else most.budget
     return LedgerFacts(
         path=str(path),
         run=charging.run,
-        epsilon_spent=max((one.epsilon or 0.0 for one in left), default=0.0),
+        epsilon_spent=0.0 if most is None else most.epsilon or 0.0,
         receipt=charging.ledger.receipt(),
+        delta=None if budget is None else budget.delta,
+        budget=None if budget is None else budget.epsilon,
     )

@@ -52,7 +52,6 @@ from tacit.run.continued import (
 )
 from tacit.run.directory import (
     CONFIG,
-    EVALUATION,
     Events,
     check_out,
     checkpoint_path,
@@ -71,7 +70,7 @@ from tacit.run.ledger import (
     spent,
 )
 from tacit.server.checkpoint import Checkpoint
-from tacit.support.public_files import EVENTS, POSTERIOR, RESULT
+from tacit.support.public_files import EVALUATION, EVENTS, POSTERIOR, RESULT
 from tacit.support.storage import write_text
 from tacit.support.type_info import prepare as prepare_type
 
@@ -116,8 +115,9 @@ def plan_for(
     *,
     any_noise: bool = False,
 ) -> Plan:
-    """Make the plan of a configuration for these parties' records; for `any_noise` see
-    `make_plan`.
+    """Return the plan of a configuration for the given records of each party.
+
+    With `any_noise`, a private plan is made even if its noise is too large for a useful result.
     """
     parties, method, schedule, trust = as_baseline(
         config.baseline,
@@ -146,7 +146,9 @@ def plan_for(
 
 
 def check_private(config: Config, federation: Federation) -> None:
-    """Refuse a private run that would use records outside a release."""
+    """Refuse a private run that would use exact records for anything other than charged
+    releases.
+    """
     if config.private is None:
         return
     check_bounded(federation)
@@ -175,7 +177,7 @@ def _check_balance(config: Config) -> None:
 
 
 def _check_counts(config: Config) -> None:
-    """Refuse settings of a run with a guarantee that would use exact labels or an exact
+    """Refuse settings with which a run with a guarantee would use exact labels or an exact
     posterior.
     """
     if config.private is None or config.private.insecure_noise_seed is not None:
@@ -183,13 +185,13 @@ def _check_counts(config: Config) -> None:
     if config.evaluate.reference == "nuts":
         raise ConfigError(
             'evaluate.reference = "nuts" in a private run; it would write an exact posterior of '
-            "the records into the result: leave it out, or simulate with "
+            "the records into the result: leave evaluate.reference out, or simulate with "
             "privacy.insecure_noise_seed"
         )
     if config.partition.label_skew != 0:
         raise ConfigError(
             f"partition.label_skew = {config.partition.label_skew} in a private run; the partition "
-            "would depend on exact labels: leave it out, or simulate with "
+            "would depend on exact labels: leave partition.label_skew out, or simulate with "
             "privacy.insecure_noise_seed"
         )
 
@@ -208,11 +210,12 @@ def run(
     observe: Callable[[Prepared], Observer | None] | None = None,
     prepared: Prepared | None = None,
 ) -> Result:
-    """Run a configuration and write a run directory; returns the result with all measurements.
+    """Run a configuration, write a run directory, and return the result with all measurements.
 
-    A private run is charged to `ledger`, to the configured ledger, or to the user's default ledger.
-    public/result.json has only the part that the guarantee covers. `prepared` replaces the records
-    of the configuration, e.g. by synthetic ones.
+    A private run is charged to `ledger`; by default to the configured ledger or, if there is none,
+    to the user's ledger. public/result.json has only the part of the result that the guarantee
+    covers. `prepared` has data and a plan that replace those of the configuration, e.g. for
+    synthetic records.
     """
     cpu = time.process_time()
     started = time.perf_counter()
@@ -302,8 +305,8 @@ def simulate(config: Config, method: LocalMethod | None = None) -> Result:
     """Do the same as `run` without writing anything, for studies of many simulated runs."""
     if config.private is not None and config.private.insecure_noise_seed is None:
         raise ConfigError(
-            "a simulation of a private run without privacy.insecure_noise_seed; its noise "
-            "would be secret and no ledger charged: set the key, or use tacit run"
+            "privacy.insecure_noise_seed is not set; a simulation is not charged to a ledger, "
+            "so its noise must be seeded: set privacy.insecure_noise_seed, or use tacit run"
         )
     cpu, started = time.process_time(), time.perf_counter()
     prepared = prepare(config, method)
@@ -380,8 +383,8 @@ def _tables(prepared: Prepared, posterior: Posterior) -> dict[str, Any]:
 
 
 def _references(config: Config, plan: Plan, posterior: Posterior, train: Records) -> dict[str, Any]:
-    """Compare q, if requested, with the exact posterior or with NUTS on the pooled records (KL
-    divergence).
+    """Return the KL divergence between q and a reference posterior of the pooled records, if one is
+    requested.
     """
     found: dict[str, Any] = {}
     how = config.evaluate.reference

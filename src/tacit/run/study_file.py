@@ -35,8 +35,10 @@ NO_SOURCE = (
 
 
 def lowered(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Move data keys from the top of a file's dictionary into its data table; also return the
-    errors.
+    """Move the data keys at the top of a study file, such as outcome and [columns], into its [data]
+    table.
+
+    Returns the new dictionary, and the errors.
 
     >>> file = {"outcome": "ill", "columns": {"ill": {}}, "data": {"path": "a.csv"}}
     >>> lowered(file)[0]["data"]["source"], lowered(file)[0]["data"]["columns"]
@@ -73,7 +75,7 @@ def lowered(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _without_outcome(model: Any) -> bool:
-    """True for a [model] table of a kind that has no outcome."""
+    """True if a [model] table has a kind of model that has no outcome."""
     kind = model.get("kind") if isinstance(model, dict) else None
     if not isinstance(kind, str) or kind not in MODEL_SETTINGS:
         return False
@@ -151,7 +153,6 @@ def _resolve_formula(data: dict[str, Any]) -> list[str]:
 
 
 def _derived_rows(terms: Sequence[Term], declared: Mapping[str, Any], used: list[Any]) -> list[str]:
-    """Add rows for transformations and interactions to `used`; return the errors."""
     if not any(term.factors or term.expression for term in terms):
         return []
     from tacit.data.derived import columns_of
@@ -169,7 +170,10 @@ def _derived_rows(terms: Sequence[Term], declared: Mapping[str, Any], used: list
         return msgspec.structs.replace(config, reference=reference)
 
     def no_scale(config: ColumnConfig) -> ColumnConfig:
-        raise ConfigError(f"formula has {config.name}; declare low and high of its columns")
+        raise ConfigError(
+            f"formula has {config.name}, whose columns have no bounds; declare low and high of "
+            "these columns in [columns]"
+        )
 
     try:
         made = columns_of(terms, plain_column, no_scale)
@@ -180,7 +184,9 @@ def _derived_rows(terms: Sequence[Term], declared: Mapping[str, Any], used: list
 
 
 def raised(whole: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `lowered`, for a configuration as a plain dictionary."""
+    """Move the data keys of a configuration to its top, as in a study file: the inverse of
+    `lowered`.
+    """
     data = dict(whole["data"])
     top = {key: data.pop(key) for key in TOP if key in data}
     if "columns" in top:
@@ -198,7 +204,9 @@ def raised(whole: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def raised_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON Schema with these keys at the top."""
+    """Return the JSON Schema of a study file: the keys in `TOP` are moved from [data] to the
+    top.
+    """
     definitions = schema["$defs"]
     file = definitions["DataConfig-file"]
     top = {key: file["properties"].pop(key) for key in TOP}

@@ -1,6 +1,7 @@
 """Attendance: skip late parties, readmit them, and remove parties that leave.
 
-Like `step`, each function is (state, …) -> (state, log), pure, and keeps q = prior × ∏ factors.
+Like `tacit.server.step`, each function is pure: it takes a state and returns a new state and a log.
+Each preserves the relation q = prior × product of all factors.
 """
 
 from __future__ import annotations
@@ -78,10 +79,11 @@ def leave(
 def leave_out(
     rules: Rules, state: ServerState, party: str, reason: str, now: float = 0.0
 ) -> tuple[ServerState, Log]:
-    """Continue without a party whose update breaks a bound, until `readmit`.
+    """Exclude a party whose update breaks a bound; it gets no requests until `readmit`.
 
-    Its factor is divided out of q, because it cannot be trusted. If only the sum of the parties'
-    noisy updates is known, its earlier contributions stay, and the log says so.
+    The factor of the party is divided out of q, because it may be wrong. If the server knows only
+    the sum of the parties' noisy updates, the party's earlier contributions stay in q, and the log
+    says so.
     """
     if party in state.not_asked or state.finished:
         return state, ()
@@ -135,11 +137,10 @@ def admit(
 def widen(
     rules: Rules, state: ServerState, arrived: Sequence[str], now: float = 0.0
 ) -> tuple[ServerState, Log]:
-    """Open requests to more parties if the present parties, including those in `arrived`, are no
-    quorum.
+    """Open requests to further parties if too few parties can contribute to a secure sum.
 
-    This is for rounds of which the server learns only the sum. If there are no more parties, the
-    run ends.
+    A party can contribute if it has an open request or is in `arrived`. If these parties are fewer
+    than the quorum, all other available parties get requests. If none is available, the run ends.
     """
     asked = {request.party for request in state.open.values()} | set(arrived)
     others = set(_others(rules))

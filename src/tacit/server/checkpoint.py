@@ -112,7 +112,6 @@ class Checkpoint:
         self._saved = state
 
     def _put(self, state: ServerState, log: Log) -> None:
-        """Write everything that differs from the last save."""
         old, db = self._saved, self._db
         self._put_posteriors(state, old)
         self._put_factors(state, old)
@@ -139,9 +138,7 @@ class Checkpoint:
             raise self._unreadable(error) from error
 
     def keep(self, memories: dict[str, Kept]) -> None:
-        """Write what the method stores at the parties of this process, before their replies are
-        used.
-        """
+        """Write the method memories of this process's parties, before their replies are used."""
         rows = [
             (name, _keyed(name, [pack_natural(memory), visit, earlier and pack_natural(earlier)]))
             for name, (memory, visit, earlier) in memories.items()
@@ -150,7 +147,7 @@ class Checkpoint:
             self._db.executemany("REPLACE INTO memories VALUES (?, ?)", rows)
 
     def kept(self) -> dict[str, Kept]:
-        """Return, by party, what the method stored last."""
+        """Return the method memory that was written last for each party."""
         try:
             rows = self._db.execute("SELECT party, body FROM memories")
             return {party: _kept(_unkeyed(party, body)) for party, body in rows}
@@ -311,8 +308,6 @@ def _create(path: Path, digest: str) -> None:
 
 
 class _transaction:  # noqa: N801 - reads as a statement
-    """Run the context between BEGIN IMMEDIATE and COMMIT, or ROLLBACK on an exception."""
-
     def __init__(self, db: sqlite3.Connection) -> None:
         self.db = db
 
@@ -348,5 +343,5 @@ def _keyed(key: Any, value: Any) -> bytes:
 def _unkeyed(key: Any, raw: bytes) -> Any:
     own, value = _unpack(raw)
     if own != key:
-        raise ValueError(f"the row of {own!r} is stored under {key!r}")
+        raise ValueError(f"the row with key {key!r} has the content of row {own!r}")
     return value

@@ -1,10 +1,11 @@
 """The server's half of a private method: how released updates become the next q.
 
-A `Combine` is a pure NumPy function of the releases: (shared, sum of the round) -> shared. It
-receives the sum of the replies and never its terms, so that secure aggregation can replace the
-summation. The returned values are stored with the server's state, so that a resumed run reaches the
-same posterior. All of it is post-processing and costs no budget. The server refuses an improper q:
-q, factors, public arrays and memory then stay unchanged.
+A `Combine` is a pure NumPy function that takes the present `Shared` values and the sum of a round's
+releases, and returns the new `Shared` values. It never sees the releases of single parties, so that
+secure aggregation can compute the sum. The returned values are stored with the server's state, so
+that a resumed run reaches the same posterior. The function only post-processes releases, so it
+costs no budget. If the new q is improper, the server refuses it: q, factors, public arrays and
+memory then stay unchanged.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ class Shared(NamedTuple):
     energy: float | None = None
     """Evidence lower bound at the last accepted q, up to a constant."""
     moved: float | None = None
-    """How far a full step would move that q, in nats."""
+    """KL divergence, in nats, by which a full step would move the last accepted q."""
     note: str = ""
     """Text for the log."""
 
 
 class RoundSum(NamedTuple):
-    """Sum of one round's releases; the server half of a method never sees the single releases."""
+    """Sum of the releases of one round; a `Combine` never sees the releases of single parties."""
 
     total: Arrays
     contributors: int
@@ -57,17 +58,19 @@ class Solver(Protocol):
     """A `Combine` that also chooses the stage of every round."""
 
     def __call__(self, shared: Shared, answers: RoundSum) -> Shared:
-        """Compute the next request, or end the run, given the sum of a round."""
+        """Return the values for the next round, given the sum of a round; `finished` ends the
+        run.
+        """
         ...
 
     def site(self, stage: str, public: Arrays, released: Arrays) -> Natural | None:
-        """Compute one party's factor from its reply; None if a reply of that stage does not
-        determine it.
+        """Return a party's factor, computed from its reply `released` in `stage`; None if replies
+        in this stage do not determine the factor.
         """
         ...
 
     def concluded(self, shared: Shared) -> Shared:
-        """Return q and public arrays in the form of a result, for a run that ends early."""
+        """Return q and the public arrays that describe the result, for a run that ends early."""
         ...
 
 
@@ -88,23 +91,25 @@ class Run(NamedTuple):
 
     @property
     def prior(self) -> Natural:
-        """The distribution that the factors of this run multiply."""
+        """Prior of this run: the posterior of earlier records if the run continues another run,
+        otherwise the model's prior.
+        """
         return self.model.prior(self.family) if self.earlier is None else self.earlier
 
 
 def floored_step(
     floor: Callable[[Natural, int], np.ndarray | float], momentum: float = 0.0
 ) -> Combine:
-    """Return a rule that combines updates of a mean-field Gaussian and keeps the precision above a
-    floor.
+    """Return a `Combine` for a mean-field Gaussian q that keeps the precision of q at or above
+    `floor(q, round)`.
 
-    With Δb and ΔΛ the sums of the updates and m the mean of q, the score is g = Δb − ΔΛ∘m:
+    Let m and Λ be the mean and precision of q, Δb and ΔΛ the sums of the parties' updates of Λm and
+    Λ, β = `momentum`, and v a velocity that is 0 before the first round. A round computes
 
-        v ← βv + g,    Λ ← max(Λ + ΔΛ, floor(q, round)),    m ← m + v/Λ.
+        v ← βv + Δb − ΔΛ∘m,    Λ ← max(Λ + ΔΛ, floor(q, round)),    m ← m + v/Λ.
 
-    Without floor and momentum β this multiplies the factors. A noisy sum of precisions may be too
-    small or negative; the step of the mean then uses the floor, which limits its length (MEng
-    §4.3.3).
+    Without floor and momentum, this multiplies q by the updates. A noisy sum of precisions may be
+    too small or negative; the floor then limits the length of the step in m (MEng §4.3.3).
     """
 
     def combine(shared: Shared, answers: RoundSum) -> Shared:

@@ -31,8 +31,8 @@ class Request(NamedTuple):
     """One request to one party, answered once.
 
     `version` is the version of the party's factor: an update computed for another version is
-    refused. `visit` counts the requests to this party. Its random numbers depend only on the visit,
-    the seed and the party's name. q and factor are None if the stage does not use them.
+    refused. `visit` counts the requests to this party. The party's random numbers depend only on
+    the visit, the seed and the party's name. q and factor are None if the stage does not use them.
     """
 
     id: str
@@ -76,9 +76,7 @@ class Reply(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """The request that led to a release, with everything needed to convert the release's
-    integers.
-    """
+    """Facts about a request with which the server converts the integers in a reply to floats."""
 
     party: str
     visit: int

@@ -45,7 +45,13 @@ def usable(rules: Rules, state: ServerState, q: Natural) -> bool:
 
 
 def refuse(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[ServerState, Log]:
-    """Keep q and the factors; the next requests use a smaller damping."""
+    """Refuse the updates of these replies: q and the factors stay unchanged.
+
+    The damping is halved for exact updates, but not for noisy ones. If the rules allow it
+    (`Rules.leave_out`), a party whose exact update is proper but implausible is excluded at once.
+    After more than `MAX_REFUSED_IN_A_ROW` refusals of exact updates, the parties that cause them
+    are excluded, or an error is raised. Returns the new state and its log.
+    """
     in_a_row = state.refused_in_a_row + 1
     culprits: list[str] = []
     if rules.combine is None:  # of noisy updates only the sum is public
@@ -82,15 +88,12 @@ def refuse(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[Serv
 
 
 def _is_absurd(family: Family, q: Natural) -> bool:
-    """True if q is proper, but further away or wider than records and damping could explain."""
     return family.is_proper(q) and not is_plausible(family, q)
 
 
 def _culprits(rules: Rules, state: ServerState, replies: list[Reply]) -> list[str]:
-    """Find the parties whose updates make q unusable.
-
-    First, these are the parties whose update alone makes q unusable. If there are none, these are
-    the parties without whose update the others together leave q usable.
+    """Return the parties whose update alone makes q unusable; if there are none, each party without
+    whose update q would be usable.
     """
 
     def usable_with(kept: Sequence[Reply]) -> bool:
@@ -125,12 +128,15 @@ def _cannot_go_on(
 def _without_culprits(
     rules: Rules, state: ServerState, culprits: Sequence[str], in_a_row: int
 ) -> tuple[ServerState, Log]:
-    """Exclude parties whose updates made q improper even with strong damping."""
+    """Exclude parties whose updates made q improper in spite of damping, or implausible at once."""
     log: Log = ()
     for party in culprits:
-        reason = f"because of it, {in_a_row} updates in a row would have made q improper or absurd"
+        reason = (
+            f"{in_a_row} updates in a row were refused, because q would have become improper or "
+            "implausible, most recently because of this party"
+        )
         if in_a_row == 1:
-            reason = f"with its update, location or scale of q would exceed {FARTHEST:g}"
+            reason = f"with its update, the location or scale of q would exceed {FARTHEST:g}"
         state, event = exclude(rules, state, party, reason)
         log = (*log, event)
     return replace(state, refused=state.refused + len(culprits), refused_in_a_row=0), log
@@ -155,7 +161,10 @@ def exclude(
 
 
 def divide_out(rules: Rules, state: ServerState, party: str) -> tuple[ServerState, str]:
-    """Divide a party's factor out of q, if the factor is known and q stays proper."""
+    """Divide a party's factor out of q, if the factor is known and q stays proper.
+
+    Returns the new state, and a text for the log that says what became of the factor.
+    """
     factor = state.factors[party]
     if rules.solver is not None:
         nothing = factor._replace(natural=rules.family.zero(), version=factor.version + 1)
@@ -167,7 +176,7 @@ def divide_out(rules: Rules, state: ServerState, party: str) -> tuple[ServerStat
         return state, "kept: only the noisy sum of all parties is known"
     q = divide(state.q, factor.natural)
     if not rules.family.is_proper(q):
-        return state, "kept, q would not be proper without it"
+        return state, "kept: q would not be proper without it"
     nothing = factor._replace(natural=rules.family.zero(), version=factor.version + 1)
     # A reply that has arrived was computed with the factor that is removed.
     arrived = {name: reply for name, reply in state.arrived.items() if name != party}

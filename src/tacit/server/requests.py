@@ -86,7 +86,7 @@ def read_released(rules: Rules, state: ServerState, request: Open, reply: Reply)
 
 
 def is_integer(released: Arrays) -> bool:
-    """True for integers on a lattice."""
+    """True if all released arrays are integers (multiples of a lattice step)."""
     return bool(released) and all(value.dtype == np.int64 for value in released.values())
 
 
@@ -103,14 +103,18 @@ def check_released(rules: Rules, request: Open, reply: Reply) -> Arrays:
 
 
 def integer_shapes(rules: Rules, stage: str) -> dict[str, tuple[int, ...]] | None:
-    """Return names and shapes of the integers in a reply to this stage; None if floats are sent."""
+    """Return the names and shapes of the integer arrays in a reply to this stage; None if replies
+    are floats.
+    """
     return None if rules.lattice is None else rules.lattice.shapes(stage)
 
 
 def close_requests(
     state: ServerState, replies: dict[str, Reply], *, unanswered: Sequence[str] = ()
 ) -> ServerState:
-    """Close requests that are answered or abandoned, and drop posteriors that no request needs."""
+    """Close the requests whose ids are in `replies` or `unanswered`, and drop every stored q that
+    no open request contains any more.
+    """
     closed = {*replies, *unanswered}
     still_open = {key: value for key, value in state.open.items() if key not in closed}
     needed = {request.posterior for request in still_open.values()}

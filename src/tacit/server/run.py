@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from tacit.arrays import Arrays
+from tacit.errors import DataError
 from tacit.server import attendance
 from tacit.server import state as server_state
 from tacit.server import step as server_step
@@ -33,7 +36,9 @@ class ServerRun:
         self.rules, self.checkpoint = rules, checkpoint
         saved = None if checkpoint is None else checkpoint.load()
         self.state: ServerState | None = None if saved is None else saved[0]
-        """None before the first round."""
+        """The present state; None before `begin`, unless the checkpoint contains a state."""
+        if checkpoint is not None and self.state is not None:
+            _check_requests(rules, self.state, checkpoint)
         self.history: list[dict[str, Any]] = [] if saved is None else list(saved[1])
         self._held: dict[str, Reply] = {}
         self._asked: tuple[ServerState | None, dict[str, Request]] = (None, {})
@@ -44,8 +49,9 @@ class ServerRun:
         return None if self.state is None else self.state.finished
 
     def begin(self, state: ServerState, now: float = 0.0, log: Log = ()) -> None:
-        """Open the first round of a new state. A state that has open requests or has ended is only
-        stored.
+        """Open the first round of a new run.
+
+        A state that has open requests or has ended, as after a restart, is kept unchanged.
         """
         if not state.open and not state.finished:
             state = server_step.begin(self.rules, state, now)
@@ -81,7 +87,7 @@ class ServerRun:
         return self.apply_held(now)
 
     def apply_held(self, now: float) -> Log:
-        """Apply the replies of a round that will not be complete."""
+        """Apply the replies that have arrived in a round that will not become complete."""
         if self.state is None or not self._held:
             return ()
         held, self._held = list(self._held.values()), {}
@@ -144,3 +150,20 @@ class ServerRun:
         state, log = change(self.rules, self.state, *arguments)
         self.commit(state, log)
         return log
+
+
+def _check_requests(rules: Rules, state: ServerState, checkpoint: Checkpoint) -> None:
+    """Refuse a state of an earlier version whose open requests lack an array of their stage."""
+    if rules.published is None:
+        return
+    for request in state.open.values():
+        public = state.issued[request.posterior].public
+        for name, shape in rules.published(request.stage.name).items():
+            if name not in public or np.shape(public[name]) != shape:
+                checkpoint.close()
+                raise DataError(
+                    f'{checkpoint.path} was written by an earlier version of tacit: "{name}" of '
+                    f'its requests of the stage "{request.stage.name}" is missing or has another '
+                    "shape; finish that run with the version that started it, or start again with "
+                    "another --out"
+                )

@@ -44,7 +44,7 @@ class Damping:
             raise ConfigError(f"schedule.damping.rounds = {self.rounds}; it must be at least 1")
 
     def at(self, round_number: int) -> float:
-        """Return ρ in round `round_number`, counted from 1."""
+        """Return the damping ρ in round `round_number`; the first round is number 1."""
         share = min(1.0, (round_number - 1) / max(1, self.rounds - 1))
         return self.start + share * (self.end - self.start)
 
@@ -56,7 +56,7 @@ class PowerDamping:
     Parameters
     ----------
     offset
-        Added to the number of the round; at least 1.
+        Added to t, the number of earlier rounds; at least 1.
     decay
         Exponent.
 
@@ -80,7 +80,7 @@ class PowerDamping:
             )
 
     def at(self, round_number: int) -> float:
-        """Return ρ in round `round_number`, counted from 1."""
+        """Return the damping ρ in round `round_number`; the first round is number 1."""
         return (self.offset + round_number - 1) ** -self.decay
 
 
@@ -110,7 +110,7 @@ class StalenessDamping:
         _check_damping(self.least, "schedule.damping.least")
 
     def at(self, round_number: int) -> float:
-        """Return 1: parties send full updates, which the server damps."""
+        """Return 1, because parties send undamped updates, and the server applies the damping."""
         del round_number
         return 1.0
 
@@ -120,10 +120,10 @@ class Schedule:
     """Base class of the three schedules.
 
     One round is one visit to every chosen party, or the same number of exchanges if asynchronous.
-    The run ends after `rounds`, or earlier once consecutive rounds that each moved q by less than
-    `tolerance` in KL divergence include every party. If unset, `damping` is chosen by
-    `resolved_damping`, `tolerance` by the plan, and `rounds` by the method
-    (`LocalMethod.usual_rounds`; `USUAL_ROUNDS` until the plan is made).
+    The run ends after `rounds` rounds. It ends earlier if consecutive rounds each moved q by less
+    than `tolerance` in KL divergence, and every party has contributed an update to these rounds. If
+    unset, `damping` is chosen by `resolved_damping`, `tolerance` by the plan, and `rounds` by the
+    method (`LocalMethod.usual_rounds`; `USUAL_ROUNDS` until the plan is made).
     """
 
     kind: ClassVar[str]
@@ -145,8 +145,9 @@ class Schedule:
             _check_damping(self.damping, "schedule.damping")
         if isinstance(self.damping, StalenessDamping) and self.kind != "asynchronous":
             raise ConfigError(
-                f"schedule.damping.least with schedule.kind = {self.kind!r}, whose updates are "
-                "never stale; use 'asynchronous', or a number"
+                "schedule.damping.least cannot be combined with schedule.kind = "
+                f"{self.kind!r}, because updates are never stale in this schedule: set "
+                "schedule.kind = 'asynchronous', or set schedule.damping to a number"
             )
         if self.parties_per_round is not None and not self.parties_per_round >= 1:
             raise ConfigError(
@@ -156,7 +157,10 @@ class Schedule:
             raise ConfigError(f"schedule.tolerance = {self.tolerance}; it must be 0 or more")
 
     def damping_at(self, round_number: int) -> float:
-        """Return ρ in this round; `damping` must have been resolved."""
+        """Return the damping ρ in round `round_number`.
+
+        `damping` must not be None: the plan replaces None by the result of `resolved_damping`.
+        """
         if isinstance(self.damping, Damping | PowerDamping | StalenessDamping):
             return self.damping.at(round_number)
         assert self.damping is not None
@@ -253,13 +257,13 @@ SCHEDULES: dict[str, type[Schedule]] = {
 def resolved_damping(
     schedule: Schedule, *, parties: int, dimension: int, full: bool, second_order: bool
 ) -> float | Damping | PowerDamping | StalenessDamping:
-    """Return the default damping.
+    """Return `schedule.damping`, or the default damping ρ if it is None.
 
-    ρ = 1 for sequential updates, which start from the latest posterior, and for simultaneous
-    updates with full covariance and exact curvature, which form a Newton step. In other
-    simultaneous updates every party corrects a shared direction, or the errors of unfinished
-    optimisations add up. For these ρ ∝ 1/M is always safe (thesis ch. 3) but slow, and 0.3 was
-    stable on every split we tried.
+    The default is ρ = 1 for sequential updates, which start from the latest posterior. It is also 1
+    for simultaneous updates with exact curvature and full covariance, which together form a Newton
+    step. In other simultaneous updates, several parties correct the same error. For these the
+    default is max(1/M, 0.3) with M parties: ρ ∝ 1/M is always safe (thesis ch. 3) but slow, and 0.3
+    was stable for every tested split of the records.
     """
     if schedule.damping is not None:
         return schedule.damping

@@ -1,4 +1,7 @@
-"""The [schedule] table of a configuration: one struct per kind. No array library is needed."""
+"""The [schedule] table of a configuration: one struct per kind of schedule.
+
+Reading and validating it needs no array library.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ FORMS = (("start", "end", "rounds"), ("offset", "decay"), ("least",))
 
 
 class DampingSettings(Table, frozen=True, kw_only=True):
-    """Damping that changes over rounds: from start to end, as the power law (offset + t)^−decay, or
-    by staleness.
+    """Damping that changes over rounds: linearly from `start` to `end`, by the power law (offset +
+    t)^−decay after t rounds, or with the staleness of each update (`least`).
     """
 
     place: ClassVar[str] = "schedule.damping"
@@ -32,8 +35,8 @@ class DampingSettings(Table, frozen=True, kw_only=True):
     decay: Annotated[float, Meta(ge=0.5, le=1)] | None = None
     """Exponent of the power law: below 0.5 noise does not average out, above 1 learning stops."""
     least: UpToOne | None = None
-    """Smallest share of an asynchronous update that is applied; the share is lower the more other
-    parties have made the same step before.
+    """Smallest share of an asynchronous update that is applied. The share decreases with the number
+    of times that other parties have made the same step since the request was sent.
     """
 
     def faults(self) -> Iterator[str | TacitError]:
@@ -74,7 +77,7 @@ class ScheduleSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
 
     @property
     def kind(self) -> str:
-        """The kind of this table in a file."""
+        """Name of the schedule: the value of `schedule.kind` in a configuration."""
         return str(self.__struct_config__.tag)
 
     def make(self) -> Schedule:

@@ -14,16 +14,16 @@ from tacit.server.messages import Reply
 from tacit.server.state import Log, Rules, ServerState
 
 FEW_PARTIES = 20
-"""With at most this many parties, factors are kept to check whether the result depends on one
-party.
+"""With fewer replies than this in a round, factors are kept, to check whether the result depends on
+one party.
 """
 
 
 def solve_round(
     rules: Rules, state: ServerState, replies: Sequence[Reply]
 ) -> tuple[ServerState, Log]:
-    """Return the state after a complete round: next stage and public arrays, or the end of the
-    run.
+    """Apply a complete round with the run's solver, which chooses the next stage or ends the run;
+    return the new state and its log.
     """
     assert rules.solver is not None
     number = state.round + 1
@@ -75,7 +75,9 @@ def solve_round(
 
 
 def concluded(rules: Rules, state: ServerState) -> ServerState:
-    """Return a state that ended between two rounds, with the public arrays of a result."""
+    """Return the state with the solver's final q and public arrays; unchanged if the run has no
+    solver or has not ended.
+    """
     if rules.solver is None or not state.finished:
         return state
     shared = rules.solver.concluded(Shared(state.q, state.public, state.memory, stage=state.stage))

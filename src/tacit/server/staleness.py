@@ -13,12 +13,16 @@ from tacit.server.state import Open, Rules, ServerState
 
 
 def staleness(family: Family, now: Natural, sent: Natural, change: Natural) -> float:
-    """Estimate how often the step of an update has already been made since its request was sent.
+    """Estimate how often other updates have already moved q by the step of this update.
 
-    s = max(0, ⟨u, v⟩) / ⟨u, u⟩, where u is the shift of q's location that the full update would
-    make now, and v is the shift since the request, both relative to q's scale. If k parties have
-    sent the same step, s = k. If q has not moved, or has moved in other directions, s = 0.
-    Precisions are not compared, because each party adds its own.
+    q is the server's approximation of the posterior, and `change` is a party's update of q. `sent`
+    is the q that was sent to the party with the request, and `now` is the present q.
+
+    The result is s = max(0, ⟨u, v⟩)/⟨u, u⟩, where ⟨·, ·⟩ is the inner product. u is the shift of
+    q's location by which the full update would change q now. v is the shift of q's location since
+    the request was sent. Both shifts are divided by the scale of q. If k other updates have made
+    the same step since then, s = k. If q has not moved, or has moved only at right angles to u, s =
+    0. Precisions are not compared, because each party adds its own precision.
     """
     location, scale = family.location_scale(now)
     step = (family.location_scale(multiply(now, change))[0] - location) / scale
@@ -28,9 +32,10 @@ def staleness(family: Family, now: Natural, sent: Natural, change: Natural) -> f
 
 
 def damped(rules: Rules, state: ServerState, request: Open, reply: Reply) -> Reply:
-    """Reduce a reply's update to the share that is applied, if the schedule damps by staleness.
+    """Multiply the update of a reply by the share that is applied, if the schedule damps by
+    staleness; otherwise return the reply unchanged.
 
-    A damped update is zero only if the update is zero, so damping does not move the fixed point.
+    The share is positive, so damping does not change the q at which all updates are zero.
     """
     damping = rules.schedule.damping
     if not isinstance(damping, StalenessDamping):

@@ -29,7 +29,7 @@ class Factor(NamedTuple):
 
 
 class Open(NamedTuple):
-    """An open request, to be answered once. `posterior` is the number of the q that it contains."""
+    """A request that has not been answered yet; its q is `ServerState.issued[posterior].q`."""
 
     id: str
     party: str
@@ -41,11 +41,11 @@ class Open(NamedTuple):
     issued_at: float
     stage: Stage = Stage()
     factor: Natural | None = None
-    """The factor in the request, if the party's factor has changed since."""
+    """The factor in the request, if the party's factor has changed since; otherwise None."""
 
 
 class Published(NamedTuple):
-    """q and public arrays of open requests."""
+    """The q and the public arrays that open requests contain."""
 
     q: Natural
     public: Arrays
@@ -58,14 +58,14 @@ def _only_stage(visit: int) -> Stage:
 
 @dataclass(frozen=True)
 class LatticeRules:
-    """How released integers are summed and converted."""
+    """How the server sums the integers in replies and converts them to floats."""
 
     shapes: Callable[[str], dict[str, tuple[int, ...]] | None]
     """Function from a stage to names and shapes of the integers in a reply; None if floats are
     sent.
     """
     read: Callable[[Asked, Arrays], Arrays]
-    """Converts integers, of one party or of a sum, to the arrays that the server's half needs."""
+    """Converts the integers of one party, or of a sum, to the arrays that the server uses."""
     scale: Callable[[str, int], tuple[float, float]]
     """Step and clip of a party's release at a visit; only releases with equal step and clip can be
     summed as integers.
@@ -73,7 +73,9 @@ class LatticeRules:
     sums: bool = False
     """True if only the sum over the parties is converted, for example if they share their noise."""
     noise: Callable[[int, dict[str, tuple[int, ...]]], Arrays] | None = None
-    """Integer noise of the server in a round, by name and shape, if the server adds it."""
+    """Function from the number of a round and the shapes of its released arrays to integer noise,
+    if the server adds the noise; otherwise None.
+    """
 
 
 @dataclass(frozen=True)
@@ -117,8 +119,12 @@ class Rules:
     """Function from a stage to names and shapes of the released values; None for natural
     parameters.
     """
+    published: Callable[[str], dict[str, tuple[int, ...]]] | None = None
+    """Function from a stage to names and shapes of the public arrays of its requests; None if they
+    are not known.
+    """
     lattice: LatticeRules | None = None
-    """Conversion of integers in a private run."""
+    """How released integers are summed and converted; None if replies contain floats."""
     in_step: bool = False
     """True: the visit number of every party is the number of earlier rounds, even if it missed
     some.
@@ -162,7 +168,9 @@ class ServerState:
     heard: frozenset[str] = frozenset()
     """Parties with an applied update since the last round that moved q by `tolerance` or more."""
     moved_since: dict[str, float] = field(default_factory=dict)
-    """For each contributing party: Σ √last_change of the rounds since its last update."""
+    """Movement of q since each party's last applied update: the sum of √(KL divergence) of the
+    rounds since then. Parties without an applied update are missing.
+    """
     absent: frozenset[str] = frozenset()
     """Parties that were late and get no requests until they return."""
     left: frozenset[str] = frozenset()
@@ -192,7 +200,7 @@ class ServerState:
 
     @property
     def not_asked(self) -> frozenset[str]:
-        """Parties that no round waits for: left permanently or excluded."""
+        """Parties that get no requests, because they left permanently or were excluded."""
         return self.left | self.left_out.keys()
 
     @property

@@ -96,7 +96,10 @@ def step_sum(
     assert rules.lattice is not None
     asked = {request.party: request for request in state.open.values()}
     if not (set(terms) <= set(rules.parties) and len(set(terms)) >= rules.quorum):
-        raise ValueError("the sum is over unknown parties, or over too few")
+        raise ValueError(
+            f"the sum is over the parties {sorted(terms)}; it must be over at least {rules.quorum} "
+            "parties of this run"
+        )
     stage = rules.stage_at(state.round).name
     total = check_integers(total, rules.lattice.shapes(stage) or {}, what="the sum of a round")
     # The replies only name their parties: only the sum of the released values is known.
@@ -119,14 +122,15 @@ def step_sum(
 
 
 def negative_elbo(rules: Rules, state: ServerState) -> float | None:
-    """Compute Σ losses + KL(q ‖ p) at the q from which the round started, once all parties have
-    reported.
+    """Compute the negative evidence lower bound: the sum of the parties' losses plus KL(q ‖ prior).
 
-    None if a party reports no loss, as in a private run.
+    A loss is a party's negative expected log-likelihood. Returns None if a party has reported no
+    loss, as in a private run.
 
-    Exact for a synchronous round after the first (in the first, losses are at the model's starting
-    point); otherwise each loss is at the q that its party last received. With a site prior the
-    prior's own loss −E_q[log p] is among the losses, and −H(q) replaces the KL divergence.
+    The value is exact for the q from which a synchronous round started, except in the first round,
+    in which losses are at the model's starting point. In other schedules each loss is at the q that
+    the party received last. With a site prior the losses include −E_q[log prior], and the negative
+    entropy of q replaces the KL divergence.
     """
     losses = [state.losses.get(party) for party in rules.parties if party not in state.left_out]
     known = [loss for loss in losses if loss is not None]
@@ -139,8 +143,8 @@ def negative_elbo(rules: Rules, state: ServerState) -> float | None:
 
 
 def open_round(rules: Rules, state: ServerState, now: float) -> ServerState:
-    """Open requests to those parties of the next round that are present; if they are too few, to
-    all.
+    """Open the requests of the next round: to the chosen parties that are present, or to all chosen
+    parties if fewer than the quorum are present.
     """
     prior = rules.parties[:1] if rules.site_prior else ()
     others = rules.parties[len(prior) :]
@@ -173,7 +177,9 @@ def _synchronous(
 
 
 def go_on(rules: Rules, state: ServerState, now: float) -> tuple[ServerState, Log]:
-    """Continue once no reply is outstanding."""
+    """If no request is open, take the next step of the schedule: open more requests, apply the
+    round, or end the run.
+    """
     if state.open or state.finished:
         return state, ()
     if rules.order == "sequential":
@@ -204,7 +210,9 @@ def _combine_arrived(rules: Rules, state: ServerState, now: float) -> tuple[Serv
 def _below_quorum(
     rules: Rules, state: ServerState, others: Sequence[str], now: float
 ) -> tuple[ServerState, Log]:
-    """Send requests to skipped parties; a round below the quorum is never applied."""
+    """Open requests to chosen parties that were skipped; if there are none, end the run. A round
+    below the quorum is never applied.
+    """
     chosen = rules.schedule.chosen(tuple(others), rules.seed, state.round + 1)
     away = state.arrived.keys() | state.not_asked
     more = [party for party in chosen if party not in away]
@@ -329,21 +337,20 @@ def noisy_sum(rules: Rules, state: ServerState, replies: list[Reply]) -> Arrays:
     sums = []
     for some in alike.values():
         parts = [reply.released for reply in some] + ([] if noise is None else [noise])
-        noise = None  # add it once, for any number of scales
+        noise = None  # the noise is added to only one of the sums
         total = {name: lattice_sum([part[name] for part in parts]) for name in parts[0]}
         sums.append(_read_sum(rules, state, some, total))
     return product(sums[0], sums[1:])
 
 
 def _own_change(rules: Rules, state: ServerState, reply: Reply) -> Arrays:
-    """Convert one party's release to a change of its factor."""
     if is_integer(reply.released):
         return _read_sum(rules, state, [reply], reply.released)
     return reply.released
 
 
 def _read_sum(rules: Rules, state: ServerState, replies: list[Reply], total: Arrays) -> Arrays:
-    """Convert the sum of these parties' integers to the arrays that the server half of the method
+    """Convert `total`, the sum of the integers in these replies, to the floats that the method
     needs.
     """
     assert rules.lattice is not None

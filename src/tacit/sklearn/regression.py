@@ -58,7 +58,7 @@ class _Regression(BaseEstimator):
     intercept_: Any
     """Posterior mean of the intercept."""
     fit_: Fit
-    """The fit: posterior, verdict, summary, report."""
+    """The result of `tacit.fit`, with posterior, verdict, summary and report."""
     privacy_: FitPrivacy
     """The guarantee of the fit."""
     n_features_in_: int
@@ -81,7 +81,7 @@ class _Regression(BaseEstimator):
         return isinstance(self.privacy, Privacy)
 
     def _fit(self, X: Any, y: np.ndarray, groups: Any, outcome: ColumnConfig) -> None:
-        """Fit to prepared y, on the model's scale, and set the fitted attributes."""
+        """Fit to y, which is on the model's scale, and set the fitted attributes."""
         names = [str(name) for name in getattr(self, "feature_names_in_", ())]
         names = names or [f"x{index}" for index in range(X.shape[1])]
         while outcome.name in names:  # a column of X has that name
@@ -198,10 +198,10 @@ class LogisticRegression(ClassifierMixin, _Regression):
         or a dictionary by column name. Values outside are clipped. Required with privacy; by
         default columns are scaled by their mean and standard deviation.
     prior_sd
-        Prior standard deviation of the intercept and of each coefficient. Columns are divided by
-        half the width of their bounds, or by their standard deviation. By default scales are
-        learned as in
-        `tacit.fit` if the method supports it, and 1 otherwise; `fit_.summary()` states the prior.
+        Prior standard deviation of the intercept and of each coefficient of a scaled column.
+        Columns are divided by half the width of their bounds, or by their standard deviation. By
+        default it is learned as in `tacit.fit` if the method supports this, and 1 otherwise;
+        `fit_.summary()` states the prior.
     classes
         All classes of y. With privacy they are public facts and required unless they are 0 and 1.
     random_state
@@ -250,7 +250,7 @@ class LogisticRegression(ClassifierMixin, _Regression):
         place = np.searchsorted(self.classes_, y)
         place = np.minimum(place, len(self.classes_) - 1)
         if not np.all(self.classes_[place] == y):
-            raise InputError("y has a class that is not in classes; list all classes")
+            raise InputError("y has a class that is missing from classes; add it to classes")
         levels = tuple(str(one) for one in self.classes_)
         outcome = ColumnConfig(name="y", levels=levels, feature=False)
         self._fit(X, place.astype(np.float64), groups, outcome)
@@ -284,8 +284,8 @@ class LogisticRegression(ClassifierMixin, _Regression):
         elif self._private:
             if y.dtype.kind not in "biuf" or not np.all(np.isin(y, (0, 1))):
                 raise ConfigError(
-                    "classes is missing; with privacy the classes of y are public facts, unless "
-                    "they are 0 and 1: give classes=[…]"
+                    "classes is missing; a private fit needs the classes of y as public facts, "
+                    "unless they are 0 and 1: give classes=[…]"
                 )
             found = np.unique(np.array([0, 1], dtype=y.dtype))
         else:
@@ -395,7 +395,7 @@ class LinearRegression(_Numeric):
     def _outcome(self, y: np.ndarray) -> ColumnConfig:
         if self._private and self.outcome_bounds is None:
             raise ConfigError(
-                "outcome_bounds is missing; with privacy they are public facts: give "
+                "outcome_bounds is missing; a private fit needs public bounds of y: give "
                 "outcome_bounds=(low, high), in the unit of y"
             )
         if self.outcome_bounds is None:
@@ -482,8 +482,8 @@ class PoissonRegression(_Numeric):
             raise InputError("y has a negative value; a Poisson regression needs counts")
         if self._private and self.max_count is None:
             raise ConfigError(
-                "max_count is missing; with privacy the largest count is a public fact: give "
-                "max_count=…"
+                "max_count is missing; a private fit needs a public upper bound on the counts: "
+                "give max_count=…"
             )
         high = float(np.max(y)) if self.max_count is None else float(self.max_count)
         return ColumnConfig(name="y", low=0.0, high=max(high, 1.0), feature=False)
@@ -496,7 +496,6 @@ class PoissonRegression(_Numeric):
 
 
 def _rows_of(groups: Any, count: int) -> dict[str, np.ndarray]:
-    """Return the rows of each party."""
     if groups is None:
         return {ONE_PARTY: np.arange(count)}
     labels = np.asarray(groups).astype(str)
@@ -505,7 +504,6 @@ def _rows_of(groups: Any, count: int) -> dict[str, np.ndarray]:
 
 
 def _bounds_of(bounds: Any, names: list[str]) -> dict[str, Pair]:
-    """Return the bounds by column name."""
     if bounds is None:
         return {}
     if isinstance(bounds, Mapping):
@@ -516,7 +514,10 @@ def _bounds_of(bounds: Any, names: list[str]) -> dict[str, Pair]:
     if np.shape(bounds) == (2,):
         return dict.fromkeys(names, _pair(bounds, "bounds"))
     if len(bounds) != len(names):
-        raise ConfigError(f"bounds has {len(bounds)} pairs; X has {len(names)} columns")
+        raise ConfigError(
+            f"bounds has {len(bounds)} pairs, but X has {len(names)} columns; give one pair "
+            "(low, high) per column"
+        )
     return {
         name: _pair(pair, f"bounds of {name}") for name, pair in zip(names, bounds, strict=True)
     }

@@ -1,9 +1,14 @@
 """`LDA`: topics of documents, with or without privacy, as a scikit-learn estimator.
 
-Stochastic variational Bayes (Hoffman, Blei and Bach 2010): q(β_k) = Dirichlet(λ_k) for every topic
-k; step t = 0, 1, … takes a batch of S of the D documents and moves
+The fit is stochastic variational Bayes (Hoffman, Blei and Bach 2010). The posterior of the word
+probabilities of topic k is Dirichlet(λ_k). Step t = 0, 1, … takes a batch of S of the D documents
+and sets, for every topic k and word w,
 
-    λ ← (1 − ρ_t) λ + ρ_t (η + (D/S) Σ_d n_dw φ_dwk),      ρ_t = (τ₀ + t)^−κ.
+    λ_kw ← (1 − ρ_t) λ_kw + ρ_t (η + (D/S) Σ_d n_dw φ_dwk),      ρ_t = (τ₀ + t)^−κ.
+
+The sum is over the documents d of the batch, n_dw is the count of word w in document d, and φ_dwk
+is the probability that word w in document d belongs to topic k. η is `topic_word_prior`, τ₀ is
+`learning_offset` and κ is `learning_decay`.
 
 A fit is a plan with one party whose rounds are the steps, so that `tacit.plan.plan` does sampling,
 computation, accounting and charging.
@@ -56,11 +61,11 @@ class LDA:
     """Latent Dirichlet allocation of documents given as counts of words.
 
     The arguments are named as in scikit-learn's `LatentDirichletAllocation`. `privacy` is required:
-    "none", or `tacit.Privacy(…)`, whose unit is a document. `fit` makes `max_iter` passes in
-    batches of `batch_size`. With privacy, every step samples a batch (`sampling`: "poisson", with
-    that size on average, or "without-replacement"). Each document of the batch is resampled to
-    `document_words` words, and its statistics are clipped to `clip_share`·`document_words` in norm.
-    `denoise` is the post-processing of the noisy sums: see `tacit.models.lda.denoise`.
+    "none", or `tacit.Privacy(…)`, whose unit is a document. `fit` makes `max_iter` passes over the
+    documents, in batches of `batch_size`. With privacy every step samples a batch. Each of its
+    documents is resampled to `document_words` words, and its statistics are clipped to the norm
+    `clip_share`·`document_words`. `tacit.models.lda.denoise` describes the post-processing of the
+    noisy sums.
 
     Parameters
     ----------
@@ -78,15 +83,18 @@ class LDA:
     batch_size
         Documents per batch.
     total_samples
-        Total number of documents, for `partial_fit`.
+        Total number of documents. `partial_fit` needs it, and so does a private `fit` whose
+        adjacency is add-or-remove-one, for which it must be public.
     mean_change_tol, max_doc_update_iter
         Stopping criteria of the iteration for a document.
     sampling
-        Sampling of the batches of a private fit.
+        How a private fit samples its batches: "poisson", with `batch_size` documents on average, or
+        "without-replacement", with exactly `batch_size` documents.
     document_words
-        Largest number of words of a document; longer ones are resampled.
+        Number of words to which a private fit resamples every document.
     clip_share
-        Norm to which a document's statistics are clipped, as a share of the largest possible norm.
+        Norm to which a private fit clips a document's statistics, as a share of the largest
+        possible norm.
     denoise
         Post-processing of the noisy sums.
     count_clipped
@@ -118,7 +126,7 @@ class LDA:
     """Share of clipped documents in the last batch, with the sd of its noise; None if it was not
     counted."""
     _memory: Arrays | None = None
-    """For "shrink": the noisy average so far and its noise."""
+    """Average of the noisy sums so far, with its noise; None unless `denoise` is "shrink"."""
 
     def __init__(
         self,
@@ -276,7 +284,10 @@ class LDA:
         self, documents: Documents, party: str, units: int, rate: float, weight: float,
         *, steps: int, before: int = 0,
     ) -> Plan:  # fmt: skip
-        """Make a plan of steps over batches, each a share `rate` of `units` (public) documents."""
+        """Make a plan of `steps` steps, each over a batch that is a share `rate` of the documents.
+
+        `units` is the public number of documents; `before` is the number of earlier steps.
+        """
         private = self.privacy if isinstance(self.privacy, Privacy) else None
         shrinks = private is not None and self.denoise == "shrink"
         method: LocalMethod = ExpectedStatistics(sampling_rate=rate, batches="shuffled")
@@ -330,8 +341,10 @@ class LDA:
 
     @contextmanager
     def _charged(self, plan: Plan, datasets: Datasets) -> Iterator[Charging | None]:
-        """Open the ledger that is charged: the named one, which needs a budget, or the user's
-        default ledger, as in `tacit.fit`.
+        """Open the ledger that is charged: the one that `privacy.ledger` names, or else the user's
+        default ledger.
+
+        A named ledger needs a budget.
         """
         named = None if plan.privacy is None else plan.privacy.ledger
         if named not in (None, NO_LEDGER):
@@ -342,7 +355,7 @@ class LDA:
             yield None if charged is None else charged.charging
 
     def _promise(self, plan: Plan, earlier: tuple[GaussianEvent, ...]) -> None:
-        """Set the guarantee of all earlier steps and this plan, before its first release."""
+        """Set `guarantee_`, which covers all earlier steps and those of this plan."""
         self.guarantee_, self.settled_, self._released = plan.guarantee, None, earlier
         if self.guarantee_ is None or plan.privacy is None:
             return
@@ -354,8 +367,9 @@ class LDA:
             self.guarantee_ = msgspec.structs.replace(self.guarantee_, epsilon=spent)
 
     def transform(self, X: Any) -> Array:
-        """Return E[θ], the topic shares, documents × topics. The result is as private as these
-        documents.
+        """Return the expected topic shares of each document, shape (documents, topics).
+
+        The shares are computed from these documents without noise, so no guarantee covers them.
 
         Parameters
         ----------
@@ -404,8 +418,10 @@ class LDA:
         raise ConfigError(f"form = {form!r}; choose 'completion' or 'bound'")
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Return −log of the completion perplexity; larger is better, as a search over settings
-        needs.
+        """Return minus the logarithm of the per-word perplexity of documents; a larger score is
+        better.
+
+        The perplexity is computed by `perplexity` with form="completion".
 
         Parameters
         ----------
@@ -418,15 +434,15 @@ class LDA:
         return -math.log(self.perplexity(X))
 
     def epsilons(self) -> dict[str, float | None]:
-        """Return ε of all releases by each accountant, at the guarantee's δ; None for one without a
-        bound.
+        """Return ε of all releases at the guarantee's δ, by accountant; None for an accountant that
+        does not support them.
 
-        `privacy.accountant` gives the guarantee. Choosing the smallest ε afterwards is valid,
-        because each is a bound.
+        The guarantee is that of `privacy.accountant`. Every ε is an upper bound, so the smallest
+        one may be chosen afterwards.
         """
         self._fitted()
         if self.guarantee_ is None:
-            raise ConfigError("no private step was made; there is no ε")
+            raise ConfigError("no private step was made, so there is no ε; fit with privacy first")
         guarantee, events = self.guarantee_, self._released
         return {
             name: None
@@ -492,8 +508,8 @@ class LDA:
             raise ConfigError(f"mean_change_tol = {self.mean_change_tol}; it must be finite, > 0")
         if not 0.5 <= self.learning_decay <= 1:
             raise ConfigError(
-                f"learning_decay = {self.learning_decay}; it must be in [0.5, 1]: below,"
-                " noise does not average out; above, learning stops"
+                f"learning_decay = {self.learning_decay}; it must be in [0.5, 1]: with a"
+                " smaller value noise does not average out, with a larger one learning stops"
             )
         if not 1 <= self.learning_offset < math.inf:
             raise ConfigError(f"learning_offset = {self.learning_offset}; it must be at least 1")
@@ -508,11 +524,11 @@ class LDA:
 
 @dataclass(frozen=True, kw_only=True)
 class _Steps(PowerDamping):
-    """Step sizes ρ that continue after `before` earlier steps; the first may replace the start."""
+    """Step sizes ρ that continue after `before` earlier steps."""
 
     before: int
     replaces: bool
-    """True: the first step replaces the starting point, which is not a release."""
+    """True: the first step has ρ = 1, so that it replaces the starting point."""
 
     def at(self, round_number: int) -> float:
         first = self.replaces and round_number == 1

@@ -61,7 +61,7 @@ def in_python(text: str) -> str:
 
 @contextmanager
 def python_names() -> Iterator[None]:
-    """Make errors name Python arguments, not keys of a study file, inside the context."""
+    """Context manager in which errors name Python arguments instead of keys of a study file."""
     try:
         yield
     except TacitError as error:

@@ -21,8 +21,8 @@ def one_blas_thread() -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _libraries(loaded: tuple[int, str]) -> ThreadpoolController:
-    """Return the loaded BLAS libraries. Finding them takes milliseconds and is repeated after each
-    import.
+    """Return the loaded BLAS libraries. Finding them takes milliseconds, so it is repeated only if
+    `loaded` changes.
     """
     del loaded
     return ThreadpoolController()

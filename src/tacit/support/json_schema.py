@@ -71,7 +71,9 @@ def _any_of(description: str, places: list[str]) -> Schema:
 
 
 def _described(table: type[Table], raw: Schema) -> Schema:
-    """Add descriptions to an object's schema and remove null, which TOML lacks."""
+    """Return the JSON Schema of a table with descriptions from its docstrings and without null,
+    which TOML lacks.
+    """
     docs = attribute_docs(table)
     properties = {}
     for key, value in raw.get("properties", {}).items():

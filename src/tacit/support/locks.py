@@ -11,7 +11,8 @@ from pathlib import Path
 def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
     """Hold an exclusive lock on a file, which is created if needed and never removed.
 
-    If another process holds the lock, waits if `wait`, otherwise raises BlockingIOError.
+    If another process holds the lock, wait for it if `wait` is true; otherwise raise
+    BlockingIOError.
     """
     from filelock import FileLock, Timeout
 

@@ -1,3 +1,4 @@
-"""Names of the files in the public part of a run directory and in a saved fit."""
+"""Names of the files of a run directory and of a saved fit."""
 
 RESULT, EVENTS, POSTERIOR = "result.json", "events.jsonl", "posterior.npz"
+EVALUATION = "evaluation.json"

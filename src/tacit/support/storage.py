@@ -59,7 +59,7 @@ def unsealed(raw: bytes) -> bytes:
     """Return the body that `sealed` protects; raise ValueError if it was changed."""
     start = len(MAGIC) + hashlib.sha256().digest_size
     if not raw.startswith(MAGIC):
-        raise ValueError("no checksum: damaged, or written by an older version")
+        raise ValueError("it has no checksum: it is damaged, or was written by an older version")
     body = raw[start:]
     if hashlib.sha256(body).digest() != raw[len(MAGIC) : start]:
         raise ValueError("checksum mismatch: the file was damaged")

@@ -121,9 +121,10 @@ class _Reader:
     def checked(
         self, table: type[Any], good: dict[str, Any], faults: list[TacitError], suspect: set[str]
     ) -> tuple[Any, list[TacitError]]:
-        """Make the object; return it with the errors that its constructor reports.
+        """Make the table from its valid keys; return it, or None, and all errors.
 
-        Errors that name a key with another error are left out.
+        Errors of its constructor that mention a key in `suspect` are left out, because this key has
+        another error already.
         """
         required = {name for name, field in fields_of(table).items() if field.required}
         stand_ins = {name: value for name, value in table.placeholders.items() if name not in good}
@@ -210,7 +211,7 @@ class _Reader:
         return f"{path}.{key}" if path else key
 
     def key(self, path: str, key: str = "") -> str:
-        """Return a key as it is written in the file."""
+        """Return the full name of a key, as it is written in the file."""
         whole = self.join(path, key) if key else path
         for place, name in self.shown_as.items():
             if whole == place or whole.startswith(f"{place}."):
@@ -219,7 +220,7 @@ class _Reader:
 
 
 class _Variants(NamedTuple):
-    """A table whose keys depend on its kind."""
+    """Description of a table whose keys depend on its kind."""
 
     key: str
     kinds: Callable[[], tuple[str, ...]]
@@ -257,7 +258,6 @@ def _variants(table: type[Table]) -> _Variants | None:
 
 
 def _renamed_value(table: type[Table], key: str, value: Any) -> str:
-    """Return the new name of a value of an earlier version, or ""."""
     renamed = table.renamed_values.get(key, {})
     return renamed.get(value, "") if isinstance(value, str) else ""
 

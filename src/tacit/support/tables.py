@@ -32,13 +32,13 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     place: ClassVar[str] = ""
     """The table's name in a file."""
     kind_key: ClassVar[str] = ""
-    """The key that names the kind, in a table that has `keys_of`."""
+    """The key that names the table's kind; only used together with `keys_of`."""
     keys_of: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Keys of each kind, besides `kind_key`."""
     renamed: ClassVar[Mapping[str, str]] = {}
     """Keys of earlier versions, with their replacements."""
     renamed_kinds: ClassVar[Mapping[str, str]] = {}
-    """Kinds of earlier versions, with their replacements, in a table with `keys_of`."""
+    """Kinds of earlier versions, each with its new name or advice; only used with `keys_of`."""
     renamed_values: ClassVar[Mapping[str, Mapping[str, str]]] = {}
     """Values of earlier versions, with their replacements, by key."""
     placeholders: ClassVar[Mapping[str, Any]] = {}
@@ -55,7 +55,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         yield from ()
 
     def table_key(self) -> str:
-        """Return the name of the table in a file."""
+        """Return the name of this table in a configuration file."""
         return self.place
 
     def __post_init__(self) -> None:
@@ -63,11 +63,11 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Kinds(Generic[T]):
-    """Registry of the tables of one family by kind, imported on first use.
+    """Registry of the tables of one family by kind; each table is imported on first use.
 
-    `key` is the key of the TOML file that names the kind, `default` the kind of a table without it,
-    and `renamed` maps the kinds of earlier versions to their new names. Installed packages add
-    kinds by entry points of `group`, each naming a table.
+    The key `key` of the TOML file names the kind; a table without it has the kind `default`.
+    `renamed` maps the kinds of earlier versions to their new names. Installed packages add kinds by
+    entry points of the group `group`, each of which names a table.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Kinds(Generic[T]):
         return kind in self._places or kind in self._installed()
 
     def _installed(self) -> dict[str, str]:
-        """Return the kinds of other packages; read only if no built-in kind matches."""
+        """Return the kinds that other installed packages provide."""
         found = entry_points(group=self.group) if self.group else ()
         return {one.name: one.value for one in found if one.name not in self._places}
 
@@ -130,7 +130,9 @@ _FAMILIES: dict[type[Table], Kinds[Any]] = {}
 
 
 def family_of(table: type[Table]) -> Kinds[Any] | None:
-    """Return the registry of a table whose keys depend on its kind, or None."""
+    """Return the registry of kinds of a table, or None if the keys of the table do not depend on a
+    kind.
+    """
     return _FAMILIES.get(table)
 
 
@@ -149,7 +151,8 @@ def given(table: Table) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Convert a table to a dictionary from which it can be read; omits None.
+    """Convert a table to dictionaries and lists, from which it can be read again; keys whose value
+    is None are omitted.
 
     >>> plain({"a": None, "b": (1, 2)})
     {'b': [1, 2]}
@@ -194,7 +197,12 @@ def fields_of(table: type[Table]) -> dict[str, msgspec.structs.FieldInfo]:
 
 
 def _foreign(table: Table) -> Iterator[str]:
-    """Yield an error for each key that tables of this kind do not have."""
+    """Yield an error message for each key that was set in a table although tables of its kind do
+    not have this key.
+
+    The kind of a table is the value of its key `table.kind_key`, for example of `kind` in [method].
+    If no such kind exists, the only message says so. Nothing is yielded for tables without kinds.
+    """
     if not table.keys_of:
         return
     kind, place = getattr(table, table.kind_key), table.place

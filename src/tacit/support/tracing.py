@@ -22,8 +22,8 @@ def _trace() -> ModuleType | None:
 
 @contextlib.contextmanager
 def span(name: str, parent: str | None = None, **attributes: str | int) -> Iterator[None]:
-    """Context that records one step as a span; `parent` is a `traceparent` that another peer
-    sent.
+    """Context manager that records its block as one span; `parent` is a `traceparent` text that
+    another peer sent.
     """
     trace = _trace()
     if trace is None:
@@ -37,7 +37,7 @@ def span(name: str, parent: str | None = None, **attributes: str | int) -> Itera
 
 
 class OpenSpan:
-    """A span that begins with one message and ends with another."""
+    """A span that is ended by `end`, because it begins and ends with different messages."""
 
     def __init__(self, name: str, **attributes: str | int) -> None:
         trace = _trace()

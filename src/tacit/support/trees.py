@@ -32,7 +32,7 @@ def tree_map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
 
 
 def unstacked(tree: Any, count: int) -> list[Any]:
-    """Return the trees whose arrays were stacked along the first axis.
+    """Split a tree of arrays along their first axis into `count` trees.
 
     >>> import numpy as np
     >>> [float(one["x"]) for one in unstacked({"x": np.array([1.0, 2.0])}, 2)]

@@ -18,7 +18,7 @@ _prepared: set[Any] = set()
 
 
 def prepare(kind: type[T]) -> type[T]:
-    """Return the same type after completing the description that msgspec keeps of it.
+    """Make msgspec build its internal description of a type, and return the type.
 
     >>> import msgspec
     >>> class Point(msgspec.Struct):

@@ -1,7 +1,8 @@
 """Validate settings against their annotations on construction.
 
-An error names the key, the value and what is allowed. Bounds of a number are `msgspec.Meta` in its
-annotation; a number must be finite unless `INFINITE` allows more.
+An error names the key, the value and what is allowed. The bounds of a number are given by
+`msgspec.Meta` in its annotation. A number must be finite, unless the annotation contains
+`Meta(extra=INFINITE)`.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ StandardDeviation = Annotated[float, Meta(ge=SMALLEST_SD, le=1 / SMALLEST_SD)]
 def check_fields(settings: Any, key: str) -> None:
     """Raise a ConfigError for the first field that does not match its annotation.
 
-    Checks literals, numbers and their bounds, booleans, text, None and unions of these. Values of
-    other types must be instances of the class.
+    Checks literals, numbers and their bounds, booleans, text, None and unions of these. A field
+    with any other annotation must be an instance of the annotated class.
     """
     for fault in field_faults(settings, key):
         raise ConfigError(fault)
@@ -56,10 +57,10 @@ def field_faults(settings: Any, key: str) -> Iterator[str]:
 
 
 def check_sd(value: float, key: str) -> float:
-    """Return the value if its square and inverse square are finite and positive."""
+    """Return `value`; raise a ConfigError if it or its inverse is below `SMALLEST_SD`."""
     if not SMALLEST_SD <= value <= 1 / SMALLEST_SD:
         raise ConfigError(
-            f"{key} = {value}; it must be > 0 and finite: in {SMALLEST_SD:g} … {1 / SMALLEST_SD:g}"
+            f"{key} = {value}; it must be a number from {SMALLEST_SD:g} to {1 / SMALLEST_SD:g}"
         )
     return float(value)
 

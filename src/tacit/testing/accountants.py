@@ -30,7 +30,9 @@ class Case(NamedTuple):
 
 
 class Wrong(NamedTuple):
-    """A deliberate error: converts events to those that an accountant with this error would use."""
+    """A deliberate error of an accountant. The function `changed` converts events to those that an
+    accountant with this error would use.
+    """
 
     name: str
     changed: Callable[[Events], Events]
@@ -41,25 +43,29 @@ def check_accountant(
 ) -> float:
     """Assert that an accountant never reports less than the actual privacy loss.
 
-    An accountant is a function from Gaussian events to privacy. The suite compares it with the
-    closed form for releases without sampling, and with a numerically integrated privacy loss for
-    sampled ones, alone and mixed, under both adjacencies. It also asserts that ε increases with the
-    number of releases, the sampling rate and 1/δ and decreases with the noise, that ε does not
-    depend on order, grouping and the unit of clip and noise, and that events without a guarantee
-    are refused.
+    An accountant computes ε or δ from Gaussian events. For releases without sampling, the suite
+    compares it with the closed form. For sampled releases, alone and mixed with others, it compares
+    it with a numerically integrated privacy loss. Both adjacencies are tested. The following
+    properties are also checked:
+
+    * ε increases with the number of releases, the sampling rate and 1/δ, and decreases if there is
+      more noise;
+    * ε does not depend on the order and grouping of events, or on the unit of clip and noise;
+    * events without a guarantee are refused.
 
     Parameters
     ----------
     epsilon
-        `epsilon(events, delta, adjacency)`, an upper bound of ε. A `ConfigError` means that the
-        accountant has no bound for these events; it must have one without sampling.
+        `epsilon(events, delta, adjacency)` returns an upper bound of ε. It may raise a
+        `ConfigError` for sampled events for which the accountant has no bound.
     delta
-        `delta(events, epsilon, adjacency)`, an upper bound of δ; not checked if None.
+        `delta(events, epsilon, adjacency)` returns an upper bound of δ. If None, δ is not checked.
     power
         Also test four variants of this accountant with a known error: half the sampling rate, a
-        sensitivity too small by √2, one release missing, one of several events ignored. Each must
-        be rejected. An accountant that is so loose that such an error stays above the true ε fails
-        here. Set it to False if the looseness is intended.
+        sensitivity too small by √2, one release missing, one of several events ignored. The suite
+        must reject each variant. It does not reject one if the accountant's ε is so large that it
+        exceeds the true ε even with the error; the accountant then fails. Set `power` to False if
+        such a loose accountant is intended.
 
     Returns
     -------
@@ -103,7 +109,6 @@ Kinds = list[tuple[Adjacency, Sampling | None]]
 
 
 def _supported(epsilon: EpsilonOf) -> Kinds:
-    """Return the adjacencies and samplings for which the accountant has a bound."""
     kinds: Kinds = []
     for adjacency, sampling in _KINDS:
         try:
@@ -111,8 +116,8 @@ def _supported(epsilon: EpsilonOf) -> Kinds:
         except ConfigError as error:
             if sampling is None:
                 raise AssertionError(
-                    f"support: releases without sampling are refused under {adjacency} ({error}); "
-                    "expected a bound, since there is a closed form"
+                    f"support: the accountant refuses releases without sampling under {adjacency} "
+                    f"({error}); expected a bound, because there is a closed form"
                 ) from None
         else:
             kinds.append((adjacency, sampling))
@@ -140,7 +145,9 @@ def _cases(kinds: Kinds) -> list[Case]:
 
 
 def _check_bound(epsilon: EpsilonOf, delta: DeltaOf | None, case: Case, level: float) -> float:
-    """Check that ε and δ are not below the oracle's; return the ratio of ε to the oracle's."""
+    """Check that ε and δ are not below their known lower bounds; return the ratio of ε to its lower
+    bound.
+    """
     where = f"{case.name}, {case.adjacency}, δ = {level:g}"
     reported = float(epsilon(case.events, level, case.adjacency))
     assert reported >= 0, f"epsilon: {where}: reported {reported}, expected a number ≥ 0"
@@ -189,7 +196,6 @@ def _check_monotone(epsilon: EpsilonOf, kinds: Kinds) -> None:
 
 
 def _check_composition(epsilon: EpsilonOf, cases: Sequence[Case]) -> None:
-    """Check that order, grouping and unit do not matter, and more events never cost less."""
     level = DELTAS[0]
     for case in cases:
         if not case.name.startswith("mixed"):
@@ -231,14 +237,17 @@ def _check_refusals(epsilon: EpsilonOf, delta: DeltaOf | None) -> None:
 
 
 def _check_no_pure_epsilon(call: Callable[[], float]) -> None:
-    """Check that ε at δ = 0 is refused or infinite, because Gaussian noise has none."""
+    """Check that the accountant refuses δ = 0 or returns an infinite ε, because Gaussian noise
+    gives no finite ε at δ = 0.
+    """
     try:
         answer = call()
     except ConfigError:
         return
     if answer != math.inf:
         raise AssertionError(
-            f"refusal: delta = 0.0: answered {answer}, expected infinity or a ConfigError"
+            f"refusal: delta = 0.0: the accountant returned {answer}, expected infinity or a "
+            "ConfigError"
         )
 
 
@@ -247,11 +256,13 @@ def _refused(what: str, call: Callable[[], float]) -> None:
         answer = call()
     except ConfigError:
         return
-    raise AssertionError(f"refusal: {what}: answered {answer}, expected a ConfigError")
+    raise AssertionError(
+        f"refusal: {what}: the accountant returned {answer}, expected a ConfigError"
+    )
 
 
 def _check_power(epsilon: EpsilonOf, wrong: Wrong, cases: Sequence[Case], ratio: float) -> None:
-    """Check that at least one case detects an accountant with this error."""
+    """Check that an accountant with this error fails in at least one case."""
     if wrong.name == HALF_RATE and not any(e.sampling for case in cases for e in case.events):
         return  # it has no bound for sampled releases: there is no rate to get wrong
     for case in cases:
@@ -261,9 +272,9 @@ def _check_power(epsilon: EpsilonOf, wrong: Wrong, cases: Sequence[Case], ratio:
         if reported < max(bound.epsilon(DELTAS[0]) for bound in bounds):
             return
     raise AssertionError(
-        f"power: with {wrong.name} the accountant is still above the lower bound in all cases: it "
-        f"reports at least {ratio:.3g} times that bound, and an error like this one would "
-        "not be detected (set power=False to accept that)"
+        f"power: even with a deliberate error ({wrong.name}) the accountant reports more than the "
+        "lower bound of ε in all cases, because without the error it reports at least "
+        f"{ratio:.3g} times this bound; make it tighter, or set power=False to accept this"
     )
 
 

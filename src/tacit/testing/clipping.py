@@ -37,12 +37,12 @@ def check_clipping(
 ) -> None:
     """Assert that `clipped(records, clip, mask)` is the clipped sum with the declared sensitivity.
 
-    `contributions(records)` returns the units' contributions, one row each. If `norm_bound` is
-    larger than a norm, it is used for clipping. Units are left out, and replaced by extreme
-    records. Their `extreme` columns (by default all floating-point columns) contain values from 0
-    to 3e38, NaN and infinity; the other columns contain values of some record. No replacement may
-    move the sum by more than it declares for either adjacency, beyond the rounding of the sum. Some
-    unit must use 0.99 of the clip; otherwise more noise is added than necessary.
+    The sum is compared with `clip_units` of `contributions(records)`. Then each unit is left out,
+    and replaced by extreme records. In an extreme record, the `extreme` columns contain values from
+    0 to 3e38, NaN or infinity, and all other columns contain values of some given record. No change
+    of one unit may move the sum by more than its declared sensitivity for either adjacency, except
+    for rounding. At least one unit must have a contribution of norm 0.99·`clip` or more; otherwise
+    more noise is added than necessary.
 
     Parameters
     ----------
@@ -53,11 +53,12 @@ def check_clipping(
     records
         Columns of the records.
     clip
-        Norm to clip to.
+        Norm to which contributions are clipped.
     norm_bound
-        Norms to clip by, if larger than those of the contributions.
+        A function of the records that returns an upper bound on the norm of each contribution. A
+        unit is clipped by this bound instead of its norm, if the bound is larger.
     extreme
-        Columns that are filled with extreme values; all floating-point ones if left out.
+        Columns that are filled with extreme values; by default all floating-point columns.
     tolerance
         Relative difference that rounding may cause.
     seed
@@ -113,7 +114,9 @@ def _check_agreement(
 
 
 def _check_left_out(clipped: ClippedSum, records: Columns, clip: float) -> float:
-    """Check each sum with one unit left out; return the largest change."""
+    """Check that leaving out a unit moves the sum by at most its sensitivity. Return the largest
+    distance moved.
+    """
     count = len(next(iter(records.values())))
     sums = jax.jit(jax.vmap(lambda mask: clipped(records, jnp.asarray(clip), mask)))
     found = sums(np.concatenate([np.ones((1, count)), 1.0 - np.eye(count)]))
@@ -126,8 +129,8 @@ def _check_left_out(clipped: ClippedSum, records: Columns, clip: float) -> float
 
 
 def _check_replaced(clipped: ClippedSum, records: Columns, clip: float, others: Columns) -> float:
-    """Check each sum with one unit replaced; return the largest distance from the sum without that
-    unit.
+    """Check that replacing a unit by each of `others` moves the sum by at most its sensitivity.
+    Return the largest distance from the sum without the unit.
     """
     count = len(next(iter(records.values())))
 
@@ -158,11 +161,15 @@ def _check_replaced(clipped: ClippedSum, records: Columns, clip: float, others: 
 def _extreme_records(
     records: Columns, extreme: Sequence[str] | None, rng: np.random.Generator
 ) -> Columns:
-    """Make extreme units: values of every size and sign, in single columns and in all columns."""
+    """Return extreme units, with values of every size and sign in single columns and in all
+    columns.
+    """
     names = [name for name, value in records.items() if value.dtype.kind == "f"]
     if extreme is not None:
         missing = [name for name in extreme if name not in names]
-        assert not missing, f"extreme: {missing[0]!r} is no floating-point column of {names}"
+        assert not missing, (
+            f"extreme: {missing[0]!r} is not one of the floating-point columns {names}"
+        )
         names = list(extreme)
     rows = []
     for size in SIZES:
@@ -198,9 +205,6 @@ def _expect_within(
 
 
 def _distances(first: Tree, second: Tree | None = None) -> np.ndarray:
-    """Compute norms of differences over all leaves; the first argument may have an additional
-    leading axis.
-    """
     left = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(first)]
     if second is None:
         second = [np.zeros(leaf.shape) for leaf in left]
@@ -213,7 +217,9 @@ def _distances(first: Tree, second: Tree | None = None) -> np.ndarray:
 
 
 def _rounding(bounded: Bounded, count: int) -> float:
-    """Bound the rounding error of a sum of `count` terms of norm ≤ C."""
+    """Return a bound on the rounding error of a sum of `count` terms, each of which has at most the
+    norm of the clip.
+    """
     worst = max(float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(bounded.value))
     return worst * count * float(bounded.clip)
 

@@ -1,4 +1,4 @@
-"""Conformance suite of codecs: all messages, and malicious payloads."""
+"""Conformance suite of codecs: encode and decode all messages, and refuse malicious payloads."""
 
 from __future__ import annotations
 
@@ -38,23 +38,26 @@ def check_codec(
 ) -> None:
     """Assert that a codec preserves every message exactly and refuses everything else.
 
-    For each type in `kinds` the suite generates messages with extreme values of every field. Each
-    must be decoded to an equal message, with identical floats, and be encoded as the same bytes
-    again. Values outside the declared ranges, truncated messages, messages followed by more bytes,
-    flipped bits, random bytes, deep nesting, announced lengths, compressed data and pickles must
-    give either a message or `error` with one line of text; never another exception, code execution,
-    or memory out of proportion to the payload.
+    For each type in `kinds` the suite generates messages with extreme values of every field. After
+    encoding and decoding, each message must be equal to the original, with identical floats, and
+    encoding it again must give the same bytes.
+
+    Damaged or hostile payloads must be decoded to a message or raise `error` with one line of text.
+    They must never raise another exception, execute code, or use much more memory than their length
+    justifies. The suite tests values outside the declared ranges, truncated messages, messages
+    followed by more bytes, flipped bits, random bytes, deep nesting, lengths larger than the
+    payload, compressed data and pickles.
 
     Parameters
     ----------
     encode, decode
-        `encode(message)` gives bytes, `decode(payload)` the message.
+        `encode(message)` returns bytes; `decode(payload)` returns the message.
     kinds
-        Types of messages whose fields msgspec can describe.
+        Types of messages: `msgspec.Struct` classes.
     samples
         Further messages, of any type: dataclasses, named tuples and arrays are compared by value.
     foreign
-        Messages that this `decode` must refuse, for example those of the other side.
+        Messages that `decode` must refuse, for example those that only the other peer receives.
     error
         The only exception that `decode` may raise.
     largest
@@ -87,7 +90,9 @@ class _Codec:
     error: type[Exception]
 
     def read(self, payload: bytes, check: str, what: str) -> tuple[bool, Any]:
-        """Try to decode a payload; return (True if this succeeded, the message)."""
+        """Try to decode a payload; return (True, message), or (False, None) if the payload is
+        refused.
+        """
         try:
             return True, self.decode(payload)
         except self.error as refused:
@@ -124,7 +129,9 @@ class _Codec:
                 ) from other
 
     def cheap(self, payload: bytes, what: str) -> None:
-        """Assert that decoding a payload takes no memory out of proportion to its length."""
+        """Assert that decoding a payload uses at most a fixed multiple of its length in memory,
+        plus a constant.
+        """
         allowed = 64 * len(payload) + MEMORY
         running = tracemalloc.is_tracing()
         if not running:
@@ -173,7 +180,9 @@ def _check_limits(codec: _Codec, kind: type[msgspec.Struct]) -> None:
 
 
 def _check_size(codec: _Codec, messages: Sequence[Any], payload: bytes, largest: int) -> None:
-    """Check that more than `largest` bytes are refused: zeros, a padded message, a long field."""
+    """Check that payloads of more than `largest` bytes are refused: zeros, a padded message, and
+    messages with a long field.
+    """
     padded = payload + b" " * max(0, largest + 1 - len(payload))
     grown = [
         codec.encode(changed)
@@ -208,7 +217,7 @@ ran: list[str] = []
 
 
 def detonate(how: str) -> str:
-    """Record that a payload was executed."""
+    """Record that code inside a payload was executed."""
     ran.append(how)
     return how
 
@@ -240,8 +249,8 @@ def _check_code(codec: _Codec, messages: Sequence[Any]) -> None:
 def _replaced(
     message: Any, data: bytes, text: str, numbers: list[float] | None = None
 ) -> Iterator[Any]:
-    """Yield copies of the message, each with one of its bytes, texts or lists of numbers
-    replaced.
+    """Yield copies of the message. In each copy one field is replaced: bytes by `data`, text by
+    `text`, a list of numbers by `numbers`.
     """
     if not isinstance(message, msgspec.Struct):
         return
@@ -256,7 +265,9 @@ def _replaced(
 
 
 def _greedy() -> Iterator[tuple[str, bytes]]:
-    """Yield short payloads that announce a large value or expand to one."""
+    """Yield short payloads that declare a very large length, or that expand to a very large
+    value.
+    """
     yield "MessagePack that announces 4 GB of bytes", b"\x81\xa1a\xc6\xff\xff\xff\xff"
     yield "MessagePack that announces 4e9 items", b"\x81\xa1a\xdd\xff\xff\xff\xff"
     yield "MessagePack that announces 4e9 keys", b"\xdf\xff\xff\xff\xff\xa1a\x01"

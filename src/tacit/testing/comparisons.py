@@ -1,4 +1,6 @@
-"""Assertions that compare two computations of a number."""
+"""Assertions that compare a value with its expected value, with a bound or with an average over
+draws.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,10 @@ EXACT = 1e-8
 
 
 def expect_close(what: str, found: Any, expected: Any, tolerance: float = EXACT) -> None:
-    """Assert that two arrays are equal up to a tolerance relative to their largest entry, or to
-    1.
+    """Assert that two arrays are equal up to a tolerance.
+
+    The tolerance is `tolerance` times the largest absolute entry of `expected`, or `tolerance`
+    itself if that entry is below 1.
     """
     found, expected = np.broadcast_arrays(
         np.asarray(found, np.float64), np.asarray(expected, np.float64)
@@ -31,7 +35,7 @@ def expect_close(what: str, found: Any, expected: Any, tolerance: float = EXACT)
 
 
 def expect_at_most(what: str, found: Any, bound: Any, slack: float = EXACT) -> None:
-    """Assert that no number is above its bound."""
+    """Assert that no entry of `found` is above the corresponding entry of `bound`."""
     found, bound = np.broadcast_arrays(np.asarray(found, np.float64), np.asarray(bound, np.float64))
     over = found - bound - slack * np.maximum(1.0, np.abs(bound))
     over = np.where(bound == np.inf, -np.inf, over)
@@ -42,10 +46,11 @@ def expect_at_most(what: str, found: Any, bound: Any, slack: float = EXACT) -> N
 def expect_average(
     what: str, found: Any, draws: np.ndarray, *, noisy: bool = False, slack: float = 1e-3
 ) -> None:
-    """Assert that a mean agrees with an average over draws (first axis) to five standard errors.
+    """Assert that `found` is within five standard errors of the mean of `draws` over the first
+    axis.
 
-    `noisy`: the mean may itself be an average over as many draws. `slack` is a relative tolerance
-    for quadrature.
+    Set `noisy` if `found` is itself an average over the same number of draws. `slack` is a relative
+    tolerance for errors of quadrature.
     """
     average = draws.mean(axis=0)
     error = draws.std(axis=0) / np.sqrt(len(draws)) * (np.sqrt(2.0) if noisy else 1.0)

@@ -1,7 +1,8 @@
-"""Answers of one party for many alternative data sets, computed by the party's own code.
+"""Replies of one party for many alternative data sets, computed by the party's own code.
 
-The conformance suite of private methods and the audit compare them: with `tacit.testing.releases`,
-every update has the exact sums and the released values of its mechanisms.
+The conformance suite of private methods and the audit compare these replies. Inside the contexts of
+`tacit.testing.releases`, every reply also contains the exact sums and the released values of its
+mechanisms.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tacit.server.state import initial_state
 
 
 class DataSets:
-    """A party of a plan with several alternative data sets, whose replies are computed in one call.
+    """Several alternative data sets of one party, for which the replies are computed in one call.
 
     Parameters
     ----------
@@ -33,9 +34,10 @@ class DataSets:
     party
         Name of the party.
     sets
-        Alternative records of the party. Repeated data sets are arranged once.
+        Alternative records of the party.
     rows
-        Rows to which every data set is padded at least: equal shapes are compiled once.
+        Smallest number of rows to which data sets are padded. Data sets of equal shape share a
+        compiled program.
     """
 
     def __init__(
@@ -59,9 +61,10 @@ class DataSets:
         insecure_noise_seed: int | None = None,
         settled: Settled | None = None,
     ) -> list[Update]:
-        """Send the same request to all data sets; without a seed each draws separate noise.
+        """Return the replies of all data sets to the same request.
 
-        `settled` replaces the party's terms, e.g. by wrong terms.
+        Without a noise seed, the noise of the replies is independent. `settled` replaces the
+        party's clip and noise, for example by wrong ones.
         """
         plan = self.plan
         agreement = Agreement(plan.model, plan.family, plan.method, plan.seed, insecure_noise_seed)
@@ -93,16 +96,20 @@ def _request(plan: Plan, party: str, visit: int, question: Shared) -> Request:
 
 
 def first_question(plan: Plan, visit: int) -> Shared:
-    """Return the initial q of a run, and public arrays of zeros."""
+    """Return the initial q and public arrays of zeros, the content of a first request."""
     shapes = plan.method.public_shapes(plan.model, plan.family, plan.method.stage_at(visit).name)
     public = {name: np.zeros(shape) for name, shape in shapes.items()}
     return Shared(initial_state(plan.rules, first_factors(plan)).q, public)
 
 
 def furthest_pair(sums: np.ndarray, adjacency: Adjacency) -> tuple[int, int]:
-    """Return the indices of the two sums with the largest distance, or with distance NaN.
+    """Return the indices of the two neighbouring data sets with the largest distance between their
+    sums.
 
-    One of them is the first, except under replace-one, where all data sets are neighbours.
+    Row i of `sums` is the clipped sum of data set i. Under replace-one adjacency, every two of the
+    data sets are neighbours. Under add-or-remove-one adjacency, only the first data set is a
+    neighbour of the others, so that the first index is 0. If the distance of a pair is NaN, the
+    indices of this pair are returned.
     """
     best, found = -1.0, (0, 0)
     for place in range(len(sums) if adjacency == "replace-one" else 1):

@@ -12,7 +12,7 @@ import numpy as np
 
 
 def difference(sent: Any, back: Any, where: str) -> str | None:
-    """Describe how two values differ, or None if they are equal to the last bit."""
+    """Return a description of how two values differ, or None if they are equal to the last bit."""
     if type(sent) is not type(back):
         return (
             f"{where} was {type(sent).__name__} {shortened(sent)}, came back as {shortened(back)}"
@@ -40,9 +40,8 @@ def difference(sent: Any, back: Any, where: str) -> str | None:
 
 
 def _parts(sent: Any, back: Any) -> list[tuple[Any, Any, Any]] | None:
-    """Pair the parts of two values of one type, by name; the name None marks values whose parts do
-    not correspond.
-    """
+    # Triples (name, part of `sent`, part of `back`); only (None, sent, back) if the parts do not
+    # correspond, and None if the values have no parts.
     if isinstance(sent, dict):
         if list(sent) != list(back):
             return [(None, sent, back)]

@@ -1,9 +1,10 @@
-"""A small private federation that logs computations, charges and stores from any process.
+"""A small private federation that logs computations, charges and stored replies of all processes.
 
-The model is the mean of a normal, computed in NumPy, so that an engine calls the method's Python
-code for every reply. The method appends one line to a journal file whenever it computes; the
-charging object does so whenever it charges or stores. Lines are appended in one write, so that
-their order is the order of events even if parties compute in other processes.
+The model is the mean of a normal distribution, computed in NumPy, so that an engine calls the
+method's Python code for every reply. The method appends one line to a journal file whenever it
+computes a reply. The `WatchedCharging` object appends a line whenever it charges or stores a reply.
+Each line is written by one system call, so that the order of lines is the order of events even if
+parties compute in other processes.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ _WORDS = {party_word(name): name for name in SIZES}
 
 
 class Line(NamedTuple):
-    """One event of a party's visit; `noise` is a digest of its noise key."""
+    """One event of a party's visit: "charged", "computed" or "stored". `noise` is a digest of the
+    noise that was drawn.
+    """
 
     what: str
     party: str
@@ -62,7 +65,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Journal:
-    """A file of lines to which any process can append."""
+    """A file to which any process can append lines."""
 
     path: str
 
@@ -83,7 +86,7 @@ class Journal:
 
 
 class ProbeModel(NormalMean):
-    """Model of the mean of a normal, in NumPy."""
+    """Model of the mean of a normal distribution, computed in NumPy."""
 
     kind: ClassVar[str] = "engine-probe"
     traceable: ClassVar[bool] = False
@@ -91,10 +94,11 @@ class ProbeModel(NormalMean):
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeMethod(PrivateMethod):
-    """Releases a clipped sum of y.
+    """A method that releases a clipped sum of y.
 
-    With `remembers` its memory is a count of its answers, which the engine must pass back at each
-    visit. While the file `<journal>.fault` exists, the second answer of one party fails.
+    If `remembers`, the method memory is the number of replies so far, which the engine must pass
+    back at each visit. While the file `<journal>.fault` exists, the second reply of one party
+    fails.
     """
 
     kind: ClassVar[str] = "engine-probe"
@@ -146,7 +150,6 @@ class ProbeMethod(PrivateMethod):
 
 @functools.cache
 def _compiled_release() -> Callable[..., Release]:
-    """Return a compiled release, which takes less time than an uncompiled one."""
     import jax
 
     def release(
@@ -160,7 +163,10 @@ def _compiled_release() -> Callable[..., Release]:
 
 @dataclass(frozen=True)
 class WatchedCharging(Charging):
-    """Charging that logs its charges and stored replies."""
+    """Charges releases to the ledger like `Charging`, and logs each charge and each stored reply.
+
+    The log is written to the file `journal`, so that a test can check the order of these events.
+    """
 
     journal: str = ""
 
@@ -183,7 +189,9 @@ class WatchedCharging(Charging):
 
 
 def probe_plan(journal: Path, schedule: Schedule, *, insecure_noise_seed: int | None) -> Plan:
-    """Make a plan with three parties; a noise seed makes it a simulation."""
+    """Make a plan with three parties. With a noise seed, the run is a simulation without a
+    guarantee.
+    """
     rng = np.random.default_rng(5)
     return make_plan(
         ProbeModel(),
@@ -198,7 +206,9 @@ def probe_plan(journal: Path, schedule: Schedule, *, insecure_noise_seed: int | 
 
 
 def watched_charging(plan: Plan, ledger: Ledger, journal: Path) -> WatchedCharging:
-    """Return a charging to a ledger whose budgets allow more rounds than any run has."""
+    """Return a `WatchedCharging` for `ledger`, after setting budgets that are large enough for
+    every run of the suite.
+    """
     datasets = {name: ledger.identify({}, records) for name, records in plan.parties.items()}
     assert plan.privacy is not None
     unit, adjacency, delta = plan.privacy.unit, plan.privacy.adjacency, plan.privacy.delta

@@ -25,21 +25,21 @@ def check_family(
 ) -> None:
     """Assert that a family implements `tacit.expfam.Family` correctly.
 
-    `sample_naturals` are two or more proper members of moderate scale, for which float64 is precise
-    enough. `log_density(theta, **usual)`, if given, is an independent normalised log-density of θ
-    (for example from SciPy) in the usual parameters. With it, the log-partition, base measure and
-    entropy are checked too; otherwise they are only compared with each other.
+    With `log_density`, the log-partition function, base measure and entropy are compared with it;
+    otherwise they are only compared with each other.
 
     Parameters
     ----------
     family
         The family to check.
     sample_naturals
-        Two or more natural parameters of proper members.
+        Natural parameters of two or more proper members, of moderate scale so that float64 is
+        precise enough.
     log_density
-        An independent log-density of θ in the usual parameters.
+        `log_density(theta, **usual)` is an independent normalised log-density of θ in the usual
+        parameters, for example from SciPy.
     draws
-        Number of draws for comparisons by Monte Carlo.
+        Number of draws for Monte Carlo comparisons.
     seed
         Seed of everything random.
     """
@@ -53,7 +53,7 @@ def check_family(
         _check_backends(family, natural, naturals[0])
     again = _draw(family, naturals[0], draws, seed)
     thetas = [_draw(family, natural, draws, seed) for natural in naturals]
-    assert np.array_equal(thetas[0], again), "sample: one key gave two samples"
+    assert np.array_equal(thetas[0], again), "sample: the same key gave two different samples"
     for i, natural in enumerate(naturals):
         other = naturals[i - 1]
         _check_algebra(family, natural, other, thetas[i][:100])
@@ -71,7 +71,7 @@ def _check_structure(family: Family, natural: Natural) -> None:
         assert np.shape(value) == shape, f"zero: '{name}' has shape {np.shape(value)}, not {shape}"
         assert np.asarray(value).dtype == np.float64, f"zero: '{name}' is not float64"
         assert not np.any(value), f"zero: '{name}' is not 0, so it is not the factor 1"
-    _same("zero is the factor 1", multiply(natural, zero), natural, 0.0)
+    _same("zero: natural parameters plus zero", multiply(natural, zero), natural, 0.0)
     family.check(natural, what="check_family")
     wrong = {
         "a missing name": dict(list(natural.items())[1:]),
@@ -84,7 +84,9 @@ def _check_structure(family: Family, natural: Natural) -> None:
             family.check(bad, what="check_family")
         except ConfigError:
             continue
-        raise AssertionError(f"check: accepts natural parameters with {what}, which it must refuse")
+        raise AssertionError(
+            f"check: the family accepts natural parameters with {what}, expected a ConfigError"
+        )
 
 
 def _check_propriety(family: Family, natural: Natural) -> None:
@@ -140,7 +142,9 @@ def _check_backends(family: Family, natural: Natural, other: Natural) -> None:
 
 
 def _check_algebra(family: Family, first: Natural, second: Natural, theta: Any) -> None:
-    """Check that sums and differences of λ are products and quotients of densities."""
+    """Check that sums and differences of natural parameters correspond to products and quotients of
+    densities.
+    """
     one, two = _log_kernel(family, first, theta), _log_kernel(family, second, theta)
     scale = 1.0 + np.max(np.abs(one)) + np.max(np.abs(two))
     for what, natural, expected in (
@@ -194,7 +198,6 @@ def _draw(family: Family, natural: Natural, draws: int, seed: int) -> np.ndarray
 
 
 def _log_kernel(family: Family, natural: Natural, theta: np.ndarray) -> np.ndarray:
-    """Return ⟨λ, T(θ)⟩ for each row of θ."""
     parts = [
         (np.asarray(natural[name]) * value).reshape(len(theta), -1)
         for name, value in family.statistics(theta).items()
@@ -203,12 +206,11 @@ def _log_kernel(family: Family, natural: Natural, theta: np.ndarray) -> np.ndarr
 
 
 def _log_density(family: Family, natural: Natural, theta: np.ndarray) -> np.ndarray:
-    """Return log q(θ) − log h(θ) for each row of θ, where h is the base measure."""
     return _log_kernel(family, natural, theta) - float(family.log_partition(natural))
 
 
 def _close(what: str, sample: np.ndarray, expected: np.ndarray) -> None:
-    """Check that a sample mean is within a few standard errors."""
+    """Check that the mean of `sample` is within five standard errors of `expected`."""
     error = sample.std(axis=0) / np.sqrt(len(sample))
     gap = np.abs(sample.mean(axis=0) - expected)
     worst = float(np.max(gap / (error + 1e-12 * (1.0 + np.abs(expected)))))

@@ -1,9 +1,10 @@
 """Copies of a folder as a killed process would leave it, at every file operation.
 
-Inside `kill_points`, the folder is copied before and after every call from Python to functions of
-the operating system, of files or of SQLite, whenever its files have changed. The copy is the state
-that a process killed at this point would leave, with everything written before and nothing after;
-one call of SQLite, such as a COMMIT, counts as one.
+Inside the context `kill_points`, the folder is copied before and after every call from Python to
+the operating system, to a file object or to SQLite, if a file has changed since the last copy. A
+copy is the state that a process killed at this point would leave: it contains everything written
+before this point, and nothing written later. A single call to SQLite, such as COMMIT, is not
+divided further.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Snapshots:
 
 @contextmanager
 def kill_points(folder: Path, place: Path) -> Iterator[Snapshots]:
-    """Context that copies the folder at every point where this thread may be killed."""
+    """Context manager that copies the folder at every point at which this thread could be
+    killed.
+    """
     snapshots, before = Snapshots(folder, place), sys.getprofile()
 
     def watch(frame: FrameType, event: str, argument: Any) -> None:

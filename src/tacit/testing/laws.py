@@ -16,9 +16,9 @@ TAILS = (3.0, 4.0)
 
 
 def gaussian_faults(noise: np.ndarray, sd: float) -> list[str]:
-    """Return reasons why rows of `noise`, (draws, coordinates), are not independent N(0, sd² I).
+    """Return reasons why the rows of `noise` are not independent draws of N(0, sd² I).
 
-    The list is empty for correct noise, except with probability 10⁻⁶ per check. With 8,000 draws of
+    For correct noise the list is empty, except with probability 10⁻⁶ per check. With 8,000 draws of
     32 coordinates, a standard deviation that is wrong by 10 % is missed with probability 10⁻¹¹.
 
     Parameters
@@ -37,9 +37,10 @@ def gaussian_faults(noise: np.ndarray, sd: float) -> list[str]:
 
 
 def moment_faults(noise: np.ndarray, sd: float) -> list[str]:
-    """Return reasons why columns do not have mean 0 and variance sd²; a fast test.
+    """Return reasons why the columns of `noise` do not have mean 0 and variance sd². This is a fast
+    test.
 
-    With 2 000 draws, a standard deviation that is wrong by a factor of 0.8 or 1.25 in one of a
+    With 2,000 draws, a standard deviation that is wrong by a factor of 0.8 or 1.25 in one of a
     million coordinates is missed with probability below 10⁻¹¹.
     """
     if noise.size == 0 or not np.all(np.isfinite(noise)):
@@ -71,9 +72,7 @@ def _shape(scaled: np.ndarray) -> list[str]:
 
 
 def _tails(scaled: np.ndarray) -> list[str]:
-    """Test the tails by counting: a Kolmogorov-Smirnov test misses truncation at four
-    deviations.
-    """
+    # A Kolmogorov-Smirnov test misses truncation at four standard deviations.
     counts = [int(np.sum(np.abs(scaled) > at)) for at in TAILS]
     chances = [2 * float(stats.norm.sf(at)) for at in TAILS]
     p_values = [
@@ -88,7 +87,9 @@ def _tails(scaled: np.ndarray) -> list[str]:
 
 
 def _independence(noise: np.ndarray) -> list[str]:
-    """Test correlations of sign and size between coordinates, and between consecutive draws."""
+    """Test that different coordinates, their absolute values, and consecutive draws are
+    uncorrelated, and that no more draws are repeated than by chance.
+    """
     draws, width = noise.shape
     spread = noise.std(axis=0)
     values = (noise - noise.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
@@ -115,18 +116,15 @@ def _independence(noise: np.ndarray) -> list[str]:
 
 
 def _most_repeated(draws: int, width: int) -> int:
-    """Return a number of repeated draws that chance exceeds with probability below 10⁻⁶.
+    """Return a number of repeated draws that is exceeded by chance with probability below 10⁻⁶.
 
-    This holds for discrete noise of parameter ≥ 2²⁰. Two draws of one number coincide with
-    probability Σ p(x)² ≈ 1/(2√π·2²⁰).
+    This holds for discrete Gaussian noise whose standard deviation is at least 2²⁰ lattice steps.
+    Two draws of a coordinate are then equal with a probability of about 1/(2√π·2²⁰).
     """
     pairs = 0.5 * draws * (draws - 1)
     return int(stats.poisson.isf(1e-6, pairs * (0.5 / (np.sqrt(np.pi) * 2.0**20)) ** width))
 
 
 def _fault(p_values: np.ndarray, said: str) -> list[str]:
-    """Return [`said`] if the smallest p-value is too small (Bonferroni), otherwise an empty
-    list.
-    """
     smallest = float(np.min(p_values)) * p_values.size
     return [f"{said} (p = {smallest:.1g})"] if smallest < FALSE_ALARM else []

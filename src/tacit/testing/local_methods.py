@@ -26,11 +26,9 @@ def check_local_method(
 ) -> None:
     """Assert that a local method implements `tacit.methods.LocalMethod` correctly.
 
-    `records` are generated for a model that takes x and y; pass them for any other model. A method
-    with a `batch_size` draws records by their position, so the order of its records may matter.
-    `wander` is how far, in posterior standard deviations, an answer may be from a q that is already
-    the optimum (of a conjugate model): by default only rounding, more for a stochastic optimiser.
-    Private methods have their own suite, `check_private_method`.
+    The order of records must not change the answer, unless the method has a `batch_size`. With a
+    conjugate model, the suite also starts from a q that is already the optimum; the answer must
+    then be within `wander` of it. For private methods use `check_private_method`.
 
     Parameters
     ----------
@@ -39,9 +37,11 @@ def check_local_method(
     model, family
         A model and a posterior family that it supports.
     records
-        Records of one party; generated for a model with x and y.
+        Records of one party. By default they are generated, which requires a model with columns x
+        and y.
     wander
-        Allowed distance of an answer from the optimum, in standard deviations.
+        Allowed distance of an answer from the optimum, in posterior standard deviations. By default
+        only rounding errors are allowed.
     seed
         Seed of everything random.
     """
@@ -130,8 +130,8 @@ def synthetic_records(model: Model, seed: int = 0, count: int = 37) -> Records:
 
 
 def conjugate_optimum(model: Model, family: Gaussian, records: Records) -> Natural:
-    """Compute λ of the member of the family that is nearest to the exact posterior of a conjugate
-    model.
+    """Return the natural parameters of the member of `family` that is nearest to the exact
+    posterior of a conjugate model.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ def _task(
 
 
 def _pad(task: Task, extra: int) -> Task:
-    """Pad a task as an engine does: repeat its first record with weight 0."""
+    """Pad a task as an engine does, with `extra` copies of its first record that have weight 0."""
     records = {
         name: np.concatenate([value, np.repeat(value[:1], extra, axis=0)])
         for name, value in task.records.items()
@@ -181,7 +181,9 @@ def _pad(task: Task, extra: int) -> Task:
 
 
 def _check_answer(family: Family, answer: Answer, when: str) -> Natural:
-    """Check an answer and return λ of its local posterior as NumPy arrays."""
+    """Check names, shapes, types and propriety of an answer. Return the natural parameters of its
+    local posterior as NumPy arrays.
+    """
     assert answer.natural is not None, f"{when}: there is no local posterior in the answer"
     assert set(answer.natural) == set(family.shapes), (
         f"{when}: answers {sorted(answer.natural)}, but {family.kind} has {sorted(family.shapes)}"
@@ -209,9 +211,9 @@ def _check_same(family: Family, one: Answer, two: Answer, what: str, tolerance: 
 
 
 def _check_progress(model: Model, family: Family, task: Task, answer: Natural, key: Any) -> None:
-    """Check that E_q[log p(x|θ)] + ⟨λ_cavity, E_q[T]⟩ + H(q) is larger at the answer than at the
-    start.
-    """
+    """Check that the local objective is larger at the answer than at the start."""
+    # The objective is E_q[log p(x|θ)] + ⟨λ, E_q[T(θ)]⟩ + H(q), with λ the natural parameters of the
+    # cavity, T the sufficient statistics and H the entropy.
     import jax
 
     rest = cavity(task.q, task.factor)

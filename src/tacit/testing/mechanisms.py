@@ -33,9 +33,9 @@ class Scaled(Mechanism):
     Parameters
     ----------
     inner
-        The mechanism.
+        The mechanism whose noise is scaled.
     factor
-        Factor of its noise.
+        Number by which its noise is multiplied.
     """
 
     inner: Mechanism
@@ -60,22 +60,23 @@ def check_mechanism(
 ) -> None:
     """Assert that a mechanism adds exactly the noise that its event declares, on its lattice.
 
-    `oracle(bounded, drawn)` is the expected event; without it the noise's standard deviation is
-    taken from the mechanism's own event and everything else from its inputs. `scale` is the clip of
-    the sums that it receives. Integers must be the rounded sum plus the noise, and values exactly
-    the step times the integers. With `shares` = M a single release must have noise N(0, s²/M) and
-    the sum of M of them N(0, s²).
+    Released integers must be the sum, rounded to the lattice, plus the integer noise. Released
+    values must be exactly the lattice step times these integers. Let s be the noise sd that the
+    event declares, and M be `shares`. The noise of a single release must be N(0, s²/M), and that of
+    the sum of M releases N(0, s²).
 
-    A correct mechanism fails a check for one in a million seeds. The tests of the distribution are
-    also run on the mechanism with 0.9 and 1.1 times its noise and must reject both, so that passing
-    shows that the tests have power.
+    A correct mechanism fails a check for one in a million seeds. To show that the tests of the
+    distribution have power, they are also run on the mechanism with 0.9 and with 1.1 times its
+    noise, and must reject both.
 
     Parameters
     ----------
     mechanism
         The mechanism to check.
     oracle
-        A function of (bounded, drawn) that returns the expected event.
+        A function of (bounded, drawn) that returns the expected event. By default, the noise sd is
+        taken from the event that the mechanism declares, and everything else is computed from the
+        inputs.
     scale
         Clip of the sums that the mechanism receives.
     shares
@@ -114,7 +115,9 @@ def _expect_law(what: str, noise: Array, sd: float) -> None:
 
 
 def _contributions(dtype: str, seed: int) -> dict[str, np.ndarray]:
-    """Return the bounded sum of a few units, with leaves of various shapes and norms of about 6."""
+    """Return contributions of a few units, as arrays of various shapes. The contribution of a unit
+    has a norm of about 6.
+    """
     rng = np.random.default_rng(seed)
     return {k: rng.normal(size=(UNITS, *shape)).astype(dtype) for k, shape in SHAPES.items()}
 
@@ -127,7 +130,7 @@ def _bounded(
 
 
 def _drawn(seed: int, shape: tuple[int, ...], bits: int) -> np.ndarray:
-    """Draw integer noise for releases of `SHAPES`, from a known seed."""
+    """Return integer noise for releases with the shapes `SHAPES`, drawn with a fixed seed."""
     key = np.random.default_rng(seed).bytes(KEY_BYTES)
     numbers = sum(math.prod(one) for one in SHAPES.values())
     size = math.prod(shape) * numbers
@@ -135,7 +138,9 @@ def _drawn(seed: int, shape: tuple[int, ...], bits: int) -> np.ndarray:
 
 
 def _check_integers(mechanism: Mechanism, bounded: Bounded, noise: np.ndarray) -> None:
-    """Check that a release is the rounded sum plus its noise, times the step, to the last bit."""
+    """Check that released integers are the rounded sum plus the noise, and that released values are
+    exactly the lattice step times these integers.
+    """
     found = jax.jit(mechanism.release)(noise, bounded)
     integers = [np.ravel(np.asarray(leaf)) for leaf in jax.tree.leaves(found.integers)]
     kinds = {leaf.dtype for leaf in integers}
@@ -153,7 +158,9 @@ def _check_integers(mechanism: Mechanism, bounded: Bounded, noise: np.ndarray) -
 
 
 def _noise(mechanism: Mechanism, bounded: Bounded, keys: Array) -> Array:
-    """Return the noise of one release per row of integer noise, (rows, coordinates)."""
+    # `keys` has shape (rows, releases, coordinates) and contains the integer noise of each release.
+    # The noise of a release is the released value minus the exact value in `bounded`. The result
+    # has, for each row, the sum of the noise of all releases in the row.
 
     def one(key: Array) -> Array:
         found = mechanism.release(key, bounded).value
@@ -169,7 +176,9 @@ def _noise(mechanism: Mechanism, bounded: Bounded, keys: Array) -> Array:
 
 
 def _check_release(mechanism: Mechanism, scale: float, seed: int) -> GaussianEvent:
-    """Check a release's shapes, types, cost and dependence on the noise; return its event."""
+    """Check the shapes, types and cost of a release, and that it depends on the noise. Return the
+    event of the release.
+    """
     key, other = _drawn(seed, (2,), LEAST_BITS)
     bounded = _bounded("float64", scale, seed)
     plain = mechanism.release(key, bounded)
@@ -188,7 +197,7 @@ def _check_release(mechanism: Mechanism, scale: float, seed: int) -> GaussianEve
         found = compiled(key, bounded).value
         _same_structure(found, bounded.value)
         again, further = (_flat(compiled(k, bounded).value) for k in (key, other))
-        assert np.array_equal(_flat(found), again), "noise: one noise gave two releases"
+        assert np.array_equal(_flat(found), again), "noise: equal noise gave different releases"
         same = int(np.sum((again == further) & (key != other)))
         assert not same, f"noise: {same} of {again.size} numbers do not depend on their noise"
         _check_not_finite(compiled, dtype, scale, seed)
@@ -201,7 +210,9 @@ def _check_refusal(mechanism: Mechanism, key: Array, bounded: Bounded) -> None:
         mechanism.release(key, bounded.value)
     except Exception:
         return
-    raise AssertionError("cost: released arrays without a norm bound, expected an error")
+    raise AssertionError(
+        "cost: the mechanism released arrays without a norm bound; expected an error"
+    )
 
 
 def _same_structure(found: Tree, expected: Tree) -> None:
@@ -214,7 +225,7 @@ def _same_structure(found: Tree, expected: Tree) -> None:
 
 
 def _check_not_finite(release: Callable[..., Release], dtype: str, scale: float, seed: int) -> None:
-    """Check that units with non-finite values contribute nothing."""
+    """Check that units with values that are not finite contribute nothing."""
     units = _contributions(dtype, seed)
     for unit, bad in enumerate((np.nan, np.inf, -np.inf)):
         units["table"][unit, unit, unit] = bad
@@ -227,7 +238,9 @@ def _check_not_finite(release: Callable[..., Release], dtype: str, scale: float,
 
 
 def _check_events(mechanism: Mechanism, oracle: Oracle | None, scale: float, seed: int) -> None:
-    """Check the event for every sampling, with and without vmap."""
+    """Check the event that the mechanism declares for each kind of sampling, with and without
+    `vmap`.
+    """
     key = _drawn(seed, (), LEAST_BITS)
     clips = scale * np.array([0.5, 1.0, 3.0])
 

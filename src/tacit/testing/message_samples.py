@@ -1,5 +1,5 @@
-"""Generate sample messages from the types of their fields, at and beyond the limits of every
-range.
+"""Sample messages, generated from the types of their fields, with values at and beyond the limits
+of every range.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ NESTED = 8
 
 
 def message_samples(kind: type[msgspec.Struct]) -> list[msgspec.Struct]:
-    """Make messages of one type: one with required fields only, then enough to use every sample of
-    each field.
+    """Return messages of one type, in which every field has each of its sample values at least
+    once.
+
+    The first message has only the required fields.
     """
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
@@ -46,7 +48,9 @@ def message_samples(kind: type[msgspec.Struct]) -> list[msgspec.Struct]:
 
 
 def beyond_limits(kind: type[msgspec.Struct]) -> Iterator[tuple[str, msgspec.Struct]]:
-    """Yield messages with one value outside its range, each with the name of that field."""
+    """Yield pairs of a field's name and a message in which the value of this field is outside its
+    range.
+    """
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
     whole = message_samples(kind)[-1]
@@ -95,7 +99,7 @@ def _scalars(info: inspect.Type) -> list[Any]:
     if isinstance(info, inspect.LiteralType):
         return list(info.values)
     raise TypeError(
-        f"no samples are known for a field of type {info!r}: give messages as `samples`"
+        f"cannot make sample values for a field of type {info!r}; pass messages in `samples`"
     )
 
 

@@ -46,7 +46,7 @@ FAR = 4.0
 
 
 def check_expectations(subject: Subject) -> None:
-    """Compare E_q[log p] and the mean of −E_q[∂² log p] with averages over draws of θ."""
+    """Compare `expected_fit` and `expected_information` with averages over draws of θ."""
     import jax
     import jax.numpy as jnp
 
@@ -69,16 +69,19 @@ def check_expectations(subject: Subject) -> None:
 
 
 def check_sites(subject: Subject) -> None:
-    """Check that the site's gradient and precision are derivatives of E_q[log p] in q's mean.
+    """Check that a site contains the derivatives of E_q[log p] with respect to the mean of q.
 
-    ∂ₘE_q[ℓ] = E_q[∇ℓ] and ∂²ₘE_q[ℓ] = E_q[∇²ℓ] hold for quadrature as for integrals.
+    The gradient gives the linear term and the Hessian the precision. This identity holds for
+    quadrature as well as for exact integrals.
     """
     import jax
     import jax.numpy as jnp
 
     model, records = subject.model, subject.records
     assert isinstance(model, GaussianSites)
-    assert isinstance(model, GaussianExpectations), "expected_site: there is no expected_fit"
+    assert isinstance(model, GaussianExpectations), (
+        "expected_site: the model has no expected_fit to compare it with"
+    )
     weights = subject.rng.random(subject.count)
     for family, q in gaussian_posteriors(subject):
         usual = {name: jnp.asarray(value) for name, value in family.usual(q).items()}
@@ -106,7 +109,12 @@ def check_sites(subject: Subject) -> None:
 
 
 def check_whitened(subject: Subject) -> None:
-    """Check the log-likelihood and its derivatives in z at a point, and averaged over a normal."""
+    """Check `whitened_derivatives`: value, gradient and Hessian of the log-likelihood of θ = mean +
+    root·z as a function of z.
+
+    They are compared with automatic derivatives at z = 0. Value and gradient are also compared with
+    averages over z ~ N(0, I).
+    """
     import jax
     import jax.numpy as jnp
 
@@ -137,8 +145,8 @@ def check_whitened(subject: Subject) -> None:
 
 
 def check_diagonal(subject: Subject) -> None:
-    """Compare value, gradient, diagonal and products with `whitened_derivatives` for a diagonal
-    root.
+    """Check that `diagonal_derivatives` agrees with `whitened_derivatives`, with and without a
+    `root`.
     """
     import jax
 
@@ -149,18 +157,24 @@ def check_diagonal(subject: Subject) -> None:
     mean = 0.3 * rng.standard_normal(model.dimension)
     scale = 0.1 + 0.3 * rng.random(model.dimension)
     rows, spread = rng.standard_normal((3, model.dimension)), np.ones(())
-    found = jax.jit(model.diagonal_derivatives)(mean, scale, rows, spread, columns, weights)
-    whole = jax.jit(model.whitened_derivatives)(mean, np.diag(scale), spread, columns, weights)
-    hessian = np.asarray(whole.hessian)
-    name = "diagonal_derivatives"
-    expect_close(f"{name}: value", found.value, whole.value, CLOSE)
-    expect_close(f"{name}: gradient", found.gradient, whole.gradient, CLOSE)
-    expect_close(f"{name}: diagonal", found.diagonal, np.diagonal(hessian), CLOSE)
-    expect_close(f"{name}: products", found.products, rows @ hessian, CLOSE)
+    full = np.eye(model.dimension) + 0.3 * rng.standard_normal([model.dimension] * 2)
+    compiled, whitened = jax.jit(model.diagonal_derivatives), jax.jit(model.whitened_derivatives)
+    for name, root in (("diagonal_derivatives", 0.0 * full), ("with a root", full)):
+        found = compiled(mean, scale, root, rows, spread, columns, weights)
+        z = full if np.any(root) else np.eye(model.dimension)  # θ = mean + scale·zᵀu
+        whole = whitened(mean, (z * scale).T, spread, columns, weights)
+        back = np.linalg.inv(z)
+        gradient, hessian = back @ np.asarray(whole.gradient), back @ whole.hessian @ back.T
+        expect_close(f"{name}: value", found.value, whole.value, CLOSE)
+        expect_close(f"{name}: gradient", found.gradient, gradient, CLOSE)
+        expect_close(f"{name}: diagonal", found.diagonal, np.diagonal(hessian), CLOSE)
+        expect_close(f"{name}: products", found.products, rows @ hessian, CLOSE)
 
 
 def check_in_numpy(subject: Subject) -> None:
-    """Check that the formulas return NumPy types and the compiled values for NumPy arrays."""
+    """Check that `whitened_derivatives` and `log_likelihoods` return NumPy arrays if they are
+    called with NumPy arrays, and that the values equal those of the compiled functions.
+    """
     import jax
 
     model, rng = subject.model, subject.rng
@@ -187,8 +201,8 @@ def check_in_numpy(subject: Subject) -> None:
 def _expect_numpy(what: str, value: Any) -> None:
     if not isinstance(value, np.ndarray | np.generic):
         raise AssertionError(
-            f"{what} is a {type(value).__name__}; compute with `tacit.arrays.namespace` of the "
-            "arguments, or leave log_likelihoods out"
+            f"{what} has type {type(value).__name__}, expected a NumPy array; compute it with "
+            "`tacit.arrays.namespace` of the arguments, or remove the method log_likelihoods"
         )
 
 
@@ -204,7 +218,6 @@ def _check_site_shapes(family: Any, site: Any, what: str) -> None:
 
 
 def _check_data_site(subject: Subject, model: GaussianSites, family: Any, weights: Any) -> None:
-    """Check that the precision of `data_site`, the first step's target, is not negative."""
     site = model.data_site(family, _as_jax(subject.records), weights)
     _check_site_shapes(family, site, "data_site")
     precision = -2.0 * np.asarray(site["quadratic"])
@@ -222,10 +235,11 @@ def _as_jax(records: Any) -> Any:
 
 
 def check_gradient_norms(subject: Subject) -> None:
-    """Check that norms belong to the summed gradients, or are the largest over the labels.
+    """Check that `gradient_norms` returns the norms of the gradients that are summed. If
+    label-agnostic, it must return the largest norms over all labels.
 
-    A norm that is too small is the dangerous error: the clipped sum would then move by more than is
-    charged.
+    A norm that is too small is the dangerous error, because the clipped sum could then move by more
+    than is charged.
     """
     import jax
     import jax.numpy as jnp
@@ -257,7 +271,6 @@ def check_gradient_norms(subject: Subject) -> None:
 
 
 def _norms_and_sums(model: GradientNorms, family: Any, free: Any, maps: Any) -> Callable[..., Any]:
-    """Return a function that computes the records' norms and contributions, one row each."""
     import functools
 
     import jax
@@ -340,7 +353,9 @@ def _check_losses(
 def _check_data_start(
     subject: Subject, bounds: DerivativeBounds, records: Any, x: np.ndarray
 ) -> None:
-    """Check the bounds of `DataStart` on each record's site."""
+    """Check that the site of each single record that `data_site` returns is within the bounds of
+    `DataStart`.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -365,7 +380,9 @@ def _check_data_start(
 
 
 def _records_with_all_outcomes(subject: Subject) -> Any:
-    """Return the records, and a few of them with every label or the ends of y's range."""
+    """Return the records, followed by copies of a few of them with extreme outcomes
+    (`extreme_outcomes`).
+    """
     from tacit.testing.model_scores import extreme_outcomes
 
     records, few = subject.records, slice(0, 8)
@@ -376,17 +393,24 @@ def _records_with_all_outcomes(subject: Subject) -> Any:
 
 
 def check_topics(subject: Subject) -> None:
-    """Check the topic table: as many topics as q, with the given words."""
+    """Check that the topic table has the requested number of words per topic, and that all of them
+    are in the vocabulary.
+    """
     model, (_, q) = subject.model, subject.posteriors[0]
     assert isinstance(model, TopicTables)
     words = next(iter(q.values())).shape[-1]
     vocabulary = [f"word {number}" for number in range(words)]
     table = model.topic_table(q, vocabulary, 2)
+    assert all(len(row) == 2 for row in table.words), "topic_table: not two words per topic"
     assert all(set(row) <= set(vocabulary) for row in table.words), "topic_table: unknown words"
 
 
 def check_implied_variance(subject: Subject) -> None:
-    """Compare moments of the dispersion terms with those of outcomes that the model draws."""
+    """Compare `dispersion_sums` with outcomes that are drawn from the model.
+
+    Over the draws, `excess` must have mean 0 and the declared variance. It must not decrease if the
+    predictor becomes uncertain.
+    """
     model = subject.model
     assert isinstance(model, ImpliedVariance)
     assert isinstance(model, GeneralisedLinear)
@@ -403,7 +427,7 @@ def check_implied_variance(subject: Subject) -> None:
         ratio = float(np.mean(terms**2)) / variance
         expect_at_most("dispersion_sums: ratio of variances", max(ratio, 1.0 / ratio), 1.6)
         wider = model.dispersion_sums(at, one, y[:1], one)
-        expect_at_most("dispersion_sums: excess of a certain θ", sums[0].excess, wider.excess)
+        expect_at_most("dispersion_sums: excess at variance 0", sums[0].excess, wider.excess)
 
 
 ABILITY_CHECKS: dict[str, Callable[[Subject], None]] = {

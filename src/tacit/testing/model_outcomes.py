@@ -1,4 +1,4 @@
-"""Compare a model's distribution of outcomes, the basis of private scores, with its
+"""Comparison of a model's distribution of outcomes, on which private scores are based, with its
 log-likelihood.
 """
 
@@ -21,9 +21,8 @@ OUTCOMES = 8
 def check_outcomes(subject: Subject) -> None:
     """Check log-probabilities, scores, covariates and simulated outcomes of a model.
 
-    Simulated outcomes have weights w that must satisfy E[w] = 1 and E[w u] = 0, where u = ∇log p is
-    the score. The last condition holds for the score of every distribution and is used to centre a
-    clipped score.
+    Let u = ∇ log p be the score of a simulated outcome and w its weight. They must satisfy E[w] = 1
+    and E[w u] = 0. The second condition makes it possible to centre a clipped score.
     """
     import jax
 
@@ -45,7 +44,7 @@ def check_outcomes(subject: Subject) -> None:
     expected = subject.log_likelihood(theta)
     expect_close("outcome_law: log_prob is not the log-likelihood", log_probs, expected, EXACT)
     slopes = jax.jit(jax.jacrev(lambda at: model.log_likelihood(at, records)))(theta)
-    expect_close("outcome_law: scores are not its gradients", gradients, slopes, CLOSE)
+    expect_close("outcome_law: scores are not the gradients of log_prob", gradients, slopes, CLOSE)
 
     def average(key: Any) -> Any:
         def one(record: Any, own_key: Any) -> Any:

@@ -24,14 +24,18 @@ LEAST_POINTS = 3
 
 
 class Outcomes(NamedTuple):
-    """Values of y, with one row of probabilities per predictor."""
+    """Values of an outcome y, and the probability of each value (column) at each predictor
+    (row).
+    """
 
     y: np.ndarray
     probability: np.ndarray
 
 
 def extreme_outcomes(model: Model) -> list[float]:
-    """Return every label, or the ends of y's range; empty if y has no public bounds."""
+    """Return all labels, or the smallest and largest y. The list is empty if y has no public
+    bounds.
+    """
     if model.output == "bernoulli":
         return [0.0, 1.0]
     if not isinstance(model, Scores):
@@ -43,7 +47,9 @@ def extreme_outcomes(model: Model) -> list[float]:
 
 
 def check_scores(subject: Subject) -> None:
-    """Check ψ's bound and moments, and that a clipped sum moves by at most the clip."""
+    """Check bound and moments of the model's score ψ, and that one record moves a clipped sum of
+    scores by at most the clip.
+    """
     model = subject.model
     assert isinstance(model, Scores)
     likelihood = model.score_likelihood()
@@ -61,7 +67,9 @@ def check_scores(subject: Subject) -> None:
 
 
 def _points(likelihood: ScoreLikelihood, rng: np.random.Generator) -> np.ndarray:
-    """Return predictors (m,), or (m, K) for K levels, that fit the range of a bounded y."""
+    """Return the predictors to test, one per row. If y is bounded, the means that belong to them
+    are within its bounds.
+    """
     if likelihood.levels:
         return rng.standard_normal((len(POINTS), likelihood.levels))
     if likelihood.largest is None:
@@ -73,7 +81,9 @@ def _points(likelihood: ScoreLikelihood, rng: np.random.Generator) -> np.ndarray
 
 
 def _outcomes(model: Model, likelihood: ScoreLikelihood, points: np.ndarray) -> Outcomes:
-    """Return outcomes (all y, or a fine grid) with their probabilities by the log-likelihood."""
+    """Return all possible outcomes, or a fine grid of them, with their probabilities at each
+    predictor in `points`.
+    """
     width = model.x_columns or 1
     if likelihood.levels:
         y, step = np.arange(likelihood.levels, dtype=float), 1.0
@@ -83,7 +93,9 @@ def _outcomes(model: Model, likelihood: ScoreLikelihood, points: np.ndarray) -> 
         low, high = _span(model, width, points, likelihood)
         y, step = np.linspace(low, high, 20001, retstep=True)
     else:
-        assert likelihood.largest is not None, "score_likelihood: counts need a largest one"
+        assert likelihood.largest is not None, (
+            "score_likelihood: `largest` is None; a model of counts must declare its largest y"
+        )
         y, step = np.arange(likelihood.smallest, likelihood.largest + 1.0), 1.0
     logs = np.stack([_log_density(model, width, eta, y) for eta in points])
     return Outcomes(y, step * np.exp(logs))
@@ -92,7 +104,9 @@ def _outcomes(model: Model, likelihood: ScoreLikelihood, points: np.ndarray) -> 
 def _span(
     model: Model, width: int, points: np.ndarray, likelihood: ScoreLikelihood
 ) -> tuple[float, float]:
-    """Return a grid for an unbounded y: twelve standard deviations around the predictors."""
+    """Return the range of y. For an unbounded y, it is the range of the predictors, extended by 12
+    standard deviations of y on both sides.
+    """
     if likelihood.largest is not None:
         return likelihood.smallest, likelihood.largest
     at, h = float(points[0]), 1e-3
@@ -102,7 +116,7 @@ def _span(
 
 
 def _log_density(model: Model, width: int, eta: Any, y: np.ndarray) -> np.ndarray:
-    """Return log p(y | η), computed for a record whose first column is 1, with weight η."""
+    # For a record whose first column is 1 and whose other columns are 0.
     eta = np.atleast_1d(eta)
     theta = np.zeros((len(eta), width))
     theta[:, 0] = eta
@@ -118,7 +132,9 @@ def _at(outcomes: Outcomes, rows: np.ndarray) -> Outcomes:
 def _residuals(
     likelihood: ScoreLikelihood, points: np.ndarray, y: np.ndarray, reach: float
 ) -> np.ndarray:
-    """Return ψ of every outcome at every predictor, (m, outcomes, K); K is 1 if y is a number."""
+    """Return the score of every outcome at every predictor. The shape is (predictors, outcomes, K),
+    where K is the number of levels of y, or 1 if y is a number.
+    """
     at = np.float64(reach)
     rows = [np.broadcast_to(eta, (len(y), *np.shape(eta))) for eta in points]
     each = [likelihood.residual(y, eta, at) for eta in rows]
@@ -129,7 +145,6 @@ def _residuals(
 def _check_bound(
     likelihood: ScoreLikelihood, points: np.ndarray, outcomes: Outcomes, reach: float
 ) -> None:
-    """Check that |ψ| ≤ bound for every y."""
     y = outcomes.y
     if not likelihood.levels and likelihood.largest is None:
         y = np.concatenate([y[:: len(y) // 16], [-1e9, 1e9]])
@@ -141,11 +156,13 @@ def _check_bound(
 def _check_moments(
     likelihood: ScoreLikelihood, points: np.ndarray, outcomes: Outcomes, reach: float
 ) -> None:
-    """Check expectation, slope and variance of ψ under the model."""
+    """Check the expectation, slope and variance of the score ψ. The slope is the derivative of the
+    expectation in the true predictor.
+    """
     at = np.float64(reach)
     psi, p = _residuals(likelihood, points, outcomes.y, reach), outcomes.probability
     zero = np.asarray(likelihood.expected(points, points, at))
-    expect_close("score_likelihood: expected is not 0 where the model is right", zero, 0.0)
+    expect_close("score_likelihood: expected(η, η) is not 0", zero, 0.0)
     middle = len(points) // 2
     here = _residuals(likelihood, points[middle][None], outcomes.y, reach)[0]
     found = np.stack([
@@ -167,7 +184,9 @@ def _check_moments(
 def _slopes_by_difference(
     likelihood: ScoreLikelihood, points: np.ndarray, reach: np.float64
 ) -> np.ndarray:
-    """Return the derivative of `expected` in `truth` at η by finite differences, (m, K, K)."""
+    # The derivative of `likelihood.expected` in its argument `truth`, at truth = eta for each of
+    # the m `points`. The result has shape (m, K, K), where K is the number of predictors of a
+    # record.
     outputs = likelihood.outputs
     columns = []
     for output in range(outputs):

@@ -34,7 +34,9 @@ STEP = 1e-5
 
 
 class Subject(NamedTuple):
-    """A model with records, points θ around its prior, and one q per suitable family."""
+    """A model to check, with records, values of θ around its prior, and a posterior q in each
+    family that it supports.
+    """
 
     model: Model
     records: Records
@@ -48,7 +50,7 @@ class Subject(NamedTuple):
         return len(next(iter(self.records.values())))
 
     def log_likelihood(self, theta: np.ndarray, records: Records | None = None) -> np.ndarray:
-        """Compute log p(record | θ) as NumPy numbers."""
+        """Return log p(record | θ) of each record, as a NumPy array."""
         records = self.records if records is None else records
         return np.asarray(self.model.log_likelihood(theta, records), np.float64)
 
@@ -56,27 +58,34 @@ class Subject(NamedTuple):
 def check_model(model: Model, *, records: Records | None = None, seed: int = 0) -> tuple[str, ...]:
     """Assert that a model implements `tacit.models.Model` and its abilities correctly.
 
-    Checked are: names, prior and start; one finite number per record that no other record changes;
-    its derivative against differences; probabilities that add up to 1; the predictive distribution
-    against an average over draws of θ; statistics, their norms and their sums; and every ability of
-    `tacit.models.capabilities` that the model has: expectations, sites, gradient norms, bounds on
-    derivatives, score likelihoods and simulated outcomes. A Monte Carlo comparison allows five
-    standard errors.
+    The following properties are checked:
+
+    * names, prior and start have the right sizes, and prior and start are proper;
+    * the log-likelihood is one finite number per record, which no other record changes;
+    * the automatic derivative of the log-likelihood agrees with difference quotients;
+    * probabilities of labels add up to 1;
+    * the predictive distribution agrees with an average over draws of θ;
+    * statistics agree with their declared norms and sums;
+    * every ability of `tacit.models.capabilities` that the model has, such as expectations, sites
+      or simulated outcomes, agrees with the log-likelihood.
+
+    A Monte Carlo comparison allows five standard errors.
 
     Parameters
     ----------
     model
         An instance of the model.
     records
-        About 40 records that it accepts; by default generated, for a model that takes x and y.
+        About 40 records that the model accepts. By default they are generated, which requires a
+        model with columns x and y.
     seed
-        Seed of the points and of the generated records.
+        Seed of the tested values of θ and of the generated records.
 
     Returns
     -------
     tuple of str
-        Names of the checks: the abilities that the model has, and "statistics", "score_parts" and
-        "predictive" if it has those.
+        Names of the checks that were made: the abilities of the model, and "statistics", "stages",
+        "score_parts" and "predictive" if the model has these.
 
     Raises
     ------
@@ -145,7 +154,7 @@ def _start(model: Model) -> Natural:
 def _check_declared(subject: Subject) -> None:
     model = subject.model
     assert len(model.names) == model.dimension, (
-        f"names: {len(model.names)} of them for {model.dimension} coordinates"
+        f"names: there are {len(model.names)} names for {model.dimension} coordinates"
     )
     assert len(set(model.names)) == model.dimension, "names: two coordinates have one name"
     for family, _ in subject.posteriors:
@@ -161,7 +170,9 @@ def _check_declared(subject: Subject) -> None:
 
 
 def _check_log_likelihood(subject: Subject) -> None:
-    """Check that there is one finite number per record, which depends on that record only."""
+    """Check that the log-likelihood is one finite number per record, and that no other record
+    changes it.
+    """
     count = subject.count
     some = subject.rng.permutation(count)[: max(1, count // 3)]
     for theta in subject.thetas:
@@ -177,7 +188,7 @@ def _check_log_likelihood(subject: Subject) -> None:
 
 
 def _check_derivative(subject: Subject) -> None:
-    """Compare automatic derivatives with difference quotients."""
+    """Compare automatic derivatives of the log-likelihood with difference quotients."""
     import jax
 
     model = subject.model
@@ -202,7 +213,7 @@ def _check_derivative(subject: Subject) -> None:
 
 
 def _check_probabilities(subject: Subject) -> None:
-    """Check that label probabilities sum to 1 and agree with `response`."""
+    """Check that the probabilities of all labels add up to 1 and agree with `response`."""
     model, theta = subject.model, subject.thetas[0]
     if model.output not in ("bernoulli", "categorical") or "y" not in subject.records:
         return
@@ -218,7 +229,9 @@ def _check_probabilities(subject: Subject) -> None:
 
 
 def _check_predictive(subject: Subject) -> bool:
-    """Check that the predictive distribution is the average over q."""
+    """Check that the predictive distribution is the average of p(y | x, θ) over q. Return False if
+    the model has none.
+    """
     model, (family, natural) = subject.model, subject.posteriors[-1]
     if not model.traceable or (model.output == "other" and model.ties_at_prior):
         return False
@@ -248,7 +261,7 @@ def _check_predictive(subject: Subject) -> bool:
 
 
 def _check_statistics(subject: Subject) -> bool:
-    """Check norms and sums of the statistics."""
+    """Check norms and sums of the model's `statistics`. Return False if the model has none."""
     model = subject.model
     if not model.has_statistics:
         return False
@@ -279,7 +292,7 @@ def _check_statistics(subject: Subject) -> bool:
 
 
 def _check_stages(subject: Subject) -> bool:
-    """Check statistics in stages: norms, sums, inner products, and that a run gives a proper q."""
+    """Check a model whose statistics are released in stages. Return False for other models."""
     model, count = subject.model, subject.count
     if not isinstance(model, ConjugateExponential):
         return False
@@ -303,8 +316,8 @@ def _check_stages(subject: Subject) -> bool:
         if stage.acute:
             least = float(np.min(rows @ rows.T))
             assert least >= -1e-9 * max(1.0, float(np.max(lengths)) ** 2), (
-                f"stages: {stage.name} is declared acute, but two records have the inner product "
-                f"{least:.3g}"
+                f"stages: {stage.name} is declared acute (no negative inner products), but two "
+                f"records have the inner product {least:.3g}"
             )
         following = model.stages[place + 1].name if place + 1 < len(model.stages) else None
         answer = StageSum(
@@ -317,13 +330,15 @@ def _check_stages(subject: Subject) -> bool:
         visited.append(stage.name)
         known, q = model.advance(known, answer)
     family = subject.posteriors[0][0]
-    assert q is not None, "stages: the last one gives no q"
+    assert q is not None, "stages: `advance` returns no q after the last stage"
     assert family.is_proper(q), f"stages: q is not a proper {family.kind} distribution"
     return True
 
 
 def _check_score_parts(subject: Subject) -> bool:
-    """Check the closed form of gradients at a given θ, if there is one."""
+    """Check `score_parts`, the norms and sums of gradients in closed form. Return False if the
+    model has no closed form.
+    """
     import jax
 
     model, records = subject.model, subject.records
@@ -352,7 +367,11 @@ def _check_score_parts(subject: Subject) -> bool:
 
 
 def check_conjugate(subject: Subject) -> None:
-    """Check that log p(θ) − log p(0) = b·θ − ½θᵀPθ for all weights of the records."""
+    """Check that `quadratic_form` describes the log-likelihood.
+
+    `quadratic_form` returns a matrix P and a vector b. For any weights of the records, the weighted
+    log-likelihood at θ minus that at 0 must be b·θ − ½θᵀPθ.
+    """
     model = subject.model
     assert isinstance(model, ConjugateGaussian)
     weights = subject.rng.random(subject.count)
@@ -365,7 +384,9 @@ def check_conjugate(subject: Subject) -> None:
 
 
 def check_simulation(subject: Subject) -> None:
-    """Check that the model accepts simulated outcomes, and that they follow its likelihood."""
+    """Check that the model accepts its simulated outcomes, and that they have the distribution of
+    its likelihood.
+    """
     model = subject.model
     assert isinstance(model, Simulates)
     blank = subject.records | {"y": np.zeros(subject.count)}
@@ -383,10 +404,10 @@ def check_simulation(subject: Subject) -> None:
 
 
 def _check_simulated_law(subject: Subject) -> None:
-    """Check that scores of simulated outcomes are 0 on average, at copies of single records.
-
-    Predictors of equal records have no variance, so `simulate` does not scale them down.
+    """Check that the scores of simulated outcomes are 0 on average, for many copies of a single
+    record.
     """
+    # The predictors of equal records have no variance, so that `simulate` does not scale them down.
     model, rng = subject.model, subject.rng
     assert isinstance(model, Simulates)
     for theta, row in zip(subject.thetas, range(subject.count), strict=False):
@@ -414,17 +435,17 @@ _PARTS: dict[str, Callable[[Subject], bool]] = {
 
 
 def gaussian_posteriors(subject: Subject) -> list[tuple[Gaussian, Natural]]:
-    """Return one q in each Gaussian family."""
+    """Return pairs (family, q) for all Gaussian families of the subject."""
     return [(family, q) for family, q in subject.posteriors if isinstance(family, Gaussian)]
 
 
 def rows_of(records: Records, rows: np.ndarray) -> Records:
-    """Return the records in the given rows."""
+    """Return the records with these indices."""
     return {name: value[rows] for name, value in records.items()}
 
 
 def with_label(records: Records, label: float) -> Records:
-    """Return the records with this outcome for all of them."""
+    """Return copies of the records in which all outcomes are `label`."""
     return records | {"y": np.full_like(np.asarray(records["y"]), label)}
 
 

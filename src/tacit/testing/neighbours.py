@@ -1,4 +1,6 @@
-"""Neighbouring data sets: one unit replaced by records of all sizes, signs and labels."""
+"""Neighbouring data sets, in which one unit is replaced by records of all sizes, signs and
+labels.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,11 @@ SIZES = (0.0, 1e-30, 1e-2, 1.0, 50.0, 1e9, 1e18, 1e30)
 def neighbours_of(
     records: Records, unit: Unit, adjacency: Adjacency, rng: np.random.Generator
 ) -> list[list[Records]]:
-    """Return groups of data sets; each data set differs from the first of its group in one unit.
+    """Return two groups of data sets. Each data set differs from the first of its group in one
+    unit.
 
-    The other records are as given, except in one group, where all of them are extreme in the same
-    direction.
+    In the first group, the records of all other units are the given ones. In the second group, all
+    of them are equal and extreme.
     """
     groups = []
     for rest in (records, _pulled(records, -1.0)):
@@ -35,7 +38,9 @@ def neighbours_of(
 
 
 def _rows(records: Records, rng: np.random.Generator) -> Iterator[Records]:
-    """Yield single records of every size, sign and label, or documents of few and of many words."""
+    """Yield single records of every size, sign and label. For documents, yield documents with few
+    and with many words.
+    """
     if "counts" in records:
         yield from _documents(records)
         return
@@ -54,8 +59,8 @@ def _rows(records: Records, rng: np.random.Generator) -> Iterator[Records]:
 
 
 def _documents(records: Records) -> Iterator[Records]:
-    """Yield documents with one distinct word, and with as many distinct words as there is room
-    for.
+    """Yield documents with one distinct word, and one with as many distinct words as fit into the
+    array.
     """
     width = np.shape(records["words"])[1]
     for count, word in itertools.product((1, 50, 10_000), range(min(4, width))):
@@ -68,7 +73,9 @@ def _documents(records: Records) -> Iterator[Records]:
 
 
 def _pulled(records: Records, sign: float) -> Records:
-    """Make all records equal and extreme, so that one different record has the largest effect."""
+    """Return records that are all equal and extreme, so that one different record has the largest
+    effect.
+    """
     found = {name: np.asarray(value).copy() for name, value in records.items()}
     if "x" in found and "y" in found:
         found["x"] = np.full_like(found["x"], 1e-2)
@@ -80,13 +87,14 @@ def _pulled(records: Records, sign: float) -> Records:
 
 
 def with_persons(records: Records) -> Records:
-    """Add person codes: one record per person, but two for the last person."""
+    """Return the records with a column of person codes. The last two records belong to the same
+    person, and all others to different persons.
+    """
     count = len(next(iter(records.values())))
     return {**records, PERSON: np.minimum(np.arange(count), count - 2)}
 
 
 def _of_unit(records: Records, unit: Unit) -> np.ndarray:
-    """Return a mask of the last unit's records."""
     count = len(next(iter(records.values())))
     if unit == "party":
         return np.ones(count, bool)

@@ -1,10 +1,11 @@
 """Lower bounds of δ and ε that share no code with `tacit.privacy.accounting`.
 
-Each release, divided by the sd of its noise, is a pair of mixtures of normals with sd 1: the
-densities of one coordinate of the release from two neighbouring data sets. The privacy loss of the
-pair is integrated over a fine partition of the line. Every cell has the smaller loss of its two
-ends, rounded down to a grid. Losses of releases are added by FFT. All roundings go down, so an
-accountant that reports less than this is wrong.
+Each release is described by two mixtures of normals with standard deviation 1. They are the
+densities of one coordinate of the release, divided by the sd of its noise, for two neighbouring
+data sets. The privacy loss is integrated over a fine partition of the line. Every cell has the
+smaller loss of its two ends, rounded down to a grid. The losses of several releases are added by a
+fast Fourier transform. All roundings go down, so an accountant that reports less than this bound is
+wrong.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _TAIL = 8.0
 
 
 class LossBelow:
-    """A composed privacy loss L, rounded down: `masses[i]` is the probability of `losses[i]`."""
+    """A lower bound of the privacy loss L of several releases: L = `losses[i]` with probability
+    `masses[i]`.
+    """
 
     def __init__(self, losses: np.ndarray, masses: np.ndarray) -> None:
         positive = losses > 0
@@ -40,14 +43,14 @@ class LossBelow:
         self._weighted = np.cumsum((masses * np.exp(-self.losses))[::-1])[::-1]
 
     def delta(self, epsilon: float) -> float:
-        """Return a lower bound of δ(ε) = E[(1 − e^{ε−L})₊]."""
+        """Return a lower bound of δ(ε) = E[max(0, 1 − e^{ε−L})], where L is the privacy loss."""
         place = int(np.searchsorted(self.losses, epsilon, side="right"))
         if place == len(self.losses):
             return 0.0
         return float(self._above[place] - math.exp(epsilon) * self._weighted[place])
 
     def epsilon(self, delta: float) -> float:
-        """A lower bound of the smallest ε ≥ 0 with δ(ε) ≤ δ."""
+        """Return a lower bound of the smallest ε ≥ 0 at which δ is at most `delta`."""
         if self.delta(0.0) <= delta:
             return 0.0
         high = float(self.losses[-1])
@@ -57,18 +60,27 @@ class LossBelow:
 
 @dataclass(frozen=True)
 class ExactGaussian:
-    """All unsampled releases together: one Gaussian release at distance `mu`, in closed form."""
+    """The privacy loss of one Gaussian release without sampling.
+
+    `mu` is the distance between the neighbours' sums, divided by the noise sd. Several such
+    releases are equivalent to one with a larger `mu`.
+    """
 
     mu: float
 
     def delta(self, epsilon: float) -> float:
-        """δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ) (Balle and Wang 2018), rounded down."""
+        """Return a lower bound of δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ) (Balle and Wang 2018).
+
+        μ is `mu` and Φ the standard normal distribution function.
+        """
         reached = float(ndtr(self.mu / 2 - epsilon / self.mu))
         allowed = math.exp(epsilon + float(log_ndtr(-self.mu / 2 - epsilon / self.mu)))
         return max(0.0, reached - allowed - 1e-13 * reached)
 
     def epsilon(self, delta: float) -> float:
-        """Return a lower bound of the smallest ε ≥ 0 with δ(ε) ≤ δ, tight to 1e-9."""
+        """Return a lower bound of the smallest ε ≥ 0 at which δ is at most `delta`. Its relative
+        error is 1e-9.
+        """
         if self.delta(0.0) <= delta:
             return 0.0
         high = self.mu**2 / 2 + self.mu * (1 + math.sqrt(-2 * math.log(delta)))
@@ -79,11 +91,12 @@ class ExactGaussian:
 def compose_below(
     pairs: Sequence[tuple[Pair, int]], *, grid: float = 4e-4, size: int = 2**17
 ) -> LossBelow:
-    """Compose the loss of independent releases, each pair `count` times; losses must be monotone in
-    x.
+    """Return a lower bound of the privacy loss of several independent releases.
 
-    The transform has `size` points of width `grid`, centred on the mean of the composed loss; their
-    range must contain all but a negligible part of its mass.
+    `pairs` lists pairs of distributions, each with its number of releases. The loss of a pair must
+    be monotone in the released value. The composition is computed by a Fourier transform of `size`
+    points with distance `grid`, centred on the mean of the total loss. These points must cover
+    nearly all of the probability of the total loss.
     """
     spectrum, offset, mean = np.ones(size // 2 + 1, dtype=complex), 0, 0.0
     for (p, q), count in pairs:
@@ -91,7 +104,10 @@ def compose_below(
         first = int(cells.min())
         mass = np.bincount(cells - first, weights=weights, minlength=size)
         if mass.size > size:
-            raise ValueError(f"a loss spans {mass.size * grid:g}: use a wider grid than {grid:g}")
+            raise ValueError(
+                f"the range of a privacy loss, {mass.size * grid:g}, needs more than {size} "
+                f"points; use a grid step larger than {grid:g}"
+            )
         spectrum = spectrum * np.fft.rfft(mass) ** count
         offset += count * first
         mean += count * float(weights @ cells)
@@ -103,7 +119,10 @@ def compose_below(
 def oracles(
     events: Sequence[GaussianEvent], adjacency: Adjacency
 ) -> list[ExactGaussian | LossBelow]:
-    """Return the privacy losses of the events for two neighbours, one per direction."""
+    """Return lower bounds of the privacy loss of the events.
+
+    There is one bound for each order of the two neighbours, or a single one if no event is sampled.
+    """
     mu = math.sqrt(sum(e.count * distance(e, adjacency) ** 2 for e in events if not e.sampling))
     sampled = [event for event in events if event.sampling]
     if not sampled:
@@ -122,15 +141,18 @@ def _composed(
 
 
 def worst_pair(event: GaussianEvent, adjacency: Adjacency) -> Pair:
-    """Return the worst-case pair of neighbours, as distributions of one coordinate of their
-    releases.
+    """Return the distributions of one coordinate of the releases from the worst-case pair of
+    neighbours.
 
-    Here s is the noise and q the sampling rate. Poisson, add-or-remove-one: a unit contributes C,
-    or is absent. Poisson, replace-one: the unit contributes C to one data set and −C to the other.
-    If contributions cannot be negative, these are two orthogonal ones, projected on their
-    difference.
-    Without replacement, replace-one: the replacement and all other units make the same
-    contribution, at a distance of the full sensitivity from the unit's own.
+    With the clip C, the pairs are:
+
+    * Poisson sampling, add-or-remove-one: the unit contributes C, or is absent.
+    * Poisson sampling, replace-one: the unit contributes C to one data set and −C to the other. If
+      the event is `nonnegative`, the two contributions are orthogonal vectors of norm C, projected
+      onto their difference.
+    * Sampling without replacement, replace-one: in one data set, all units make the same
+      contribution. In the other one, the contribution of the replaced unit differs by the full
+      sensitivity.
     """
     assert event.sampling is not None, "an event without sampling has a closed form"
     rate, clip = event.sampling.rate, event.clip / event.noise_sd
@@ -144,7 +166,11 @@ def worst_pair(event: GaussianEvent, adjacency: Adjacency) -> Pair:
 
 
 def distance(event: GaussianEvent, adjacency: Adjacency) -> float:
-    """Return the sensitivity divided by the noise sd; it is C, and for a replacement 2C or √2·C."""
+    """Return the event's sensitivity divided by its noise sd.
+
+    With the clip C, the sensitivity is C for add-or-remove-one; for replace-one it is 2C, or √2·C
+    if the event is `nonnegative`.
+    """
     if adjacency == "add-or-remove-one":
         return event.clip / event.noise_sd
     apart = math.hypot(event.clip, event.clip) if event.nonnegative else 2 * event.clip
@@ -152,14 +178,13 @@ def distance(event: GaussianEvent, adjacency: Adjacency) -> float:
 
 
 def density(mixture: Mixture, x: np.ndarray) -> np.ndarray:
-    """Compute the density of a mixture of normals with sd 1."""
+    """Compute the density of a mixture of normals with standard deviation 1."""
     return sum(w * np.exp(-((x - m) ** 2) / 2) for w, m in mixture) / np.sqrt(2 * np.pi)
 
 
 def _cells(p: Mixture, q: Mixture, grid: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the smaller loss at the ends of each cell, in grid steps, and the cell's mass
-    under p.
-    """
+    # For each cell of the line: a lower bound of the privacy loss ln p/q, in multiples of `grid`,
+    # and the probability of the cell under p.
     means = [mean for _, mean in (*p, *q)]
     x = np.linspace(min(means) - _TAIL, max(means) + _TAIL, _CELLS)
     losses = np.log(density(p, x)) - np.log(density(q, x))

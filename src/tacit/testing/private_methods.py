@@ -1,22 +1,23 @@
 """Conformance suite of private methods: compare releases with charged events.
 
-The party's code computes answers for many neighbouring data sets at once, for q that a server might
-send, while every mechanism is observed (`tacit.testing.releases`). Three properties are checked:
+The party's code computes replies for many neighbouring data sets at once, for various q that a
+server might send. Meanwhile all inputs and outputs of mechanisms are recorded
+(`tacit.testing.releases`). Three properties are checked:
 
 * the sum that a mechanism receives moves between neighbours by at most the sensitivity of the
   charged event, given the same earlier releases;
 * the mechanism adds the noise that the event declares;
 * the reply is a function of the released values and of public numbers: with the same released
-  values it is identical for all neighbours, and all releases used in it are charged. Memory, which
-  stays at the party, may differ; its effect on later releases and replies is checked at later
-  visits.
+  values it is identical for all neighbours, and all releases used in it are charged. The method
+  memory, which stays at the party, may differ; its effect on later releases and replies is checked
+  at later visits.
 
-The noise of every event of every visit is compared with N(0, noise_sd² I), or N(0, noise_sd²/M I)
-if M parties share it: mean and variance of all coordinates, and all tests of `gaussian_faults` for
-at most 64 random coordinates. 2,000 draws are taken, and the tests must reject the sample with 0.8
-and
-1.25 times the noise in a single coordinate. With aggregation "server" a party adds no noise: its
-reply contains the exact clipped sum and nothing else, and the server adds the noise.
+The noise of every event of every visit is compared with N(0, noise_sd² I), or with N(0, noise_sd²/M
+I) if M parties share the noise. The mean and variance of all coordinates are tested with 2,000
+draws, and at most 64 random coordinates with all tests of `gaussian_faults`. To show that the tests
+have power, they must reject the sample if the noise of a single coordinate is multiplied by 0.8 or
+by 1.25. With aggregation "server" a party adds no noise: its reply contains only the exact clipped
+sum, and the server adds the noise.
 """
 
 from __future__ import annotations
@@ -71,30 +72,30 @@ def check_private_method(
 ) -> float:
     """Assert that a method's replies have the charged sensitivity and noise.
 
-    `records` belong to one party; by default they are generated for a model that takes x and y.
-    Neighbours have one unit replaced by records of all sizes, signs and labels, added or removed,
-    depending on `adjacency`. Every visit of a run of `rounds` rounds is tested with the first q and
-    with q far from any data. Returns the largest movement found, as a share of the charged
-    sensitivity, which must be at least `reach`: a check that does not come close to the bound has
-    little power.
+    In a neighbouring data set, one unit is replaced by records of all sizes, signs and labels, or
+    is added or removed, depending on `adjacency`. Every visit of a run of `rounds` rounds is tested
+    with the initial q and with extreme values of q. The function returns the largest movement of a
+    sum that one unit causes, as a share of the charged sensitivity. This share must be at least
+    `reach`, because a check that does not come close to the sensitivity has little power.
 
-    These are tests, not a proof: a leak that needs other records, q or releases than those tested
-    is not found.
+    These tests are not a proof: a leak that occurs only with other records, q or releases is not
+    found.
 
     Parameters
     ----------
     method
         The method to check.
     model
-        A model that it supports.
+        A model that the method supports.
     records
-        Records of one party; generated for a model with x and y.
+        Records of one party. By default they are generated, which requires a model with columns x
+        and y.
     unit, adjacency, aggregation
         Terms of the guarantee, as in `tacit.Privacy`.
     rounds
         Number of rounds of the run.
     reach
-        Smallest share of the charged sensitivity that some pair of neighbours must reach.
+        Share of the charged sensitivity by which at least one pair of neighbours must move a sum.
     seed
         Seed of everything random.
     """
@@ -129,7 +130,9 @@ def _plan(
     rounds: int,
     seed: int,
 ) -> Plan:
-    """Make a plan as in a run, with noise multiplier 1 so that nothing is calibrated."""
+    """Return a plan as in a run. Its noise multiplier is 1, so that no noise has to be
+    calibrated.
+    """
     return make_plan(
         model,
         {PARTY: records, OTHER: records},
@@ -147,19 +150,18 @@ def _plan(
 
 
 def reply_of(update: Update) -> dict[str, np.ndarray]:
-    """Return all arrays of an answer that leave the party, by name."""
+    """Return the arrays that leave the party in this update, by name."""
     released = update.released.items()
     reply = {f"released[{name!r}]": np.asarray(value) for name, value in released}
     return reply if update.loss is None else reply | {"loss": np.asarray(update.loss)}
 
 
 def _check_group(plan: Plan, sets: Sequence[Records], adjacency: Adjacency, seed: int) -> float:
-    """Check all visits for one group of neighbours; return the largest movement relative to the
-    charged sensitivity.
-
-    Each data set is compared with the first, computed at the same position of a batch. There the
-    program performs the same arithmetic, whatever the other data sets are.
+    """Check all visits for one group of neighbouring data sets. Return the largest movement of a
+    sum, as a share of the charged sensitivity.
     """
+    # Each data set is compared with the first one, computed at the same position of a batch, so
+    # that both are rounded in the same way.
     reached = 0.0
     neighbours = DataSets(plan, PARTY, sets)
     firsts = DataSets(plan, PARTY, [sets[0]] * len(sets), neighbours.rows)
@@ -192,7 +194,9 @@ def _check_group(plan: Plan, sets: Sequence[Records], adjacency: Adjacency, seed
 def _check_movement(
     plan: Plan, updates: Sequence[Update], visit: int, adjacency: Adjacency, where: str
 ) -> float:
-    """Return how far one unit moves the released sums, relative to the charged sensitivity."""
+    """Check that one unit moves the released sums by at most the charged sensitivity. Return the
+    largest movement as a share of the sensitivity.
+    """
     reached = 0.0
     for place, event in enumerate(_charged(plan, updates, visit, where)):
         sums = np.stack([update.cost.exact[place] for update in updates])
@@ -212,9 +216,7 @@ def _check_movement(
 def _charged(
     plan: Plan, updates: Sequence[Update], visit: int, where: str
 ) -> tuple[GaussianEvent, ...]:
-    """Return the events of an answer in the order of its costs, after checking that they are
-    charged.
-    """
+    """Check that all releases of the replies are charged. Return their events."""
     charged = plan.settled[PARTY].events_at(visit)
     if not charged:
         assert all(update.cost is None for update in updates), (
@@ -236,7 +238,7 @@ def _charged(
 
 
 def _check_used(plan: Plan, sets: Sequence[Records], count: Count) -> None:
-    """Check that an answer uses only charged releases."""
+    """Check that all releases that a reply uses are charged."""
     memories: list[Natural | None] = [None] * len(sets)
     data_sets = DataSets(plan, PARTY, sets)
     for visit in range(plan.settled[PARTY].visits):
@@ -251,13 +253,15 @@ def _check_used(plan: Plan, sets: Sequence[Records], count: Count) -> None:
         for one, more in (used - allowed).items():
             raise AssertionError(
                 f"releases: visit {visit}: {used[one]} releases of clip {one.clip:g} and noise sd "
-                f"{one.noise_sd:g} are used in {len(sets)} answers and {allowed[one]} are charged: "
-                f"{more} have no cost"
+                f"{one.noise_sd:g} are used in {len(sets)} answers, but only {allowed[one]} are "
+                f"charged; charge the other {more}"
             )
 
 
 def _check_replies(updates: Sequence[Update], expected: Sequence[Update], where: str) -> None:
-    """Check that replies are bit-equal for all neighbours, given the same released values."""
+    """Check that the replies of all neighbours are equal, bit for bit, if all released values are
+    the same.
+    """
     for neighbour, (update, first) in enumerate(zip(updates, expected, strict=True)):
         reply, other = reply_of(update), reply_of(first)
         assert reply.keys() == other.keys(), (
@@ -273,7 +277,7 @@ def _check_replies(updates: Sequence[Update], expected: Sequence[Update], where:
 
 
 def _check_noise(plan: Plan, records: Records, seed: int) -> None:
-    """Check the noise of every event of every visit, and that no two events share noise."""
+    """Check the noise of every event of every visit, and that no two events have the same noise."""
     settled, rng = plan.settled[PARTY], np.random.default_rng(seed)
     memories: list[Natural | None] = [None] * DRAWS
     data_sets = DataSets(plan, PARTY, [records] * DRAWS)
@@ -311,7 +315,7 @@ def _check_law(added: np.ndarray, sd: float, where: str, rng: np.random.Generato
 
 
 def _questions(plan: Plan, visit: int, seed: int) -> Iterator[Shared]:
-    """Yield initial and extreme values of q and public arrays."""
+    """Yield requests with the initial q, and with extreme values of q and of the public arrays."""
     start, rng = first_question(plan, visit), np.random.default_rng(seed)
     yield start
     for fill, precision in itertools.product(FILLS, PRECISIONS):

@@ -1,10 +1,11 @@
 """Observe the inputs and outputs of a private method's mechanisms.
 
-Inside `noted` or `counted`, every mechanism returns a fixed value, computed from the noise alone,
-instead of its release. Two data sets with the same noise then have the same released values, so any
-difference between their replies did not come through a mechanism. With `noted` the returned cost
-also contains the exact sum and the true release, for the checks of sensitivity and noise. With
-`counted` the releases whose value is used are counted when the program runs.
+Inside the contexts `noted` and `counted`, every mechanism returns a fixed value, computed from the
+noise alone, instead of its release. Two data sets with the same noise then have the same released
+values. If their replies still differ, the reply contains information that did not pass through a
+mechanism. With `noted`, the cost of a release also contains the exact sum and the true released
+value, for checks of sensitivity and noise. With `counted`, the releases whose values are used are
+counted while the program runs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Observe = Callable[[Array, Bounded, Release], Release]
 
 
 class Noted(NamedTuple):
-    """The cost of a release, with the exact sum and the released value."""
+    """The cost of a release, together with the exact sum before noise and the released value."""
 
     cost: Cost
     exact: Array
@@ -34,37 +35,35 @@ class Noted(NamedTuple):
 
 
 class Used(NamedTuple):
-    """Clip and noise, as declared by the mechanism, of a release whose value was used."""
+    """Clip and noise sd, as declared by the mechanism, of a release whose value was used."""
 
     clip: float
     noise_sd: float
 
 
 class Count:
-    """Counter of the releases that were used since the last `take`, over all answers of a call."""
+    """Counts the releases that were used since the last `take`."""
 
     def __init__(self) -> None:
         self._used: Counter[Used] = Counter()
 
     def add(self, clip: Any, noise_sd: Any) -> np.ndarray:
-        """Count releases; the compiled program calls this with one number for every release of
-        every answer.
-        """
+        """Count releases. The arguments have one number for each release of each reply."""
         clips, noise_sds = np.asarray(clip), np.asarray(noise_sd)
         pairs = zip(clips.ravel().tolist(), noise_sds.ravel().tolist(), strict=True)
         self._used.update(Used(*pair) for pair in pairs)
         return np.zeros(clips.shape)
 
     def take(self) -> Counter[Used]:
-        """Return and reset the count."""
+        """Return the counts since the last `take`, and start again from 0."""
         found, self._used = self._used, Counter()
         return found
 
 
 @contextlib.contextmanager
 def noted() -> Iterator[None]:
-    """Context in which mechanisms return values that do not depend on records, with `Noted` as
-    their cost.
+    """Context in which mechanisms return values that do not depend on records, and in which the
+    cost of a release is a `Noted`.
     """
 
     def observe(noise: Array, bounded: Bounded, found: Release) -> Release:
@@ -78,16 +77,16 @@ def noted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def counted() -> Iterator[Count]:
-    """Context in which mechanisms return values that do not depend on records, and whose use is
-    counted.
+    """Context in which mechanisms return values that do not depend on records, and in which the
+    uses of these values are counted.
 
-    Uses are counted when the program runs: a release in a loop counts once per iteration, and a
-    value that reaches neither reply nor memory does not count.
+    A release in a loop counts once per iteration. A value that affects neither the reply nor the
+    memory does not count.
     """
     count = Count()
 
     def observe(noise: Array, bounded: Bounded, found: Release) -> Release:
-        # These numbers are mapped together with the release.
+        # Zeros that depend on the sum and the noise, so that `vmap` maps the callback with them.
         parts = [jnp.ravel(leaf)[:1] for leaf in jax.tree.leaves(bounded.value)]
         parts.append(noise[:1])
         mapped = sum(jnp.sum(jnp.isnan(part)) for part in parts) * 0
@@ -106,9 +105,9 @@ def counted() -> Iterator[Count]:
 
 @contextlib.contextmanager
 def _observing(observe: Observe) -> Iterator[None]:
-    """Context in which every mechanism returns `observe(release)` instead of its release; compiled
-    programs are not reused.
-    """
+    """Context in which every mechanism returns the result of `observe` instead of its release."""
+    # Programs compiled before are not reused inside the context, and those compiled inside are not
+    # reused after it.
     kinds = [kind for kind in _below(Mechanism) if "release" in vars(kind)]
     own = {kind: kind.release for kind in kinds}
     inside = [0]
@@ -139,7 +138,7 @@ def _observing(observe: Observe) -> Iterator[None]:
 
 
 def _fixed(noise: Array, found: Release, zero: Array | float = 0.0) -> Release:
-    """Return noise alone, without the sum, in the shape of the release."""
+    """Return a release that consists of the noise alone, without the sum."""
     leaves, treedef = jax.tree.flatten(found.value)
     step = found.cost.noise_sd * jnp.ldexp(1.0, -found.cost.bits)
     start, values, integers = 0, [], []

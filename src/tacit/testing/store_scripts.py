@@ -1,7 +1,8 @@
-"""The writes of a run to a store, step by step, and the contents expected after each.
+"""Steps that write to a store as a run does, with the contents that the store must have after each
+step.
 
-A step writes and returns everything that the store must contain afterwards; `read` reads it from a
-newly opened store. Floats use all 64 bits.
+A step writes to the store and returns its expected contents. The function `read` of a script reads
+the actual contents from a newly opened store. Floats use all 64 bits.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ FLOATS = np.array([0.1, -0.0, 5e-324, 1.0 + 2.0**-52])
 
 @dataclass
 class Script:
-    """Named steps that write to a store, and a function that reads it."""
+    """Named steps that write to a store, and a function that reads the store."""
 
     read: Callable[[Any], Any]
     steps: list[tuple[str, Step]]
@@ -43,8 +44,8 @@ class Script:
 
 
 def party_script() -> Script:
-    """Return a script for a party's store: joining, two answers, a memory, stopping and the
-    result.
+    """Return the steps that test a party's store: join a run, store two replies and a memory, stop,
+    and store the result.
     """
     empty = {
         "run": None, "visits": 0, "factor": None, "result": None, "public": {}, "stopped": None,
@@ -112,8 +113,8 @@ def _party_state(store: Any, requests: Sequence[Request]) -> dict[str, Any]:
 
 
 def checkpoint_script() -> Script:
-    """Return a script for a checkpoint: states of a sequential run, and the memories of its
-    parties.
+    """Return the steps that test a checkpoint: save the states of a sequential run, and the
+    memories of its parties.
     """
     states: list[Any] = []
     with tempfile.TemporaryDirectory(prefix="tacit-check-") as folder:
@@ -150,8 +151,8 @@ def checkpoint_script() -> Script:
 
 
 def ledger_script() -> Script:
-    """Return a script for a ledger: a budget, two charges at once, and their replies one after the
-    other.
+    """Return the steps that test a ledger: set a budget, make two charges at once, and store their
+    replies one after the other.
     """
     records = {"a": np.arange(3.0), "b": np.arange(4.0)}
     event = GaussianEvent(clip=1.0, noise_sd=2.0)
@@ -207,7 +208,7 @@ def ledger_script() -> Script:
 
 @contextmanager
 def _recorded(drawn: list[bytes]) -> Iterator[None]:
-    """Record random bytes drawn through `secrets`."""
+    """Context in which all random bytes drawn through `secrets` are added to the list `drawn`."""
     draw = secrets.token_bytes
 
     def recording(count: int | None = None) -> bytes:

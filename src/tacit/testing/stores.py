@@ -1,4 +1,6 @@
-"""Conformance suite of stores of run state: killed processes and damaged files."""
+"""Conformance suite of stores of run state, which must survive killed processes and damaged
+files.
+"""
 
 from __future__ import annotations
 
@@ -36,18 +38,19 @@ def check_store(
 ) -> None:
     """Assert that a store contains complete writes whenever the process is killed.
 
-    The suite performs the writes of a run and reads them back from a newly opened copy of the
-    store's folder: when a write has returned, it must be there completely, to the last bit. At
-    every point in between at which the store has touched a file, the copy must contain the state
-    before or after the write. Truncated files and files with a flipped bit must be refused, or read
-    correctly; the store of another configuration must be refused or appear empty. A ledger must
-    contain the noise key of a charge until its reply is stored, and not after that.
+    The suite makes the writes of a run and reads them from a newly opened copy of the store's
+    folder. After a write has returned, the copy must contain it completely, to the last bit. If the
+    process is killed during a write, the copy must contain the state before or after this write.
+    Truncated files and files with a flipped bit must be refused or read correctly. The store of
+    another configuration must be refused or appear empty. A ledger must contain the noise key of a
+    charge until its reply is stored, and not after that.
 
     Parameters
     ----------
     open_store
         `open_store(folder, digest)` opens the store in that folder, or makes one if the folder is
-        empty. The digest names the configuration that it belongs to; a ledger belongs to all.
+        empty. The digest identifies the configuration to which the store belongs; a ledger ignores
+        it.
     kind
         "party": the methods of `tacit.party.store.PartyStore`. "checkpoint": those of
         `tacit.server.checkpoint.Checkpoint`. "ledger": those of
@@ -56,7 +59,7 @@ def check_store(
     error
         The exception that the store raises if it cannot read its files.
     seed
-        Seed of the damaged positions.
+        Seed of the random positions at which files are damaged.
     """
     script = SCRIPTS[kind]()
     with tempfile.TemporaryDirectory(prefix="tacit-check-") as name:
@@ -98,7 +101,7 @@ class _Check:
             shutil.rmtree(copy)
 
     def follow(self, folder: Path) -> Any:
-        """Run all steps, checking the state at every possible kill point."""
+        """Run all steps. Check the store at every point at which the process could be killed."""
         with kill_points(folder, self.new_folder()) as snapshots:
             store = self.open_store(folder, DIGEST)
         expected = self._blank(folder)
@@ -128,7 +131,8 @@ class _Check:
             return self.read(folder)
         except Exception as error:
             raise AssertionError(
-                f"{check}: it cannot be opened and read: {type(error).__name__}: {_line(error)}"
+                f"{check}: the store cannot be opened and read: {type(error).__name__}: "
+                f"{_line(error)}"
             ) from error
 
     def _check_snapshots(
@@ -143,7 +147,7 @@ class _Check:
             )
 
     def check_damage(self, folder: Path, expected: Any, seed: int) -> None:
-        """Check that truncated or changed files are refused."""
+        """Check that truncated or changed files are refused, or read correctly."""
         rng = np.random.default_rng(seed)
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             body = path.read_bytes()
@@ -180,15 +184,16 @@ class _Check:
         else:
             gap = difference(self.script.empty, found, "the store")
             assert gap is None, (
-                f"other run: opened for another configuration, the store holds what was written: "
-                f"{gap}"
+                f"other run: opened for another configuration, the store is not empty: {gap}"
             )
         gap = difference(expected, self._opened(folder, "other run"), "the store")
-        assert gap is None, f"other run: opening for another configuration changed it: {gap}"
+        assert gap is None, (
+            f"other run: opening the store for another configuration changed it: {gap}"
+        )
 
 
 def _check_erased(folder: Path, script: Script) -> None:
-    """Check that no secret of an answered charge is left in any file."""
+    """Check that no file contains a secret of a charge whose reply is stored."""
     assert script.drawn, (
         "noise key: nothing was drawn from `secrets` for two charges: keys are predictable "
         "or shared"

@@ -61,7 +61,7 @@ class Study:
 
     def _choice(self) -> str:
         if not self.figures:
-            return f"study {self.name} is run as a whole: leave it out"
+            return f"study {self.name} has no separate figures: leave --figure out"
         return f"choose one of {', '.join(f'{self.chapter}{one}' for one in self.figures)}"
 
 

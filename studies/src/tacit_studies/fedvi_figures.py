@@ -95,7 +95,7 @@ def plot_loss(found: Sequence[Trace]) -> Figure:
         for trace in chosen:
             colour, style, marker = LOOKS[trace.mode]
             few = _shown_until(chosen) <= 60
-            # Beyond this point a line would only run along the floor and hide the others.
+            # A line ends at `FLOOR`: drawn further, it would hide the others.
             drawn = trace.exchanges <= (trace.reached(FLOOR) or trace.exchanges[-1])
             axes.plot(
                 trace.exchanges[drawn],
@@ -155,7 +155,7 @@ def plot_bands(experiment: Experiment, found: Sequence[Trace]) -> Figure:
 
 
 def _shown_until(chosen: Sequence[Trace]) -> int:
-    """Number of exchanges at which the slowest line reaches the floor, or ends."""
+    """Return the number of exchanges until the slowest of these lines reaches `FLOOR` or ends."""
     return max(trace.reached(FLOOR) or int(trace.exchanges[-1]) for trace in chosen)
 
 

@@ -14,13 +14,13 @@ from tacit_studies.fedvi_runs import COEFFICIENTS, MODES, NOISE_SD, Experiment, 
 from tacit_studies.tables import Cell, Table
 
 NEAR = (1.0, 0.01)
-"""Nats above the minimum loss at which exchanges are counted."""
+"""Distances from the minimum loss, in nats; tables count exchanges until the loss is this close."""
 NOISES = (0.01, 0.1, 0.3, 1.0)
 THESIS, ERRORS = {"thesis": 4}, {"error, GradientVI": 2, "error, Exact": 2}
 
 
 def labelled(found: Iterable[Trace], label: str) -> list[Trace]:
-    """One trace per mode, in the order of the modes."""
+    """Return the traces of the setting with this label: one per mode, in the order of the modes."""
     return [trace for trace in found if trace.setting.label == label]
 
 
@@ -133,9 +133,10 @@ def exchange_table(studied: Iterable[Experiment], found: Sequence[Trace]) -> Tab
         title="Exchanges",
         columns=("", "mode", "damping", *within, "in all", *errors, "refused"),
         rows=rows,
-        note="One exchange is a request and its answer (the thesis's SVI step). “To” counts the "
-        "exchanges until the loss first is that close to its minimum. Errors are the largest "
-        "relative errors at the end. A refused update would have made q improper.",
+        note="One exchange is a request and its answer (the thesis's SVI step). “To x "
+        "nat” is the number of exchanges until the loss is first within x nats of its minimum. "
+        "Errors are the largest relative errors at the end. A refused update would have made q "
+        "improper.",
         digits={"damping": 2} | dict.fromkeys(errors, 2),
     )
 
@@ -154,12 +155,13 @@ def damping_table(found: Sequence[Trace]) -> Table:
         columns=("", "mode", *labels),
         rows=rows,
         note="The mean-field regression with local method Exact again, now with the same damping "
-        "ρ in all three modes: exchanges until the loss first is that close to its minimum.",
+        "ρ in all three modes. “To x nat” is the number of exchanges until the loss is first "
+        "within x nats of its minimum.",
     )
 
 
 def visit_table(found: Sequence[Trace]) -> Table:
-    """What steps and draws per visit cost: the loss and errors at the end."""
+    """Loss and errors after the last exchange, by number of steps and of draws per visit."""
     rows: list[list[Cell]] = [
         [
             trace.setting.method.steps,
@@ -187,7 +189,7 @@ def visit_table(found: Sequence[Trace]) -> Table:
 
 
 def published_means(experiment: Experiment) -> Table:
-    """Distance of the thesis's Table 4.1 from an exact posterior, whatever its records were."""
+    """Compare the thesis's Table 4.1 with properties of the exact posterior for any draws."""
     sd = float(mean_field_optimum(experiment.model, [experiment.records])[1][0])
     rows: list[list[Cell]] = [
         [mode, row.mean, (row.mean - 5.0) / sd, row.variance, row.variance / sd**2]
@@ -199,8 +201,8 @@ def published_means(experiment: Experiment) -> Table:
         title="The thesis's Table 4.1 against the exact posterior",
         columns=("", "mean", "(mean − 5) / sd", "variance", "variance / exact"),
         rows=rows,
-        note="The exact variance, 1/10,001, does not depend on the draws, and the exact mean is "
-        "within two or three of its sds of 5.",
+        note="The exact variance, 1/10,001, does not depend on the draws. The exact mean is "
+        "within about three posterior sds of 5.",
         digits={"(mean − 5) / sd": 2, "variance / exact": 3},
     )
 
@@ -238,7 +240,7 @@ def published_scales(experiment: Experiment) -> Table:
 
 
 def noise_table(experiment: Experiment) -> Table:
-    """The exact posterior for several noise sds, because the thesis gives none."""
+    """The exact posterior for several noise sds, because the thesis does not state its noise sd."""
     rows: list[list[Cell]] = []
     for noise in NOISES:
         model = LinearRegression(experiment.model.names, noise_sd=noise, prior_sd=1.0)

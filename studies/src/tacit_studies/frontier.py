@@ -160,6 +160,6 @@ def _summary(quick: bool) -> str:
     )
     small = (
         " This is the quick version: fewer seeds, splits, methods and values of ε. Its numbers are "
-        "a sample, not the study."
+        "not the results of the study."
     )
     return words + small if quick else words

@@ -87,7 +87,7 @@ class UniformBudget(PrivateScoring):
 
 @dataclass(frozen=True, kw_only=True)
 class PlainMap(PrivateScoring):
-    """x times one number: neither centred nor scaled."""
+    """All columns of x are multiplied by one number; they are not centred or scaled separately."""
 
     def server(self, run: Run) -> Combine:
         return _PlainServer(self, run)
@@ -121,7 +121,7 @@ class PlainClip(PrivateScoring):
 
 @dataclass(frozen=True)
 class _OwnLength(BernoulliLikelihood):
-    """No bound over labels: the clip uses the actual residual."""
+    """Bernoulli likelihood with bound 0 over labels, so that a score is clipped by its own norm."""
 
     def bound(self, eta: Array, reach: Array) -> Array:
         del reach
@@ -137,7 +137,7 @@ VARIANTS: dict[str, tuple[str, type[PrivateScoring]]] = {
     "no-moment": ("no second moment", NoSecondMoment),
     "plain-clip": ("plain clip instead of the label-agnostic one", PlainClip),
 }
-"""Name → description and class; the others are compared with the first."""
+"""Description and method of each variant, by name; "whole" is the baseline of the others."""
 
 
 def run_job(job: Job) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def run_job(job: Job) -> dict[str, Any]:
 
 
 def _instead(whole: Combine, run: Run, stage: str, public: Callable[[], np.ndarray]) -> Combine:
-    """The server with public numbers in place of one release."""
+    """Return the server's update `whole` with public numbers in place of the release of `stage`."""
 
     def replaced(shared: Shared, answers: RoundSum) -> Shared:
         if stage in answers.total:

@@ -35,8 +35,8 @@ TOP = 0.3
 """Upper end of the panels: larger losses would hide the differences."""
 TICKS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 PANELS = (
-    ("Nobody is trusted", ("nobody",)),
-    ("One party is trusted", ("the aggregator", "whoever has all")),
+    ("No one is trusted", ("none",)),
+    ("One party is trusted", ("the aggregator", "central holder")),
 )
 
 
@@ -79,7 +79,7 @@ def plot_frontier(settings: Settings, figure: int, found: Sequence[Series]) -> F
 
 
 def _whom(who: Sequence[str]) -> str:
-    if "nobody" in who:
+    if "none" in who:
         return "every message is private by itself"
     return "the aggregator of the messages; central DP-VI: the holder of all records"
 
@@ -87,9 +87,10 @@ def _whom(who: Sequence[str]) -> str:
 def _line(
     axes: Axes, settings: Settings, figure: int, name: str, shown: Sequence[Series]
 ) -> tuple[float, float]:
-    """Draw the balanced split, thin lines for the others and a diamond for the paper.
+    """Draw the regret of one method against ε.
 
-    Returns the end of the line.
+    The balanced split is a line with a band, every other split a thin line, and the paper's value a
+    diamond. Returns the last point (ε, regret) of the balanced split.
     """
     colour, style, width = LOOKS[name.removesuffix("-trusted")]
     end = (1.0, 1.0)
@@ -125,7 +126,7 @@ def _line(
 
 
 def _label(axes: Axes, settings: Settings, ends: dict[str, tuple[float, float]]) -> None:
-    """Write names at the ends of their lines, moved apart from below."""
+    """Write each method's name at the end of its line; move it up if it would overlap another."""
     low, high = np.log(axes.get_ylim())
     order = sorted(ends, key=lambda name: ends[name][1])
     heights = [min((np.log(ends[name][1]) - low) / (high - low), 1.0) for name in order]
@@ -149,7 +150,7 @@ def _label(axes: Axes, settings: Settings, ends: dict[str, tuple[float, float]])
 
 
 def plot_ablation(found: Sequence[Series]) -> Figure:
-    """Log-likelihood lost by leaving a part out: one bar per part."""
+    """Log-likelihood lost by leaving out one part of private scoring: one bar per part."""
     here = {one.cell.method: one for one in found if one.cell.figure == ABLATION}
     whole = here["whole"]
     bars = []
@@ -175,5 +176,5 @@ def plot_ablation(found: Sequence[Series]) -> Figure:
     axes.axvline(0.0, color=GREY, linewidth=1)
     axes.set_yticks(places, [bar[2] for bar in bars])
     axes.set_xlabel("Loss of held-out log-likelihood (nats); bars are standard errors")
-    title(axes, "Private scoring without one of its parts", f"Nobody trusted; {whole.guarantee}")
+    title(axes, "Private scoring without one of its parts", f"No one trusted; {whole.guarantee}")
     return drawn

@@ -23,7 +23,7 @@ BALANCED = "balanced"
 ABLATION = "ablation"
 MANY = 100
 RUNNER = "tacit_studies.frontier_ablation:run_job"
-TRUSTED = {"plain": "nobody", "trusted": "the aggregator"}
+TRUSTED = {"plain": "none", "trusted": "the aggregator"}
 
 
 class Method(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,7 +39,7 @@ class Method(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.set.get("privacy") == "none":
             return "–"
         if self.set.get("baseline") == "central":
-            return "whoever has all"
+            return "central holder"
         return TRUSTED[self.set.get("privacy.aggregation", "plain")]
 
 
@@ -51,7 +51,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class FigureSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One of Figures 1 and 2."""
+    """Settings of Figure 1 or 2."""
 
     title: str
     parties: int
@@ -86,7 +86,7 @@ class Quick(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """frontier.toml."""
+    """Content of frontier.toml."""
 
     epsilons: tuple[float, ...]
     splits: tuple[str, ...]
@@ -99,8 +99,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """Place of a run in the study. Several cells may share a run, because all records in one place
-    have no split.
+    """Place of a run in the study.
+
+    A method that has all records in one place does not depend on the split: its cells for all
+    splits share one run.
     """
 
     figure: int | str
@@ -157,7 +159,7 @@ def figure_cells(
                 if many:
                     method = msgspec.structs.replace(method, set=method.set | method.many)
                 # All records in one place are the same for every split.
-                split_of = together if method.trusted == "whoever has all" else apart
+                split_of = together if method.trusted == "central holder" else apart
                 for epsilon in (None,) if name == REFERENCE else epsilons:
                     raw = _raw(settings, method, seed, split_of, epsilon)
                     job = make_job(raw, {"epsilon": epsilon}, RUNNER)

@@ -53,7 +53,7 @@ class Series:
 
 
 def series_of(cells: Sequence[Cell], rows: Mapping[str, Row]) -> list[Series]:
-    """Group seeds, in the order of the methods' first appearance."""
+    """Group the runs that differ only in their seed; groups are in order of first appearance."""
     groups: dict[tuple, list[Cell]] = {}
     references: dict[tuple, Row] = {}
     for cell in cells:
@@ -71,13 +71,13 @@ def series_of(cells: Sequence[Cell], rows: Mapping[str, Row]) -> list[Series]:
 
 
 def published(settings: Settings, figure: int | str, split: str, method: str) -> Published:
-    """The end of the paper's curve for that method, if there is one."""
+    """The paper's accuracy and log-likelihood of that method; None for numbers it does not show."""
     source = settings.figures[str(figure)].published
     return PUBLISHED.get((source.figure, split), {}).get(method, NO_PUBLISHED)
 
 
 def regret_table(settings: Settings, figure: int, split: str, found: Sequence[Series]) -> Table:
-    """One split: one row per method, one column per ε."""
+    """Regret (held-out log-likelihood lost to privacy) on one split, by method and ε."""
     here = [one for one in found if one.cell.figure == figure and one.cell.split == split]
     epsilons = sorted({one.cell.epsilon for one in here if one.cell.epsilon is not None})
     by_place = {(one.cell.method, one.cell.epsilon): one for one in here}
@@ -129,9 +129,9 @@ def ablation_table(found: Sequence[Series]) -> Table:
         title="Private scoring without one of its parts",
         columns=("what is left out", "log-likelihood", "regret", "s.e.", "lost by it", "s.e. "),
         rows=rows,
-        note=f"Balanced split, nobody trusted; every row {whole.guarantee}, accounted for by the "
+        note=f"Balanced split, no trusted party; every row {whole.guarantee}, accounted for by the "
         "same code. Lost: relative to the first row, on the same records. A row also pays for the "
-        "release that it does not use. With the plain clip the server's computations are the same. "
+        "release that it does not use. The plain clip does not change the server's computations. "
         + _seeds(whole),
         digits={"log-likelihood": 4, "regret": 2, "s.e.": 1, "lost by it": 2, "s.e. ": 1},
     )
@@ -162,7 +162,7 @@ def as_csv(settings: Settings, found: Sequence[Series]) -> str:
         cell, row = one.cell, one.rows[0]
         theirs: list[Any] = [None, None, None, None]
         if cell.figure == ABLATION:
-            trusted = "–" if cell.method == REFERENCE else "nobody"
+            trusted = "–" if cell.method == REFERENCE else "none"
         else:
             trusted = settings.methods[cell.method].trusted
             source = settings.figures[str(cell.figure)].published

@@ -103,7 +103,7 @@ def _write(
     }
     figures = [(one.picture, one.figure) for one in made]
     result = write_study(
-        out, title=TITLE, summary=SUMMARY, facts=facts, tables=tables, figures=figures
+        out, title=TITLE, summary=SUMMARY, facts=facts, tables=tables, figures=figures, theirs=None
     )
     files = list(result["files"])
     for one in made:
@@ -113,9 +113,6 @@ def _write(
         writer.writerows([one.columns, *one.rows])
         write_text(path, text.getvalue())
         files.append(str(path))
-    page = out / "index.html"
-    told = page.read_text(encoding="utf-8").replace("; numbers of the thesis are as published", "")
-    write_text(page, told)
     return {**result, "files": files}
 
 

@@ -25,7 +25,7 @@ POINTS, REACH = 201, 7.0
 
 
 class Mixture(NamedTuple):
-    """Gaussians in θ with weights, (cases, grid)."""
+    """Mixtures of Gaussians in θ: each array is (cases, grid), with one mixture per row."""
 
     weight: np.ndarray
     mean: np.ndarray
@@ -45,7 +45,11 @@ class Mixture(NamedTuple):
 def noise_aware(
     statistic: np.ndarray, noise_sd: np.ndarray, tau: float, prior_sd: float = PRIOR_SD
 ) -> Mixture:
-    """The mixture for each row (a, b), with σ_e = `noise_sd` and privacy noise of sd τ."""
+    """Return the posterior of θ for each released statistic, as a mixture.
+
+    `statistic` has one row (a, b) per case, `noise_sd` is σ_e, and `tau` is the sd τ of the privacy
+    noise; the module's docstring has the formula.
+    """
     a, b = statistic[:, :1], statistic[:, 1:]
     low = np.maximum(a - REACH * tau, 0.0)
     high = np.maximum(a, 0.0) + REACH * tau

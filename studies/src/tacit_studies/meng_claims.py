@@ -43,7 +43,7 @@ def epsilon_of(
     accountant: Accountant = "pld",
     delta: float = DELTA,
 ) -> float | None:
-    """ε at δ of a run, add-or-remove-one of the form's unit; None for a form without a valid ε."""
+    """ε of a run at `delta`, for adding or removing one `form.unit`; None if no ε is valid."""
     if form.events is None:
         return None
     events = form.events(setting, parties, rounds)
@@ -98,7 +98,11 @@ class Seen(NamedTuple):
 
 @partial(jax.jit, static_argnames=("step",))
 def _views(step: Step, noise: Noise, setting: Setting, present: Array) -> Array:
-    """Runs in which the first party's answer exceeds C in every round, or is 0: s = t + answer."""
+    """Return q after every round, (runs, rounds, 2).
+
+    The first party's statistic is its factor plus (10⁹, 0) if `present`, so that its clipped answer
+    has norm C in every round. Otherwise it is the factor itself, so that the answer is 0.
+    """
     parties = noise.z.shape[-2]
     zero, prior = jnp.zeros((parties, 1)), natural_prior()
     blank = Problem(jnp.zeros((parties, 2)), jnp.ones(()), prior, zero, zero)
@@ -118,7 +122,7 @@ def _views(step: Step, noise: Noise, setting: Setting, present: Array) -> Array:
 def views(
     step: Step, setting: Setting, *, parties: int, rounds: int, runs: int, seed: int = 0
 ) -> Seen:
-    """Runs with the extreme party and without it."""
+    """Simulate `runs` runs with the extreme party, and as many without it."""
     made = []
     for key, here in zip(jax.random.split(jax.random.key(seed), 2), (True, False), strict=True):
         noise = draw_rounds(jax.random.split(key, runs), parties=parties, rounds=rounds)
@@ -129,11 +133,13 @@ def views(
 def epsilon_at_least(
     present: np.ndarray, absent: np.ndarray, *, delta: float = DELTA, confidence: float = 0.999
 ) -> float:
-    """A lower bound on ε with the given confidence, from scores separated by one threshold.
+    """Return a lower bound on ε that holds with the given confidence.
 
-    The threshold and the direction are chosen on the first half of the runs; on the second half
-    Clopper-Pearson bounds of P(E | one) from below and P(E | other) from above, each at half the
-    error, give ln((low − δ)/high).
+    `present` and `absent` are scores of runs on the two neighbours. A test decides between them by
+    a threshold on the score. Threshold and direction are chosen on the first half of the runs. On
+    the second half, Clopper-Pearson bounds limit the probability that the score is beyond the
+    threshold: from below (`low`) for one neighbour and from above (`high`) for the other, each at
+    half of the allowed error. The result is ln((low − δ)/high), or 0 if that is negative.
     """
     half = len(present) // 2
     tail = (1 - confidence) / 2

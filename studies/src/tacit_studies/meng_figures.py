@@ -18,7 +18,7 @@ GREEN, ORANGE, PURPLE, SKY = "#009E73", "#E69F00", "#CC79A7", "#56B4E9"
 COLOURS = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, INK, GREY)
 PERCENTILES = (10, 50, 90)
 SMALLEST = 1e-9
-"""A KL below this is drawn as this."""
+"""Smaller values of KL are drawn at this value."""
 
 
 class Made(NamedTuple):
@@ -46,7 +46,7 @@ class Outcome(NamedTuple):
         return what, self.label, low, middle, high, mean, ratio
 
     def rows(self, *before: object) -> list[tuple[object, ...]]:
-        """θ, KL and ratio of every seed."""
+        """One row per seed: the given cells, the label, θ, KL and precision ratio."""
         numbers = zip(self.theta, self.kl, self.ratio, strict=True)
         return [(*before, self.label, *(float(v) for v in row)) for row in numbers]
 
@@ -139,7 +139,11 @@ def plot_lines(
     log_y: bool = True,
     log_x: bool = False,
 ) -> Figure:
-    """Panels of lines: (title, x label, y label, label → x and y); * ends labels of dots."""
+    """Draw one panel per (title, x label, y label, lines); `lines` maps a label to x and y.
+
+    If a label ends with *, its points are drawn as dots instead of a line, without the * in the
+    legend.
+    """
     figure = canvas(4.6 * len(panels), 3.9)
     for axes, (name, x_label, y_label, lines) in zip(
         figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True

@@ -94,7 +94,7 @@ def server_side(state: State, problem: Problem, setting: Setting, noise: Noise) 
 
     t_m += α(clip(Δ_m, C) + σC·z/M). The sensitivity is C in the first round and larger in each
     later round (`feedback_sensitivity`). Valid with the ε of these sensitivities, not of C in every
-    round. Without the noise in the factors this is (c) with another party that adds the noise.
+    round. If the factors kept no noise, this would be (c), with noise added by the server.
     """
     answer = clipped(problem.statistic - state.t, setting.clip)
     update = setting.rate * (answer + _central(noise, setting) / len(state.t))
@@ -104,9 +104,9 @@ def server_side(state: State, problem: Problem, setting: Setting, noise: Noise) 
 def random_subset(state: State, problem: Problem, setting: Setting, noise: Noise) -> State:
     """(e) As (c), but each party secretly takes part in a round with probability `share`.
 
-    Parties take part independently, not exactly k of them, because the accountant bounds this
-    case. Sensitivity C, Poisson-sampled at `share`; all parties add their share of the noise.
-    Valid even if it is known which other parties take part.
+    Parties take part independently of each other (Poisson sampling, for which the accountant has a
+    bound), so that their number varies. All parties add their share of the noise. Sensitivity C,
+    sampled at rate `share`. Valid even if it is known which other parties take part.
     """
     taking = (noise.u < setting.share)[:, None]
     answer = jnp.where(taking, clipped(problem.statistic - state.t, setting.clip), 0.0)
@@ -133,7 +133,8 @@ def even(state: State, problem: Problem, setting: Setting, noise: Noise) -> Stat
     """(h) As (g), with score and precision clipped together, and a floor for the precision.
 
     The library's form "even": h_m = (Δ₂ − μΔ₁, κΔ₁), κ = 0.2; η₁ ← max(η₁ + αR₁/κ, floor), where
-    the floor is the prior's η₁ or 1.5 sd of the noise that damping leaves in it; μ ← μ + αR₂/η₁.
+    the floor is the prior's η₁ or, if larger, 1.5 sd of the noise that remains in η₁ with damping;
+    μ ← μ + αR₂/η₁.
     Sensitivity C, as (g). Valid.
     """
     weight, doubts = 0.2, 1.5
@@ -151,7 +152,7 @@ def even(state: State, problem: Problem, setting: Setting, noise: Noise) -> Stat
 
 
 def published_invalid(state: State, problem: Problem, setting: Setting, noise: Noise) -> State:
-    """(f) The published form, MEng 4.28: as (a), each precision update max(−t_m1, ·) at its party.
+    """(f) The published form, MEng 4.28: as (a), but a party's precision update is at least −t_m1.
 
     NOT VALID as claimed: a sum of truncated normals is not N(·, σ²C²), and the factors keep the
     noise. It has no ε here. `count` is the number of truncations.
@@ -229,11 +230,11 @@ class Form:
 
     @property
     def valid(self) -> bool:
-        """True if the form has an ε."""
+        """True if a valid ε is known for the form."""
         return self.events is not None
 
 
-_SERVER = "whoever adds up"
+_SERVER = "the aggregator"
 DATASET_FORMS: dict[str, Form] = {
     form.name: form
     for form in (
@@ -243,7 +244,7 @@ DATASET_FORMS: dict[str, Form] = {
             step=roll_back,
             unit="party",
             sensitivity="C, noise σC/√M per message",
-            trust="nobody",
+            trust="none",
             events=_of_messages,
         ),
         Form(

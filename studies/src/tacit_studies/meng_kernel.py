@@ -45,7 +45,7 @@ class Problem(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """Numbers of one run; each may be an axis of settings."""
+    """Hyperparameters of a run; each is a number, or an array with one entry per setting."""
 
     clip: Any = 5.0
     rate: Any = 0.1
@@ -170,7 +170,11 @@ def _problem(records: Records, bound: Any, prior: Array) -> Problem:
 
 
 def draw_round(key: Array, parties: int, records: int, local: int) -> Noise:
-    """A round's noise: two normals and one uniform per party, and per local step if any."""
+    """Draw the random numbers of one round.
+
+    Without local steps, these are normals (parties, 2) and uniforms (parties,); with local steps,
+    normals (local, parties, 2) and uniforms (local, parties, records).
+    """
     a, b = jax.random.split(key)
     if local:
         shape = (local, parties)
@@ -213,11 +217,13 @@ def simulate(
     constant: bool = False,
     begin: tuple[Array, Array] | None = None,
 ) -> Trace:
-    """All rounds of all seeds under all settings; every field of `settings` has the settings' axis.
+    """Simulate all rounds for every setting and seed.
 
-    The settings share the seeds' noise. `constant`: the first round's noise in all rounds, as if
-    one release were reused. `begin`: q and factors to continue from, with the axes of settings and
-    seeds. With `local` steps the noise is drawn round by round, because it is large.
+    Every field of `settings` is an array with one entry per setting. A seed has the same noise in
+    all settings. If `constant`, the noise of the first round is used in all rounds, as if one
+    release were reused. `begin` is the q and the factors to start from, with the leading axes
+    (settings, seeds). `local` is the number of local steps; if it is not 0, the noise is drawn
+    round by round, because that of all rounds would need too much memory.
     """
     parties = records.x.shape[1]
     drawn = None
@@ -265,7 +271,7 @@ def _simulate(
 
 
 def settings_of(*each: Setting) -> Setting:
-    """Several settings as one `Setting` with an axis."""
+    """Combine settings into one `Setting`, whose fields are arrays with one entry per setting."""
     return Setting(*(jnp.asarray(column, float) for column in zip(*each, strict=True)))
 
 
@@ -278,7 +284,10 @@ def summarised(records: Records) -> Records:
 
 
 def padded(settings: Sequence[Setting]) -> Setting:
-    """The settings with an axis of a fixed length (the last is repeated), for one compilation."""
+    """Combine settings like `settings_of`, and repeat the last to a multiple of `DOZEN` settings.
+
+    Calls with different numbers of settings then share one compiled program.
+    """
     few = list(settings)
     return settings_of(*few, *[few[-1]] * (-len(few) % DOZEN))
 
@@ -291,10 +300,10 @@ def exact_posterior(records: Records, prior: Array) -> np.ndarray:
 
 
 def proper(q: Any, least: float = PRIOR_SD**-2) -> np.ndarray:
-    """A proper q: a precision below that of the prior is replaced by the prior's.
+    """Return q with a precision of at least `least`, by default that of the prior.
 
-    A posterior has at least the precision of the prior. Only the q that is read is changed, never
-    the stored statistic, which stays unbiased.
+    An exact posterior has at least the precision of the prior. This is applied to a q before it is
+    evaluated, never to the q of the simulation, which stays unbiased.
     """
     q = np.asarray(q)
     return np.stack([np.maximum(q[..., 0], least), q[..., 1]], axis=-1)

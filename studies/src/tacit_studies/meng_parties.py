@@ -48,7 +48,7 @@ CURVE = ("case", "round", "eta_1", "eta_2", "exact_1", "exact_2")
 def party_runs(
     name: str, records: Records, keys: Array, settings: list[Setting], rounds: int
 ) -> Trace:
-    """One of the dataset forms, over settings and seeds."""
+    """Simulate a form of `DATASET_FORMS` for all settings and seeds."""
     trace = simulate(
         DATASET_FORMS[name].step,
         whole_statistics,
@@ -161,7 +161,7 @@ def figure_12(context: Context) -> Made:
 
 
 def figure_13(context: Context) -> Made:
-    """Number of parties and of records per party."""
+    """KL against the number of parties, and against the number of records per party."""
     parties = (5, 20) if context.quick else (5, 10, 20, 40)
     numbers = (10, 90) if context.quick else (10, 30, 50, 70, 90)
     rows, summary, panels = [], [], []
@@ -221,7 +221,7 @@ def clipping_rates(
 
 
 def figure_15(context: Context) -> Made:
-    """The probability of precision clipping, by formula and counted."""
+    """Probability that a precision is clipped, by formula and as counted in simulations."""
     seeds = context.seeds
     many = (5, 20) if context.quick else (5, 10, 20, 40)
     few = (1, 2, 3, 5, 10)
@@ -243,15 +243,15 @@ def figure_15(context: Context) -> Made:
     ])  # fmt: skip
     caption = (
         "Probability that a party's precision is clipped, σ = 5, α = 0.1, σ_e = 2. First round: C "
-        "small enough to bind, as 4.31 supposes. At convergence: C = 5, M = 20; zero is drawn as "
-        "1e−7."
+        "is so small that all updates are clipped, as 4.31 assumes. At convergence: C = 5, "
+        "M = 20; zero is drawn as 1e−7."
     )
     columns = ("when", "parties", "records", "counted", "formula")
     return _made(15, caption, figure, columns, rows)
 
 
 def figure_16(context: Context) -> Made:
-    """A run without precision clipping beyond the budget, and the same run in the valid forms."""
+    """Training curves of three forms without precision clipping, for more rounds than ε allows."""
     rounds = 300
     records = make_records(context.seed, context.seeds, theta=2.0, noise_sd=2.0)
     keys = noise_keys(context.seed, context.seeds)
@@ -266,7 +266,7 @@ def figure_16(context: Context) -> Made:
         summary += [one.summary(f"4.16 {label}") for one in outcomes(within, records, ["θ = 2"])]
     caption = (
         "Without precision clipping: θ = 2, σ_e = 2, C = 5 (0.1 in (b)), α = 0.1, σ = 5, one seed. "
-        "Dotted: the round at which √T/σ, which is valid for (b) and (c), gives ε = 10."
+        "Dotted: the last round with ε ≤ 10, by the accounting that is valid for (b) and (c)."
     )
     drawn = plot_curves(cases, mark=budget_rounds())
     return _made(16, caption, drawn, CURVE, rows, summary)

@@ -55,14 +55,14 @@ class Context(NamedTuple):
 
 
 def budget_rounds() -> int:
-    """Rounds at ε ≤ 10 if accounted as in the report (σ = 5 per round), by the tight accountant."""
+    """Return the largest number of rounds with ε ≤ 10 by the report's accounting, with σ = 5."""
     return rounds_within(BUDGET, SIGMA)
 
 
 def record_runs(
     name: str, records: Records, keys: Array, settings: list[Setting], rounds: int
 ) -> Trace:
-    """One of the datapoint forms, over settings and seeds."""
+    """Simulate a form of `RECORD_FORMS` for all settings and seeds."""
     form = RECORD_FORMS[name]
     sgd = name == "dp-sgd"
     trace = simulate(
@@ -242,7 +242,10 @@ def figure_6(context: Context) -> Made:
 def posterior_cases(
     q: Array, records: Records, label: str, chosen: list[int]
 ) -> tuple[list[tuple[str, np.ndarray, np.ndarray]], list[tuple[object, ...]]]:
-    """Mean parameters of the last ten rounds and the exact ones, for some seeds."""
+    """Return q and the exact posterior of the chosen seeds, as cases to plot and as rows of a CSV.
+
+    The natural parameters of q are averaged over the last ten rounds.
+    """
     exact = exact_posterior(records, natural_prior())
     mean = proper(np.asarray(q)[:, -LAST:].mean(axis=1))
     cases, rows = [], []
@@ -278,7 +281,7 @@ def figure_5(context: Context) -> Made:
 
 
 def figure_7(context: Context) -> Made:
-    """Typical posteriors without noise, a small and a large clip."""
+    """Typical posteriors without noise, for a small and for a large clip."""
     return _typical(context, 7, 0.0, (0.25, 25.0))
 
 

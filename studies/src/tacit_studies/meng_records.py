@@ -1,7 +1,8 @@
 """Forms of the report's datapoint-level algorithm: the unit is a record, added or removed.
 
-A party's message protects its own records, so no other party is trusted. A factor may keep its
-noise: it is a function of the party's own messages, and each record is at one party.
+A form is a variant of the algorithm (`tacit_studies.meng_kernel`). A party's message protects its
+own records, so no other party is trusted. Unlike in `tacit_studies.meng_forms`, a factor may
+contain noise: it depends only on the messages of its party, and each record is at one party.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ LARGEST_MOVE = 0.5
 
 
 def _noisy(problem: Problem, setting: Setting, noise: Noise) -> Array:
-    """(Σ clip((x², xy), C) + σC·z)/σ_e²; the problem's statistic is clipped."""
+    """(Σ clip((x², xy), C) + σC·z)/σ_e², for a problem whose statistic is already clipped."""
     return problem.statistic + problem.scale * setting.noise * setting.clip * noise.z
 
 
@@ -40,9 +41,9 @@ def truncated_statistics(state: State, problem: Problem, setting: Setting, noise
 
 
 def raw_statistics(state: State, problem: Problem, setting: Setting, noise: Noise) -> State:
-    """The same without max, hence unbiased. `proper` makes q proper only when it is read.
+    """As `truncated_statistics` without the max, so that the statistics are unbiased.
 
-    Sensitivity C. Valid.
+    Sensitivity C. Valid. q may be improper; it is made proper before it is evaluated (`proper`).
     """
     return _towards(state, setting, _noisy(problem, setting, noise), jnp.zeros(()))
 
@@ -129,7 +130,7 @@ RECORD_FORMS: dict[str, Form] = {
             step=truncated_statistics,
             unit="record",
             sensitivity="C, noise σC",
-            trust="nobody",
+            trust="none",
             events=_of_statistics,
         ),
         Form(
@@ -138,7 +139,7 @@ RECORD_FORMS: dict[str, Form] = {
             step=raw_statistics,
             unit="record",
             sensitivity="C, noise σC",
-            trust="nobody",
+            trust="none",
             events=_of_statistics,
         ),
         Form(
@@ -147,7 +148,7 @@ RECORD_FORMS: dict[str, Form] = {
             step=fixed_likelihood,
             unit="record",
             sensitivity="C, noise σC, once",
-            trust="nobody",
+            trust="none",
             events=_of_one,
         ),
         Form(
@@ -156,7 +157,7 @@ RECORD_FORMS: dict[str, Form] = {
             step=dpsgd,
             unit="record",
             sensitivity="C per step, Poisson-sampled",
-            trust="nobody",
+            trust="none",
             events=_of_steps,
         ),
     )

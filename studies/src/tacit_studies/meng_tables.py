@@ -51,7 +51,9 @@ FORMS: dict[str, Form] = {**DATASET_FORMS, **RECORD_FORMS}
 COVER_CLIP, COVER_RECORDS = 75.0, 50
 ATTACK = Setting(clip=1.0, rate=1.0, noise=8.0)
 ATTACK_ROUNDS, ATTACK_DELTA = 12, 1e-2
-"""Few rounds with full steps: the next answers subtract all noise in the factors."""
+"""The simulated attack has few rounds and no damping, so that each round's answers subtract all of
+the noise that the factors keep.
+"""
 
 
 def accounting_table() -> Table:
@@ -119,7 +121,7 @@ def claims_table(context: Context) -> Table:
 
 
 def released_sums(records: Records, keys: Array, clip: float, noise: float) -> np.ndarray:
-    """(Σ clip(x²) + n₁, Σ clip(xy) + n₂) over all parties, from the kernel's fixed likelihood."""
+    """Noisy sums (Σ clip(x²) + n₁, Σ clip(xy) + n₂) over all parties, one row per seed."""
     setting = Setting(clip=clip, rate=1.0, noise=noise)
     q = simulate(
         RECORD_FORMS["fixed_likelihood"].step, record_statistics, records, keys,
@@ -151,7 +153,7 @@ def coverage_rows(seed: int, seeds: int, targets: Sequence[float], clip: float) 
 
 
 def coverage_table(context: Context) -> Table:
-    """The coverage check, with nothing clipped and with much clipped."""
+    """Coverage of the intervals of plain q and of the noise-aware posterior, by ε and clip."""
     seeds = 400 if context.quick else 2_000
     rows = coverage_rows(context.seed, seeds, (1.0, 3.0, 10.0, 30.0), COVER_CLIP)
     rows += coverage_rows(context.seed, seeds, (10.0, 30.0), 10.0)
@@ -174,7 +176,7 @@ def coverage_table(context: Context) -> Table:
 
 
 def prior_table(context: Context) -> Table:
-    """Effect of the report's two priors."""
+    """KL under the two priors that the report states: sd 5, and variance 5."""
     rows = []
     for name, sd in (("sd 5", 5.0), ("variance 5", math.sqrt(5.0))):
         records = make_records(context.seed, context.seeds, prior_sd=sd)
@@ -188,8 +190,8 @@ def prior_table(context: Context) -> Table:
             rows.append((name, reference, low, middle, high, float(np.max(gap))))
     columns = ("θ drawn with", "reference prior", "KL 10 %", "KL median", "KL 90 %", "largest gap")
     note = (
-        "Published form, C = 5, α = 0.1, σ = 5; the parties' prior has sd 5. The gap is KL of the "
-        "exact posteriors under the two priors."
+        "Published form, C = 5, α = 0.1, σ = 5; the parties' prior has sd 5. The gap is the KL "
+        "divergence between the exact posteriors under the two priors."
     )
     return Table(
         name="prior", title="The two priors", columns=columns, rows=rows, note=note,
@@ -198,7 +200,7 @@ def prior_table(context: Context) -> Table:
 
 
 def _candidates() -> list[tuple[str, str, int, list[Setting]]]:
-    """Forms and candidate settings at a valid ε = 10: label, form, rounds, settings."""
+    """Return (label, form, rounds, settings to try) of every form, at ε = 10 where it is valid."""
     rounds = budget_rounds()
     mu = math.sqrt(rounds) / SIGMA
     far = math.hypot(*feedback_sensitivity(1.0, 0.1, 20, rounds)) / mu
@@ -233,14 +235,15 @@ def _candidates() -> list[tuple[str, str, int, list[Setting]]]:
 
 
 def _dozen(part: Array) -> Array:
-    """The last setting repeated, as `padded` does."""
+    """Repeat the last setting to a multiple of `DOZEN` settings, as `padded` does."""
     return jnp.concatenate([part, jnp.repeat(part[-1:], -len(part) % DOZEN, axis=0)])
 
 
 def hybrid_runs(records: Records, keys: Array, clips: Sequence[float]) -> tuple[Array, float]:
-    """Statistics released once at half of μ², then 300 steps of DP-SGD from there, and its ε.
+    """Release statistics once, then take 300 steps of DP-SGD; return q after each round, and ε.
 
-    Both clips are the same number; the q that DP-SGD starts from is made proper first.
+    Each part has half of μ², and both use the same clip. DP-SGD starts from the q of the released
+    statistics, made proper.
     """
     mu = math.sqrt(budget_rounds()) / SIGMA / math.sqrt(2.0)
     first = [Setting(clip=clip, noise=1 / mu) for clip in clips]
@@ -258,7 +261,7 @@ def hybrid_runs(records: Records, keys: Array, clips: Sequence[float]) -> tuple[
 
 
 def figure_17(context: Context) -> Made:
-    """All forms at a valid ε = 10, each with the clip that was best on other records."""
+    """KL of every form at ε = 10, where it is valid, with the best clip on other records."""
     tried = [make_records(s, context.seeds) for s in (context.seed + 1, context.seed)]
     keys = [noise_keys(s, context.seeds) for s in (context.seed + 1, context.seed)]
     found: list[tuple[Form | None, float | None, Outcome]] = []

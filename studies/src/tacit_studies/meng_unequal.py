@@ -25,7 +25,10 @@ CLIPS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 
 
 def _records(seed: int, seeds: int) -> tuple[np.ndarray, np.ndarray]:
-    """(x², xy)/σ_e² as (seeds, parties, records, 2), 0 for absent records; and the scales."""
+    """Return (x², xy)/σ_e² as (seeds, parties, records, 2), and each party's scale of x.
+
+    Parties with fewer records than the largest are padded with zeros.
+    """
     rng = np.random.default_rng([seed, 0x0E])
     scales = np.repeat([1.0, SCALE], EACH)
     present = np.arange(max(SIZES)) < np.repeat(SIZES, EACH)[:, None]
@@ -37,7 +40,7 @@ def _records(seed: int, seeds: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def unequal_kl(seed: int, seeds: int, clip: float, noise: float, power: float) -> np.ndarray:
-    """KL(q ‖ exact) of every seed, with a clip for each party of C·scale^power."""
+    """KL(q ‖ exact) of every seed; a party's clip is `clip` · scaleᵖ, with p = `power`."""
     pairs, scales = _records(seed, seeds)
     clips = clip * scales**power
     size = np.linalg.norm(pairs, axis=-1, keepdims=True)
@@ -49,7 +52,7 @@ def unequal_kl(seed: int, seeds: int, clip: float, noise: float, power: float) -
 
 
 def unequal_table(context: Context) -> Table:
-    """The best common clip and the best clip by scale, chosen on other records."""
+    """KL with one clip for all parties, and with clips by scale; C is chosen on other records."""
     seeds, rows = SEEDS // 5 if context.quick else SEEDS, []
     for target in (1.0, 3.0, 10.0):
         noise = calibrate(
@@ -67,7 +70,7 @@ def unequal_table(context: Context) -> Table:
         f"{EACH} parties of {SIZES[0]} records with x ~ N(0, 1) and {EACH} of {SIZES[1]} with "
         f"x ~ N(0, {SCALE:g}²), σ_e = 1; statistics released once; unit: record, "
         f"add-or-remove-one, "
-        f"δ = 1e−5, nobody trusted; {seeds:,} seeds, C chosen on other records."
+        f"δ = 1e−5, no trusted party; {seeds:,} seeds, C chosen on other records."
     )
     columns = ("ε", "clip", "C", "KL 10 %", "KL median", "KL 90 %")
     return Table(

@@ -1,10 +1,13 @@
 """Unequal parties whose unit is a whole party (MEng §5.1), with the library itself.
 
 Half of the parties have nine times the records of the others, so that their updates are nine times
-as long (MEng 4.9 and 4.10). The rule C = ½ρ of §4.3.2 is one clip for all where every party has ρ
-records. Here the clip is ½ of the smallest, of the mean or of the largest number; ½ of each party's
-declared number (`method.clip_per_record`); a clip that follows the median update
-(`method.adaptive`); or relative to q (`log-precision`).
+as long (MEng 4.9 and 4.10). The rule C = ½ρ of §4.3.2 assumes that every party has ρ records. These
+ways to choose the clip are compared:
+
+* one clip for all parties: ½ of the smallest, mean or largest number of records;
+* one clip per party: ½ of its declared number of records (`method.clip_per_record`);
+* a clip that follows the median norm of the updates (`method.adaptive`);
+* a clip relative to q (`log-precision`).
 """
 
 from __future__ import annotations
@@ -33,10 +36,10 @@ EPSILON, DELTA = 10.0, 1e-5
 MODEL = LinearRegression(("x",), noise_sd=1.0, prior_sd=PRIOR_SD)
 SMALL, LARGE = (PER_RECORD * size for size in SIZES)
 VARIANTS: dict[str, dict[str, Any]] = {
-    f"C = {SMALL:g}, ½ of the smallest": {"clip": SMALL},
-    f"C = {(SMALL + LARGE) / 2:g}, ½ of the mean": {"clip": (SMALL + LARGE) / 2},
-    f"C = {LARGE:g}, ½ of the largest": {"clip": LARGE},
-    "½ of each party's declared number": {"clip_per_record": PER_RECORD},
+    f"C = {SMALL:g}, ½ of the smallest number of records": {"clip": SMALL},
+    f"C = {(SMALL + LARGE) / 2:g}, ½ of the mean number of records": {"clip": (SMALL + LARGE) / 2},
+    f"C = {LARGE:g}, ½ of the largest number of records": {"clip": LARGE},
+    "½ of each party's declared number of records": {"clip_per_record": PER_RECORD},
     f"the median update, from C = {SMALL:g}": {"clip": SMALL, "adaptive": 0.5},
     "log-precision, C = 0.1": {"clip": 0.1, "form": "log-precision"},
 }
@@ -74,10 +77,10 @@ def party_kl(seed: int, aggregation: str, options: dict[str, Any]) -> tuple[floa
 
 
 def unequal_parties_table(context: Context) -> Table:
-    """KL of every way to choose the clip of whole parties, with and without shared noise."""
+    """KL for every way to choose the clip, without and with a trusted aggregator."""
     seeds = 2 if context.quick else 10
     rows = []
-    for aggregation, words in (("plain", "nobody"), ("trusted", "the aggregator")):
+    for aggregation, words in (("plain", "none"), ("trusted", "the aggregator")):
         for label, options in VARIANTS.items():
             found = [party_kl(context.seed + k, aggregation, options) for k in range(seeds)]
             values = np.percentile([kl for kl, _ in found], (10, 50, 90))

@@ -155,7 +155,7 @@ def _run(posterior: Posterior, method: str, parties: int | None, result: Result)
 
 
 def _first_compared(count: int) -> tuple[bool, int]:
-    """Order in which numbers of parties are run."""
+    """Sort key of a number of parties: the compared number comes first, then increasing order."""
     return count != COMPARED_PARTIES, count
 
 
@@ -200,6 +200,6 @@ def _summary(quick: bool) -> str:
     )
     small = (
         " This is the quick version: five posteriors, five parties, SVI for at most 10,000 steps. "
-        "A sample, not the study."
+        "Its numbers are not the results of the study."
     )
     return words + small if quick else words

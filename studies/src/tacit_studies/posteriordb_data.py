@@ -32,7 +32,9 @@ class Posterior:
     noncentred: tuple[str, ...] = ()
     """Sites that NUTS samples in non-centred form, for posteriors without published draws."""
     compared: tuple[str, ...] = ()
-    """Sites to compare, for the same; the others are named by the published draws."""
+    """Sites to compare, for posteriors without published draws; empty for those with such draws,
+    which are compared in all published coordinates.
+    """
 
     @property
     def data(self) -> str:
@@ -268,7 +270,8 @@ def stan_columns(sites: Mapping[str, Any], names: Iterable[str]) -> np.ndarray:
         site, index = matched.groups()
         value = np.asarray(sites[site], np.float64)
         if value.ndim != (1 if index is None else 2):
-            raise ValueError(f"{name}: draws of {site} have shape {value.shape}")
+            shape = "(draws,)" if index is None else "(draws, elements)"
+            raise ValueError(f"{name}: draws of {site} have shape {value.shape}, not {shape}")
         found.append(value if index is None else value[:, int(index) - 1])
     return np.column_stack(found)
 

@@ -116,7 +116,7 @@ def kidscore_momhsiq(mom_hs, mom_iq, kid_score=None):
 
 
 def kidscore_interaction(mom_hs, mom_iq, kid_score=None):
-    """Both files with an interaction; they differ in how the columns are centred and scaled."""
+    """Model of the files kidscore_interaction_c and _z, which centre or standardise the columns."""
     beta, sigma = flat("beta", 4), flat_positive("sigma")
     mean = beta[0] + beta[1] * mom_hs + beta[2] * mom_iq + beta[3] * mom_hs * mom_iq
     with numpyro.plate("children", mom_hs.shape[0]):

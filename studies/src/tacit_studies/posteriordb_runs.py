@@ -32,7 +32,9 @@ from tacit_studies.posteriordb_data import Posterior, Records, split, stan_colum
 
 Result = dict[str, Any]
 MEAN_ERROR, SD_LOW, SD_HIGH = 0.1, 0.88, 1.1
-"""A posterior is right if its worst mean and all of its sds are within these."""
+"""Limits of a right posterior: every mean is within `MEAN_ERROR` reference sds of the reference
+mean, and every sd is between `SD_LOW` and `SD_HIGH` reference sds.
+"""
 RATE, STEPS, MOST_STEPS = 0.01, 10_000, 20_000
 """Adam's step size, SVI's default number of steps, and the largest number of steps."""
 CHUNK = 250
@@ -64,7 +66,7 @@ def compare(draws: np.ndarray, names: tuple[str, ...], mean: np.ndarray, sd: np.
 def is_right(
     result: Result, mean: float = MEAN_ERROR, low: float = SD_LOW, high: float = SD_HIGH
 ) -> bool:
-    """Whether the errors of a result are within the bands."""
+    """Return True if the errors of a result, as made by `compare`, are within these limits."""
     return (
         result.get("mean_error") is not None
         and result["mean_error"] <= mean
@@ -102,7 +104,11 @@ def library_digest() -> str:
 
 
 def run_tacit(posterior: Posterior, reference: Result, parties: int, seed: int) -> Result:
-    """`tacit.fit` with defaults: errors, exchanges, CPU-seconds and the verdict."""
+    """Fit with `tacit.fit` and its defaults; return errors, costs and the fit's own assessment.
+
+    Costs are exchanges per party and CPU time in seconds. The assessment is whether the fit has
+    converged, why, and its cautions. If the fit fails, only the message is returned (`refused`).
+    """
     records, arguments = posterior.load()
     dealt = split(records, parties, seed)
     facts = {"parties": len(dealt), "records": len(next(iter(records.values())))}
@@ -110,7 +116,7 @@ def run_tacit(posterior: Posterior, reference: Result, parties: int, seed: int) 
     started = time.process_time()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the verdict has the same information
+            warnings.simplefilter("ignore")  # the returned assessment has the same information
             example = {key: value[:4] for key, value in records.items()}
             model = tacit.from_numpyro(posterior.function, example, arguments=arguments)
             tacit.fit(model, dealt, privacy="none", seed=seed)
@@ -148,8 +154,9 @@ def run_svi(
 ) -> Result:
     """NumPyro's SVI on all records in one place, with Adam and an automatic guide.
 
-    Errors are those after 10,000 steps. `cpu_to_right_s` is the CPU-time after which the errors are
-    first within the bands, checked every 250 to 1,000 steps until `most`; None if they never are.
+    Errors are those after 10,000 steps. `cpu_to_right_s` is the CPU time until the posterior is
+    first right (`is_right`), which is checked every 250 to 1,000 steps; None if it is not right
+    within `most` steps.
     """
     records, arguments = posterior.load()
     kwargs = {**records, **arguments}

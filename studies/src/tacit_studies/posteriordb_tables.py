@@ -1,4 +1,7 @@
-"""Tables of the posteriordb study: right posteriors, each posterior, comparison with SVI."""
+"""Tables of the posteriordb study: numbers of right posteriors, every run, comparison with SVI.
+
+A posterior is right if its means and sds are close to the reference (`is_right`).
+"""
 
 from __future__ import annotations
 
@@ -34,12 +37,12 @@ class Run:
 
     @property
     def right(self) -> bool:
-        """True if all errors are within the bands."""
+        """True if the posterior is right (`is_right`)."""
         return is_right(dict(self.result))
 
     @property
     def tight(self) -> bool:
-        """True if all errors are within half of the bands."""
+        """True if the errors are also within the narrower limits `TIGHT`."""
         return is_right(dict(self.result), *TIGHT)
 
     @property
@@ -58,7 +61,7 @@ class Run:
 
 
 def summary_table(runs: Sequence[Run]) -> Table:
-    """Number of right posteriors, by number of parties and kind of reference."""
+    """Number of posteriors by outcome, for each number of parties and kind of reference."""
     rows = []
     for published, words in SETS.items():
         for parties in dict.fromkeys(run.parties for run in runs if run.method == TACIT):
@@ -78,12 +81,12 @@ def summary_table(runs: Sequence[Run]) -> Table:
     note = (
         f"Right: every mean within {MEAN_ERROR} reference sd and every sd ratio in {SD_LOW}–"
         f"{SD_HIGH}; tight: within {TIGHT[0]} and {TIGHT[1]}–{TIGHT[2]}. Flagged: not right, and "
-        "the fit has not converged or has a caution. Wrong in silence: not right, without such a "
-        "warning. Exchanges are answered requests per party."
+        "the fit has not converged or has a caution. Wrong without warning: not right, although "
+        "the fit has converged and has no caution. Exchanges are answered requests per party."
     )
     columns = (
         "reference", "parties", "posteriors", "right", "tight", "flagged", "refused",
-        "wrong in silence", "right but flagged", "median exchanges", "most exchanges",
+        "wrong without warning", "right but flagged", "median exchanges", "most exchanges",
         "median CPU (s)", "… with compilation (s)",
     )  # fmt: skip
     digits = {columns[-2]: 3, columns[-1]: 3, "median exchanges": 3}
@@ -116,8 +119,9 @@ def posterior_table(runs: Sequence[Run]) -> Table:
         rows=rows,
         digits=dict.fromkeys(columns[4:11], 3),
         note="`tacit.fit(model, parties, privacy=\"none\")` with defaults. Error of the mean: the "
-        "worst coordinate, in reference sds. CPU: a second fit of the same model; with "
-        "compilation: the first fit, with `from_numpyro` and without a compilation cache.",
+        "worst coordinate, in reference sds. CPU: time of a second fit of the same "
+        "model; with compilation: time of the first fit, including `from_numpyro`, without a "
+        "compilation cache.",
     )  # fmt: skip
 
 
@@ -160,7 +164,7 @@ def comparison_table(runs: Sequence[Run]) -> Table:
         digits=dict.fromkeys(columns[1:], 3),
         note=f"tacit with {COMPARED_PARTIES} parties; SVI with all records in one place, Adam with "
         "step 0.01, one draw per step, float64, errors after 10,000 steps. CPU to right: CPU "
-        "time until the errors are first within the bands, without compilation; a dash: not within "
+        "time until the posterior is first right, without compilation; a dash: not within "
         "20,000 steps. … compiled: with compilation. Last column: CPU of tacit over CPU to right "
         "of AutoMultivariateNormal, where both are right.",
     )

@@ -97,9 +97,9 @@ def _plan(
 ) -> tuple[dict[int, list[Cell]], dict[int, str], Settings]:
     """The runs of each figure, reasons why figures cannot be run, and the settings of the runs.
 
-    Data files are located before anything is computed. Figures on Adult need its files. Access to
-    MIMIC-III is restricted: without it another data set is used, or its figures are left out,
-    unless no figure would remain.
+    Data files are located before anything is computed. A figure on Adult raises an error if its
+    files are missing. A figure on MIMIC-III, to which access is restricted, then uses another data
+    set or is left out; an error is raised only if no figure remains.
     """
     planned: dict[int, list[Cell]] = {}
     absent: dict[int, str] = {}
@@ -227,10 +227,11 @@ def _summary(quick: bool) -> str:
         "its published curves and ours. Ours are simulations: the noise comes from known seeds, so "
         "that they can be repeated. With secret noise the same runs would have the stated "
         "guarantees. Our private methods run synchronously, except DP optimisation with 20 steps "
-        "per visit. The paper visits parties one after another if it trusts no aggregator."
+        "per visit and, on the network, shard methods without an aggregator. "
+        "The paper visits parties one after another if it trusts no aggregator."
     )
     small = (
-        " This is the quick version: fewer seeds, splits, methods and rounds. Its numbers are a "
-        "sample, not the study."
+        " This is the quick version: fewer seeds, splits, methods and rounds. Its numbers are "
+        "not the results of the study."
     )
     return words + small if quick else words

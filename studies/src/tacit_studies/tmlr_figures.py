@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from tacit.results.figures import BLUE, GREY, INK, VERMILION, canvas, plain
 from tacit.results.figures import title_and_subtitle as title
-from tacit_studies.tmlr_published import ROUNDS
+from tacit_studies.tmlr_published import ROUNDS, ROUNDS_NETWORK
 from tacit_studies.tmlr_settings import REFERENCE
 from tacit_studies.tmlr_tables import METRICS, SPLITS, Series
 
@@ -150,7 +150,8 @@ def _draw(axes: Axes, one: Series, metric: str) -> None:
 def _published_at(one: Series) -> int:
     """The exchanges of the paper's curve: its rounds times the parties."""
     name = one.method.removesuffix("-trusted")
-    return ROUNDS.get(name, 1) * one.runs[0].parties
+    rounds = ROUNDS if one.cell.job.hidden is None else ROUNDS_NETWORK
+    return rounds.get(name, 1) * one.runs[0].parties
 
 
 def _limits(found: Sequence[Series], metric: str) -> tuple[float, float]:
@@ -170,7 +171,7 @@ def _best(here: Sequence[Series]) -> str:
     plain_ones = [
         (value, one.label)
         for one in here
-        if one.trusted == "nobody" and (value := one.end("log_likelihood").value) is not None
+        if one.trusted == "none" and (value := one.end("log_likelihood").value) is not None
     ]
     if not plain_ones:
         return ""

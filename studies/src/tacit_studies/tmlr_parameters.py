@@ -1,8 +1,9 @@
 """Footnote 3 of the TMLR paper: clip a shard's parameters instead of their change.
 
-A shard of N releases its share of clip(λ*ₖ), in a ball of radius C around the origin, in place of
-clip(λ*ₖ − λ): Σ clip(λ*ₖ/N) + ξ for local averaging and Σ clip(λ*ₖ) + ξ for virtual parties. λ is
-public, so that the receiver can subtract it: without clipping, the applied change is the same. One
+A party has N shards, and shard k computes the parameters λ*ₖ from the parameters λ of q. Here λ*ₖ
+is clipped to a ball of radius C around the origin, in place of the change λ*ₖ − λ. The party
+releases Σ clip(λ*ₖ/N) + ξ for local averaging and Σ clip(λ*ₖ) + ξ for virtual parties, with noise
+ξ. λ is public, and the receiver subtracts it: without clipping, the applied change is the same. A
 unit is in one shard, whose vector has norm ≤ C in both neighbours: sensitivity 2C, as for changes.
 
 The norm of λ*ₖ grows with all parties' records and does not shrink as q converges, unlike the norm
@@ -28,7 +29,7 @@ from tacit.server.messages import Asked
 
 
 class Plain(Even):
-    """Natural parameters unchanged: the ball is around their origin."""
+    """Clips natural parameters as they are, neither centred at q nor scaled."""
 
     centred: ClassVar[bool] = False
 
@@ -56,7 +57,7 @@ class ClippedParameters(PrivateUpdate):
         return Plain(self.precision_weight)
 
     def _changes(self, model: Model, family: Family, key: Array, task: Task) -> Natural:
-        """The shards' parameters, or their share of an average."""
+        """Return each shard's parameters (virtual) or 1/N of them (averaged), not their change."""
         changes = super()._changes(model, family, key, task)
         return multiply(changes, power(task.q, self._share))
 

@@ -61,7 +61,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def end(self) -> Point:
-        """The result."""
+        """Performance after the last exchange."""
         return self.curve[-1]
 
 

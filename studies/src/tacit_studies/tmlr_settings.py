@@ -26,7 +26,9 @@ SHARDS = 5
 """The figure on the number of shards."""
 REFERENCE = "non-private"
 FORMAT = 1
-"""Part of every job's digest; raised if the measurements of a run change."""
+"""Part of every job's digest. Increase it if the measurements of a run change, so that stored
+results are not reused.
+"""
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,7 +54,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class FigureSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One of Figures 1 to 4."""
+    """Settings of one of Figures 1 to 4."""
 
     title: str
     data: str
@@ -78,7 +80,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     step_size: float
 
     def options(self, objective: str, shards: int) -> dict[str, Any]:
-        """Options of the method."""
+        """Return the options of method `dp-updates` for this line."""
         return {
             "objective": objective,
             "shards": shards,
@@ -89,7 +91,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Shards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Figure 5."""
+    """Settings of Figure 5, on the number of shards."""
 
     title: str
     parties: int
@@ -122,7 +124,7 @@ class Quick(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """tmlr.toml."""
+    """Content of tmlr.toml."""
 
     seeds: int
     data: dict[str, DataConfig]
@@ -186,7 +188,10 @@ def _located(settings: Settings) -> Settings:
 
 
 def on_stand_in(settings: Settings, figure: int) -> Settings | None:
-    """The settings with the replacement data for a figure, named as such; None without them."""
+    """Return settings in which a figure uses its replacement data, and its title says so.
+
+    None if the figure has no replacement data.
+    """
     what = settings.figures[str(figure)]
     if what.stand_in is None:
         return None

@@ -20,7 +20,7 @@ SPLITS = {
     "unbalanced-1": "unbalanced 1",
     "unbalanced-2": "unbalanced 2",
 }
-TRUSTED = {"plain": "nobody", "trusted": "the aggregator"}
+TRUSTED = {"plain": "none", "trusted": "the aggregator"}
 METRICS = ("accuracy", "log_likelihood")
 SAME_METHOD = {
     "dp-optimisation-sequential": "dp-optimisation",
@@ -76,10 +76,10 @@ class Series:
         recipe = self.cell.job.recipe
         if recipe.kind is None:
             return "–"
-        return "whoever has all" if recipe.baseline == "central" else TRUSTED[recipe.aggregation]
+        return "central holder" if recipe.baseline == "central" else TRUSTED[recipe.aggregation]
 
     def end(self, metric: str) -> Mean:
-        """The metric of the runs' results."""
+        """Mean over seeds of a metric after the last exchange."""
         return mean_of([getattr(run.end, metric) for run in self.runs])
 
     def curve(self, metric: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -109,7 +109,7 @@ def mean_of(values: Sequence[float | None]) -> Mean:
 
 
 def series_of(cells: Sequence[Cell], runs: Sequence[Run]) -> list[Series]:
-    """Group seeds, in the order of the methods' first appearance."""
+    """Group the runs that differ only in their seed; groups are in order of first appearance."""
     groups: dict[tuple, list[tuple[Cell, Run]]] = {}
     for cell, run in zip(cells, runs, strict=True):
         groups.setdefault((cell.split, cell.method, cell.count), []).append((cell, run))
@@ -154,7 +154,7 @@ def _row(one: Series, reference: Series | None) -> list[TableCell]:
     theirs = one.published or Published(None, None)
     known = SAME_METHOD.get(one.method, one.method)
     star = "*" if one.published and known in UNDERSTATED else ""
-    lost = f" ({fit.lost} of {len(one.runs)} predict nothing)" if fit.lost else ""
+    lost = f" ({fit.lost} of {len(one.runs)} without finite predictions)" if fit.lost else ""
     return [
         f"{one.label}{star}{lost}",
         one.runs[0].end.exchanges,

@@ -83,5 +83,8 @@ def _summary(quick: bool) -> str:
         "from known seeds, so that they can be repeated. With secret noise the same runs would "
         "have the stated guarantees."
     )
-    small = " This is the quick version: fewer records, noises and steps. A sample, not the study."
+    small = (
+        " This is the quick version: fewer records, noises and steps. Its numbers are not the "
+        "results of the study."
+    )
     return words + small if quick else words

@@ -1,7 +1,8 @@
 """Sigmoid belief networks on binarised digits (VIPS, full paper): bound, filters, reconstructions.
 
-Poisson batches, substitution of one image, δ = 1e-5: all records in one place, at ten parties
-without a trusted party, and at ten parties whose noisy sums a trusted server adds up.
+Batches are Poisson samples, and ε is for substituting one image, at δ = 1e-5. Three cases are
+compared: all records in one place, ten parties without a trusted party, and ten parties whose noisy
+sums a trusted server adds up.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from tacit_studies.write import DPI, make_folder
 Row = dict[str, Any]
 PARTIES = 10
 DELTA = 1e-5
-TRUST = {"central": "whoever holds all records", "plain": "nobody", "trusted": "the summing server"}
+TRUST = {"central": "central holder", "plain": "none", "trusted": "the summing server"}
 CURVE, FILTERS, RECONSTRUCTIONS = (
     f"vips-belief-{name}.png" for name in ("bound", "filters", "reconstructions")
 )
@@ -94,7 +95,7 @@ def belief(
 
 
 def belief_part(out: Path, *, seed: int, quick: bool, tell: Callable[[str], None]) -> Made:
-    """The same as a part of `tacit reproduce vips`; returns its table and its figures."""
+    """Run this study as a part of `tacit reproduce vips`; returns its tables and figures."""
     del out
     tables, pictures = [], []
     for setting in (QUICK,) if quick else (FULL, LARGE):

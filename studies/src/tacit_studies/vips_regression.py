@@ -1,7 +1,8 @@
 """Logistic regression by Pólya–Gamma statistics (VIPS, full paper) and by two other methods.
 
-On Adult, substitution of one record, δ = 1e-5: all records in one place, at ten parties without
-a trusted party, and at ten parties whose noisy sums a trusted server adds up.
+The data are Adult, and ε is for substituting one record, at δ = 1e-5. Three cases are compared: all
+records in one place, ten parties without a trusted party, and ten parties whose noisy sums a
+trusted server adds up.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ PRIVATE = (
     Way(name="private scoring", method=PrivateScoring(), schedule=Synchronous(rounds=20)),
     Way(name="DP-SGD", method=DPSGD(), schedule=Synchronous(rounds=40)),
 )  # fmt: skip
-TRUST = {"central": "whoever holds all records", "plain": "nobody", "trusted": "the summing server"}
+TRUST = {"central": "central holder", "plain": "none", "trusted": "the summing server"}
 COLOURS = {"Pólya–Gamma statistics": VERMILION, "private scoring": BLUE, "DP-SGD": GREEN}
 
 
@@ -80,7 +81,7 @@ def regression(
 ) -> list[Row]:
     """Run the study and write its figure to `out`; returns one row per run.
 
-    Quick: ε = 1 only, without the parties that have no trusted party.
+    `quick` has ε = 1 only, and omits the case of ten parties without a trusted party.
     """
     make_folder(out)
     data = load("adult", parties=PARTIES, seed=seed)
@@ -134,7 +135,7 @@ def _can_share(method: LocalMethod) -> bool:
 
 
 def regression_part(out: Path, *, seed: int, quick: bool, tell: Callable[[str], None]) -> Made:
-    """The same as a part of `tacit reproduce vips`; returns its table and its figure."""
+    """Run this study as a part of `tacit reproduce vips`; returns its table and figure."""
     rows = regression(out, seed=seed, quick=quick, progress=lambda *step: tell(step[2]))
     columns = ("method", "place", "trust", "parties", "asked", "epsilon", "log_likelihood", "auc")
     table = Table(
@@ -181,7 +182,7 @@ def auc(probability: np.ndarray, y: np.ndarray) -> float:
 
 
 def plot_regression(rows: list[Row]) -> Figure:
-    """Held-out log-likelihood against ε: one panel each for central, plain and trusted."""
+    """Held-out log-likelihood against ε: one panel for each case of `TRUST`."""
     private = [row for row in rows if row["asked"] is not None]
     places = list(dict.fromkeys(row["place"] for row in private))
     figure = canvas(4.2 * len(places), 3.9)

@@ -66,7 +66,7 @@ class Fit(NamedTuple):
 
 
 def fits(scale: Scale) -> Iterator[Fit]:
-    """All fits; the others are compared with the first."""
+    """Yield all fits; the first, without privacy, is the baseline of the others."""
     yield Fit("non-private", {"batch_size": min(4096, scale.batches[0])})
     for batch in scale.batches:
         for noise in scale.noises:
@@ -151,7 +151,10 @@ def unigram(corpus: Corpus) -> float:
 
 
 def claimed(articles: int, batch: int, noise: float, delta: float, accountant: Any) -> float:
-    """ε of one pass if the sensitivity were C, as published; equal to ε with √2 times the noise."""
+    """ε of one pass if the sensitivity were C, as VIPS states.
+
+    `_pass` assumes the sensitivity √2·C, so the noise is multiplied by √2.
+    """
     return _pass(articles, batch, noise * np.sqrt(2.0), delta, accountant)
 
 
@@ -172,7 +175,7 @@ def _pass(articles: int, batch: int, noise: float, delta: float, accountant: Any
 
 
 def claims_table() -> Table:
-    """Cost of the factor √2 in ε, at the published setting and for this corpus."""
+    """ε with sensitivity C and with √2·C, at the published setting and for this corpus."""
     rows = []
     for articles, batch, delta in ((400_000, 20_000, 1e-4), (143_647, 20_000, DELTA)):
         for noise in (1.0, 1.24, 2.0):
@@ -183,14 +186,14 @@ def claims_table() -> Table:
     return Table(
         name="vips-sensitivity",
         title="Cost of the correct sensitivity",
-        columns=("D", "S", "σ", "δ", "ε if C were enough (RDP)", "ε (RDP)", "ratio", "ε (PLD)",
+        columns=("D", "S", "σ", "δ", "ε with sensitivity C (RDP)", "ε (RDP)", "ratio", "ε (PLD)",
                  "ε (strong composition)"),
         rows=rows,
-        note="One pass without replacement, replacing one document (the record), noise of sd σC in "
-        "the sum of clipped statistics; whoever holds all documents is trusted. Statistics of two "
-        "documents differ by up to √2·C, not C (VIPS, eq. 3). VIPS states ε = 2.38 for its "
+        note="One pass without replacement; the noise in the sum of clipped statistics has sd σC. "
+        "ε is for replacing one document; the holder of all documents is trusted. Statistics of "
+        "two documents differ by up to √2·C, not C (VIPS, eq. 3). VIPS states ε = 2.38 for its "
         "setting, by an older conversion of the same moments.",
-        digits={"ε if C were enough (RDP)": 3, "ε (RDP)": 3, "ratio": 3, "ε (PLD)": 3,
+        digits={"ε with sensitivity C (RDP)": 3, "ε (RDP)": 3, "ratio": 3, "ε (PLD)": 3,
                 "ε (strong composition)": 3},
     )  # fmt: skip
 
@@ -219,10 +222,10 @@ def _perplexity_table(
                  "perplexity, completion", "perplexity, bound", "top words shared"),
         rows=body,
         note=f"{corpus.train.shape[0]:,} articles, {scale.topics} topics, {corpus.test.shape[0]:,} "
-        "held out. ε is for replacing one document; whoever holds all of them is trusted; σ is the "
-        "noise's sd over the clip. Top words shared: how many of a topic's ten top words the "
-        "most similar topic of the first fit shares. One simulated run each, with noise from a "
-        "known seed.",
+        "held out. ε is for replacing one document; the holder of all documents is trusted. σ is "
+        "the sd of the noise divided by the clip. Top words shared: mean share of a topic's ten "
+        "top words that are also top words of the most similar topic of the non-private fit. One "
+        "simulated run each, with noise from a known seed.",
         digits={"σ": 3, "ε (PLD)": 3, "ε (RDP)": 3, "ε (strong composition)": 3, "δ": 1,
                 "top words shared": 2},
     )  # fmt: skip
@@ -281,16 +284,16 @@ def common_table(rows: list[tuple[Fit, Result]], base: Result) -> Table:
         columns=("noise by", "ε", "σ", "perplexity, completion", "top words"),
         rows=body,
         note="Table 1 of VIPS: the published recipe (one pass without replacement, a = 0.1, "
-        f"δ = {DELTA:g}, replacing one document; whoever holds all documents is trusted), with "
-        "the noise by each accountant for the same ε. The moments accountant of Abadi et al. has "
-        "no bound for batches without replacement; the accountant of VIPS is Rényi. One simulated "
-        "run each.",
+        f"δ = {DELTA:g}, replacing one document; the holder of all documents is trusted). "
+        "Each accountant determines the noise for the same ε. The moments accountant of Abadi et "
+        "al. has no bound for batches without replacement; VIPS uses Rényi differential privacy. "
+        "One simulated run each.",
         digits={"σ": 3},
     )
 
 
 def clipped_table(rows: list[tuple[Fit, Result]]) -> Table:
-    """The share of clipped documents by a noisy count that was charged with the sums."""
+    """Share of clipped documents, from a noisy count that is charged together with the sums."""
     body = [
         (fit.settings["clip_share"], fit.settings["batch_size"], found["noise"],
          found["epsilons"]["pld"], found["clipped"], found["clipped_sd"])
@@ -301,10 +304,10 @@ def clipped_table(rows: list[tuple[Fit, Result]]) -> Table:
         title="Share of clipped documents",
         columns=("a", "S", "σ", "ε (PLD)", "clipped", "sd of its noise"),
         rows=body,
-        note="VIPS §4 says that a = 0.1 clips about 3/4 of the documents. The published recipe "
-        "with `count_clipped`: number of documents of the last batch within the clip, released "
-        "and charged with the sums (ε for replacing one document; whoever holds all is trusted). "
-        "Simulated.",
+        note="VIPS §4 says that a = 0.1 clips about 3/4 of the documents. With "
+        "`count_clipped`, the published recipe also releases a noisy count of the documents of "
+        "the last batch within the clip, which is charged with the sums. ε is for replacing one "
+        "document; the holder of all documents is trusted. One simulated run.",
         digits={"σ": 3, "ε (PLD)": 3, "clipped": 3, "sd of its noise": 2},
     )
 
@@ -348,8 +351,9 @@ def plot(rows: list[tuple[Fit, Result]], alone: float) -> Figure:
 
 _CAPTION = (
     f"Completion perplexity of held-out articles against ε at δ = {DELTA:g} for replacing one "
-    "document; whoever holds all documents is trusted. The published recipe at several noises and "
-    "batch sizes, by three accountants, and without clipping; and the recipe of this library."
+    "document; the holder of all documents is trusted. Points: the published recipe at several "
+    "noises and batch sizes, by three accountants; the same recipe without clipping; and the "
+    "recipe of this library."
 )
 
 

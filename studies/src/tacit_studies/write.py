@@ -35,12 +35,13 @@ def write_study(
     facts: dict[str, Any],
     tables: Sequence[Table],
     figures: Sequence[tuple[Picture, Figure]],
-    theirs: str = "numbers of the thesis are as published",
+    theirs: str | None = "numbers of the thesis are as published",
 ) -> dict[str, Any]:
     """Write all files; returns the content of tables.json and the paths of the files.
 
-    `theirs` states the source of numbers that are not ours.
+    `theirs` states the source of numbers that are not ours; None if there are none.
     """
+    source = "" if theirs is None else f"; {escape(theirs)}"
     for picture, figure in figures:
         figure.savefig(out / picture.file, format="png", dpi=DPI)
     pictures = [picture for picture, _ in figures]
@@ -61,7 +62,7 @@ def write_study(
         f"<p>{escape(summary)}</p>\n<pre>{command}</pre>\n"
         f"<section><h2>Figures</h2>{''.join(html_figure(p) for p in pictures)}</section>\n"
         f"{''.join(table.html() for table in tables)}"
-        f"<footer>Every number of ours was computed by the command above; {escape(theirs)}."
+        f"<footer>Every number of ours was computed by the command above{source}."
         "</footer>\n</body>\n</html>\n",
     )
     names = ["index.html", "tables.md", "tables.json", *(p.file for p in pictures)]

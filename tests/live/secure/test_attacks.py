@@ -71,9 +71,9 @@ def test_survivors_without_the_party_or_with_a_stranger_or_twice(closed):
 
 def test_survivors_of_a_slot_that_was_not_answered(closed):
     group, told = closed
-    with refused("sent nothing"):
+    with refused("sent no masked vector"):
         group.consent("p000", change(told, slot=1))
-    with refused("sent nothing"):
+    with refused("sent no masked vector"):
         group.consent("p000", change(told, request="r9"))
 
 
@@ -227,16 +227,16 @@ def test_rosters_of_other_parties(make_group):
     few = Roster(offers=roster.offers[: group.terms.quorum - 1])
     with refused("at least"):
         deal(group, "p000", few)
-    with refused("once, in order"):
+    with refused("in the order of the names"):
         deal(group, "p000", Roster(offers=roster.offers[::-1]))
     stranger = ec.generate_private_key(ec.SECP256R1())
     _, offer = party_side.offer_keys(group.terms, "p009", stranger)
-    with refused("not an approved party"):
+    with refused("does not list this party"):
         deal(group, "p000", Roster(offers=(*roster.offers, offer)))
     renamed = change(offer, party="p001")
     with refused("unapproved key"):
         deal(group, "p000", roster_with(group, renamed))
-    with refused("own keys"):
+    with refused("keys that this party sent"):
         group.parties["p000"], _ = party_side.offer_keys(group.terms, "p000", group.keys["p000"])
         deal(group, "p000", roster)
 
@@ -334,7 +334,7 @@ def test_masks_of_different_requests_do_not_cancel(make_group, vectors):
         masked = group.mask(name, 0, "r0" if name != "p003" else "r1", vector)
         group.server = server_side.take_masked(group.server, change(masked, request="r0"))
     group.server, told = server_side.close_slot(group.server, 0)
-    with refused("sent nothing"):
+    with refused("sent no masked vector"):
         group.consent("p003", told)
 
 
@@ -353,11 +353,11 @@ def test_vectors_are_integers(group):
         (2, {}, "3 to"),
         (6, {"threshold": 3}, "at least 4"),
         (7, {"threshold": 4}, "at least 5"),
-        (6, {"quorum": 3}, "from the threshold"),
-        (6, {"quorum": 7}, "from the threshold"),
-        (6, {"colluding": 0}, "use 1 to 4"),
+        (6, {"quorum": 3}, r"from \d \(the threshold\) to"),
+        (6, {"quorum": 7}, r"from \d \(the threshold\) to"),
+        (6, {"colluding": 0}, "from 1 to 4"),
         (6, {"colluding": 3, "threshold": 5, "quorum": 5}, None),
-        (6, {"colluding": 4, "threshold": 6, "quorum": 5}, "from the threshold"),
+        (6, {"colluding": 4, "threshold": 6, "quorum": 5}, r"from \d \(the threshold\) to"),
         (6, {"slots": 0}, "slots"),
     ],
 )

@@ -248,8 +248,8 @@ def spoilt(what):
         ("empty", "document 4 has no word"),
         ("negative", "document 4, word .* is negative"),
         ("fraction", "is not a whole number"),
-        ("vocabulary", "word 30 in a vocabulary of 30"),
-        ("twice", "document 4 counts a word twice"),
+        ("vocabulary", "word number 30 is not in the vocabulary"),
+        ("twice", "document 4 lists a word twice"),
         ("nan", "not finite"),
         ("column", "no column 'words'"),
     ],
@@ -297,7 +297,7 @@ def test_a_bad_configuration_is_refused_in_one_line(changes, said):
 
 def test_a_model_that_differs_in_its_vocabulary_is_refused():
     parties = dealt(planted(30))
-    with pytest.raises(DataError, match="a vocabulary of 20"):
+    with pytest.raises(DataError, match="numbers 0 to 19"):
         make_plan(TopicModel(3, words=20), parties)
     other = {**parties, "p2": document_records(planted(10), width=40)}
     with pytest.raises(DataError, match="give every party the same columns"):

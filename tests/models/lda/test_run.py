@@ -193,5 +193,5 @@ def test_a_simulation_of_one_pass_warns_of_a_large_delta():
 def test_tune_has_no_documents_to_make_up():
     from tacit.run.tune.trials import TrialRunner
 
-    with pytest.raises(ConfigError, match="cannot simulate documents"):
+    with pytest.raises(ConfigError, match="tune cannot simulate records"):
         TrialRunner(parse_config(RAW), None, 0)

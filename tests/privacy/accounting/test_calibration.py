@@ -71,5 +71,5 @@ def test_a_target_no_noise_meets_is_refused():
     def deaf(_: float) -> list[GaussianEvent]:
         return [GaussianEvent(clip=1.0, noise_sd=1.0)]
 
-    with pytest.raises(ConfigError, match=r"no noise up to 1e\+09 reaches target_epsilon = 0\.1"):
+    with pytest.raises(ConfigError, match=r"no noise up to 1e\+09 meets target_epsilon = 0\.1"):
         calibrate(0.1, DELTA, "add-or-remove-one", deaf)

@@ -161,5 +161,5 @@ def test_an_event_of_an_old_ledger_is_read_as_continuous():
 
 @pytest.mark.parametrize("wrong", [{"bits": 1}, {"bits": 60}, {"parties": 0}, {"units": 0}])
 def test_an_invalid_lattice_is_refused(wrong):
-    with pytest.raises(ConfigError, match="lattice of"):
+    with pytest.raises(ConfigError, match="Lattice"):
         Lattice(**{"numbers": 3, "bits": 20, "units": 5} | wrong)

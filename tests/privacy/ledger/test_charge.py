@@ -118,7 +118,7 @@ def test_another_release_under_the_same_request_is_refused(ledger, dataset):
 def test_unknown_events_and_bad_names_are_refused(ledger, dataset):
     with pytest.raises(ConfigError, match="unknown event of type str"):
         ledger.charge(dataset, "run", "r1", ["gaussian"], **TERMS)
-    with pytest.raises(ConfigError, match="without events"):
+    with pytest.raises(ConfigError, match="events is empty"):
         ledger.charge(dataset, "run", "r1", [], **TERMS)
     for bad in ("", "=cmd|x", "a b", "\x1b[2J", "x" * 129, "a\n"):
         with pytest.raises(ConfigError, match="run = "):

@@ -85,14 +85,14 @@ def test_the_key_decides_the_content_and_not_the_schema():
 def test_refusals():
     with pytest.raises(DataError, match="31 bytes"):
         fingerprint([], {"y": np.zeros(1)}, bytes(31))
-    with pytest.raises(DataError, match="one length"):
+    with pytest.raises(DataError, match="same number of records"):
         fingerprint([], {"y": np.zeros(1), "x": np.zeros(2)}, KEY)
     for nothing in ({}, {"y": np.zeros(0)}):
         with pytest.raises(DataError, match="lengths"):
             fingerprint([], nothing, KEY)
     with pytest.raises(DataError, match="complex"):
         fingerprint([], {"y": np.zeros(1, dtype=complex)}, KEY)
-    with pytest.raises(DataError, match="holds a float"):
+    with pytest.raises(DataError, match="contains a value of type float"):
         fingerprint([], {"y": np.array(["a", 1.0], dtype=object)}, KEY)
     with pytest.raises(ConfigError, match="not a data set id"):
         DatasetId.parse("abc")

@@ -47,9 +47,9 @@ def test_another_content_under_the_same_request_is_refused(ledger, dataset):
     opened(ledger, ask(dataset, content="q"))
     before = ledger.receipt()
     for other in ("another q", ""):
-        with pytest.raises(PrivacyBudgetError, match="charged with other content"):
+        with pytest.raises(PrivacyBudgetError, match="charged with different content"):
             opened(ledger, ask(dataset, content=other))
-    with pytest.raises(PrivacyBudgetError, match="charged with other content"):
+    with pytest.raises(PrivacyBudgetError, match="charged with different content"):
         ledger.answer(dataset, "run", "r1", [EVENT], compute=lambda key: key, **TERMS)
     assert ledger.receipt() == before
 
@@ -58,7 +58,7 @@ def test_a_refused_batch_charges_nothing_and_keeps_no_secret(path, ledger, datas
     opened(ledger, ask(dataset))
     dear = ask(dataset, "r3", events=[GaussianEvent(clip=1.0, noise_sd=0.1)])
     for bad in (ask(dataset, content="other"), dear):
-        with pytest.raises(PrivacyBudgetError, match=r"other content|privacy budget"):
+        with pytest.raises(PrivacyBudgetError, match=r"different content|privacy budget"):
             ledger.open_many([ask(dataset, "r2"), bad])
     assert len(secrets_in(path)) == ledger.spent(dataset).charges == 1
 
@@ -119,7 +119,7 @@ def test_a_secret_that_was_not_stored_here_is_refused(path, ledger, dataset, sta
     with sqlite3.connect(path) as db:
         db.execute(statement)
     db.close()
-    with pytest.raises((DataError, PrivacyBudgetError), match=r"was changed|other content"):
+    with pytest.raises((DataError, PrivacyBudgetError), match=r"was changed|different content"):
         opened(ledger, ask(dataset))
     report = audit(path)
     assert not report.sound
@@ -149,7 +149,7 @@ def test_a_copy_from_before_the_reply_gives_the_same_answer_or_none(path, place,
     shutil.copytree(place / "backup", path.parent)
     with Ledger(path, epsilon=zcdp) as again:
         assert opened(again, ask(dataset)) == [key], "the reply that was sent, once more"
-        with pytest.raises(PrivacyBudgetError, match="other content"):
+        with pytest.raises(PrivacyBudgetError, match="different content"):
             opened(again, ask(dataset, content="another q"))
 
 

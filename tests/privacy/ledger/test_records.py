@@ -211,6 +211,69 @@ def test_rounded_columns_of_other_records_are_not_taken_for_the_same(ledger, dec
     assert ledger.spent(both["b"]).releases == 0
 
 
+def rounded_table(seed, size=400):
+    """Whole numbers, one decimal and categories: no column of measurements."""
+    rng = np.random.default_rng(seed)
+    return {
+        "age": rng.integers(18, 100, size),
+        "creatinine": np.round(rng.normal(80.0, 20.0, size), 1),
+        "sex": rng.choice(["f", "m"], size),
+        "died": rng.integers(0, 2, size),
+        "row": np.arange(size),
+        "id": np.array([f"P{number:04d}" for number in range(size)]),
+    }
+
+
+@pytest.mark.parametrize("kept", [("age", "died"), ("creatinine", "sex"), ("age", "sex", "row")])
+def test_columns_of_rounded_values_identify_their_records(ledger, kept):
+    whole = rounded_table(1)
+    first = identify_arrays(ledger, {"a": whole})["a"]
+    ledger.set_budget(first, budget_of(), reason="test")
+    ledger.charge(first, "run", "r1", [EVENT], **TERMS)
+    order = np.random.default_rng(2).permutation(400)
+    renamed = {f"column {name}": np.asarray(whole[name])[order] for name in kept}
+    assert ledger.spent(identify_arrays(ledger, {"b": renamed})["b"]).releases == 1
+    other = {name: rounded_table(3)[name] for name in kept}
+    assert ledger.spent(identify_arrays(ledger, {"c": other})["c"]).releases == 0
+
+
+DAYS = np.arange("2023-01-01", "2024-01-01", dtype="datetime64[D]")
+DESIGNED = {
+    "days": DAYS,
+    "text of days": DAYS.astype(str),
+    "day of month": (DAYS - DAYS.astype("datetime64[M]")).astype(int) + 1,
+    "month of hours": np.repeat(DAYS.astype("datetime64[M]").astype(int) % 12, 24),
+    "strata": np.repeat(np.arange(25), 40),
+    "text strata": np.repeat([f"stratum {number}" for number in range(25)], 40),
+    "grid": np.arange(0.0, 10.0, 0.1),
+    "doses": np.repeat(np.geomspace(1.0, 500.0, 30).round(1), 12),
+    "ids with a gap": np.append(np.arange(1.0, 300.0), np.nan),
+    "text ids": np.array([f"01-{number:03d}" for number in range(300)]),
+    "object ids": np.array([str(float(number)) for number in range(300)], object),
+    "weekdays": DAYS[(DAYS.astype(int) + 3) % 7 < 5],
+}
+
+
+@pytest.mark.parametrize("name", DESIGNED)
+def test_columns_that_every_study_has_do_not_identify_records(ledger, name):
+    column, rng = DESIGNED[name], np.random.default_rng(4)
+    sizes = rng.normal(size=(2, len(column)))  # makes every record different
+    first = identify_arrays(ledger, {"a": {"key": column, "x": np.rint(99 * sizes[0])}})["a"]
+    ledger.set_budget(first, budget_of(), reason="test")
+    ledger.charge(first, "run", "r1", [EVENT], **TERMS)
+    other = identify_arrays(ledger, {"b": {"key": column, "z": np.rint(99 * sizes[1])}})["b"]
+    assert ledger.spent(other).releases == 0
+
+
+def test_numbered_rows_and_few_levels_do_not_identify_records(ledger):
+    first = identify_arrays(ledger, {"a": rounded_table(1)})["a"]
+    ledger.set_budget(first, budget_of(), reason="test")
+    ledger.charge(first, "run", "r1", [EVENT], **TERMS)
+    # The same ids, row numbers and frequencies of the sexes, but other records.
+    other = rounded_table(3) | {"sex": rounded_table(1)["sex"][::-1]}
+    assert ledger.spent(identify_arrays(ledger, {"b": other})["b"]).releases == 0
+
+
 def test_a_person_with_other_records_is_the_same_person(ledger, table):
     data = {"person": "patient", "held_out": 0.0}
     first = identified(ledger, loaded(table, parties=1, **data))

@@ -20,7 +20,7 @@ def test_a_stored_reply_is_replayed_to_the_byte_after_reopening(path, ledger, da
 
 
 def test_a_reply_needs_a_charge_and_is_never_replaced(ledger, dataset):
-    with pytest.raises(PrivacyBudgetError, match="charge first"):
+    with pytest.raises(PrivacyBudgetError, match="was not charged"):
         ledger.store_reply("run", "r1", b"secret")
     ledger.charge(dataset, "run", "r1", [EVENT], **TERMS)
     ledger.store_reply("run", "r1", b"noisy")

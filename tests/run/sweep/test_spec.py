@@ -62,12 +62,12 @@ def test_simulated_noise_goes_with_the_seed_unless_it_is_swept(base):
         ({"grid": {"schedule.rounds": [3, 0]}}, "schedule.rounds = 0: schedule.rounds = 0"),
         ({"grid": {"schedule.round": [3]}}, "did you mean rounds?"),
         ({"grid": {"schedule.rounds": [3, 3]}}, "two runs of the sweep are the same"),
-        ({"grid": {"seed": [3]}}, "set seeds or name of the sweep"),
+        ({"grid": {"seed": [3]}}, "set seeds or name at the top"),
         (
             {"runs": [{"posterior": "full"}], "grid": {"posterior": ["full"]}},
             "keep it in one of them",
         ),
-        ({"seeds": []}, "give at least one"),
+        ({"seeds": []}, "at least one seed"),
         ({"set": {"engine.kind": "ray"}}, "tacit sweep --engine ray"),
     ],
 )

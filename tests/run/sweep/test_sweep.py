@@ -183,7 +183,7 @@ def test_whoever_runs_a_job_does_not_run_one_that_counts(tmp_path, base):
     """A function charges no ledger: with secret noise it would be a release that nobody paid."""
     base |= {"privacy": {"epsilon": 1.0, "delta": 1e-5}, "method": {"kind": "dp-sgd"}}
     job = make_job(base, {}, "tacit_studies.frontier_ablation:run_job")
-    with pytest.raises(ConfigError, match="no ledger charged"):
+    with pytest.raises(ConfigError, match="does not charge a ledger"):
         sweep_jobs([job], tmp_path / "out", text="", workers=1)
     assert not os.path.lexists(tmp_path / "out")
 

@@ -211,7 +211,7 @@ def _section(title: str, rows: list[str]) -> None:
 def show_agreed(agreed: Agreed, plan: Plan) -> None:
     """Show the output of `tacit check federation.toml`."""
     rows = [["name", agreed.federation.name], *_agreed_rows(agreed, plan)]
-    show_table("Agreement is valid", ["what", "value"], rows)
+    show_table("Agreement is valid", ["item", "value"], rows)
 
 
 def show_server_check(setup: ServerSetup, plan: Plan, address: str, state: str) -> None:
@@ -229,7 +229,7 @@ def show_server_check(setup: ServerSetup, plan: Plan, address: str, state: str) 
         ["metrics", serve.metrics or "nowhere"],
         *_agreed_rows(setup.agreed, plan),
     ]
-    show_table("The server", ["what", "value"], rows)
+    show_table("The server", ["item", "value"], rows)
 
 
 def show_party_check(ready: ReadyParty, approval: str, budget: str) -> None:
@@ -247,7 +247,7 @@ def show_party_check(ready: ReadyParty, approval: str, budget: str) -> None:
         ["state", str(setup.state)],
         *_agreed_rows(setup.agreed, ready.plan),
     ]  # fmt: skip
-    show_table("The party", ["what", "value"], rows)
+    show_table("The party", ["item", "value"], rows)
     for note in ready.loaded.notes:
         say(f"note: {note}")
 
@@ -284,7 +284,7 @@ def _start(start: Start, parties: int) -> str:
     if start.at is not None:
         rules.append(f"it is {start.at:%Y-%m-%d %H:%M %Z}")
     if start.command:
-        rules.append("tacit server start is given")
+        rules.append("the server's operator has run tacit server start")
     return "once " + " and ".join(rules)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tacit.cli.show.results import MOST_ROWS, console, show_table
+from tacit.cli.show.results import MOST_ROWS, console, show_table, show_warning
 from tacit.results.summary import Coefficient, Result
 from tacit.results.text import table_rows
 
@@ -32,9 +32,10 @@ def compared(results: Sequence[Result]) -> dict[str, list[Any]]:
 
 
 def coefficients(results: Sequence[Result]) -> dict[str, list[tuple[float, float] | None]]:
-    """Return (mean, sd) of every coefficient or latent site in each run; None if a run lacks it.
+    """Return (mean, sd) of every coefficient or latent site in each run; None if a run does not
+    have it.
 
-    Both are in the units of the columns, so runs with different bounds are comparable.
+    The numbers are in the units of the columns, so that runs with different bounds are comparable.
     """
     tables = [{_term(row): (row.mean, row.sd) for row in table_rows(one)} for one in results]
     names = dict.fromkeys(name for table in tables for name in table)
@@ -58,7 +59,7 @@ def show_comparison(paths: Sequence[Path], results: Sequence[Result]) -> None:
         console.print(f"… and {len(known) - MOST_ROWS} more: tacit show RUN", highlight=False)
     for head, result in zip(heads, results, strict=True):
         for caution in result.cautions:
-            console.print(f"WARNING: {head}: {caution.text}", style="bold red", highlight=False)
+            show_warning(f"{head}: {caution.text}")
 
 
 def _privacy(result: Result) -> str:

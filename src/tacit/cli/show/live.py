@@ -16,6 +16,7 @@ from tacit.cli.show.results import (
     show_metrics,
     show_table,
     show_verdict,
+    show_warning,
 )
 from tacit.data.records import len_records
 from tacit.live.config import ServerSetup
@@ -30,7 +31,7 @@ MOST_REFUSALS = 3
 
 
 NO_RECORDS = (
-    "records is not in the federation file: updates are bounded only by the number of records "
+    "the federation file has no key `records`: updates are bounded only by the number of records "
     "that each party announces, so one party could dominate the result"
 )
 
@@ -64,7 +65,7 @@ class LiveProgress(_Bar):
 
 
 class ServerLines:
-    """Prints a server's events; `return_in_s` is the announced return time."""
+    """Prints a server's events; `return_in_s` is the announced time until it runs again."""
 
     def __init__(self, setup: ServerSetup, progress: LiveProgress) -> None:
         self._progress = progress
@@ -81,7 +82,7 @@ class ServerLines:
             say(f"{_clock(line)}  {words}")
         if line["event"] == "listening":
             self._progress.rounds = line["rounds"]
-            if not self._records_agreed:  # after the first line, for which programs wait
+            if not self._records_agreed:  # after the first line, which programs wait for
                 say(f"note: {NO_RECORDS}")
         if line["event"] == "round":
             self._progress.at(line["round"], _elbo(line).rstrip(", "))
@@ -101,7 +102,7 @@ class ServerLines:
         return None if known is None else known(line)
 
     def _refusal(self, line: Line) -> str | None:
-        if "kind" not in line:  # an update, not a peer
+        if "kind" not in line:  # the refusal of an update, not of a peer
             return f"round {line['round']}: an update was refused: {line['reason']}"
         kind = line["kind"]
         seen = self._refused[kind] = self._refused.get(kind, 0) + 1
@@ -154,7 +155,7 @@ _SERVER_EVENTS: dict[str, Callable[[Line], str | None]] = {
         f"version {line['version']} takes effect; it adds {', '.join(line['parties'])}"
     ),
     "readmitted": lambda line: f"{line['party']} takes part again from round {line['round']} on",
-    "not readmitted": lambda line: f"{line['wanted']} was not left out; nothing changed",
+    "not readmitted": lambda line: f"{line['wanted']} is not readmitted: it was not left out",
     "parted": lambda line: (
         f"{line['party']} leaves"
         + (f", back in {line['back_in_s']:g} s" if "back_in_s" in line else " permanently")
@@ -166,7 +167,7 @@ _SERVER_EVENTS: dict[str, Callable[[Line], str | None]] = {
     "replaced": lambda line: f"{line['party']} has a newer connection; the old one is closed",
     "returned": lambda line: f"{line['party']} returned its factor: {line['factor']}",
     "finished with": lambda line: f"{line['party']} received the final posterior",
-    "closed with": lambda line: f"{line['party']} knows that the server closes",
+    "closed with": lambda line: f"{line['party']} has confirmed that the server closes",
     "party error": lambda line: f"{line['party']} reports: {line['reason']}",
     "closing": lambda line: f"closing: {line['reason']}",
     "status not written": lambda line: (
@@ -180,7 +181,7 @@ _SERVER_EVENTS: dict[str, Callable[[Line], str | None]] = {
 
 
 def show_server_end(setup: ServerSetup, result: Result) -> None:
-    """Show the posterior and its location."""
+    """Show the posterior and the directory that contains it."""
     from tacit.cli.show.results import show_result
 
     show_result(result)
@@ -285,9 +286,9 @@ def show_party_end(ready: ReadyParty, end: PartyEnd, spent: Spent | None) -> Non
         say(f"ledger {ready.ledger_path}: {_of_budget(spent)}")
     stopped = measured.stopped
     if stopped is not None:
-        say(
-            f"WARNING: this party has not contributed from round {stopped['round']} on; the "
-            f"posterior has only its earlier replies and those of the others: {stopped['reason']}"
+        show_warning(
+            f"this party has not contributed from round {stopped['round']} on; the posterior "
+            f"contains its earlier replies and those of the others: {stopped['reason']}"
         )
     state = ready.setup.state
     say(f"posterior and result (shareable): {state / 'public'}")
@@ -317,8 +318,8 @@ def _too_few(line: dict[str, Any]) -> str:
         return f"round {line['round']}: fewer parties are left than the quorum of {line['quorum']}"
     return (
         f"round {line['round']}: {line['able']} of the parties in the sum are left, "
-        f"{line['threshold']} are needed to unmask it; nothing of this sum was learnt, and what "
-        "was charged for it stays charged"
+        f"{line['threshold']} are needed to unmask it; the server has learned nothing "
+        "from this sum, and its charges are not refunded"
     )
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from tacit.cli.quiet import output_is_discarded
 from tacit.engines.execute import Observer
 from tacit.results.check import NOTHING_SPENT, TERMS, Check
 from tacit.results.explained import explained, explained_lines
@@ -30,7 +31,9 @@ POSTERIOR_COLUMNS = ("mean", "2.5 %", "97.5 %")
 
 @contextmanager
 def quiet(wanted: bool) -> Iterator[None]:
-    """Context that suppresses terminal output if `wanted`, because JSON is printed afterwards."""
+    """Context manager that suppresses terminal output if `wanted`, because JSON is printed
+    afterwards.
+    """
     before, console.quiet = console.quiet, wanted or console.quiet
     try:
         yield
@@ -163,7 +166,8 @@ def show_result(result: Result) -> None:
     for one in result.tables:
         show_table(f"{result.name}: {one.title}", one.columns, one.rows)
     if warning is not None and (result.sites or result.posterior.names or result.tables):
-        console.print(f"warning: {warning}", highlight=False)
+        on = errors if output_is_discarded() else console
+        on.print(f"warning: {warning}", highlight=False, soft_wrap=True)
     show_metrics(result.metrics, local=result.privacy.private)
     show_party_metrics(result)
     for what, why in result.not_evaluated.items():
@@ -195,10 +199,24 @@ def show_result(result: Result) -> None:
         )
 
 
+def show_party_result(result: PartyResult) -> None:
+    """Show the result of a party of a live federation."""
+    show_coefficients(result)
+    show_verdict(result)
+    console.print(f"privacy: {result.privacy}", highlight=False)
+
+
+def show_warning(text: str) -> None:
+    """Print a warning, with --quiet on standard error."""
+    on = errors if output_is_discarded() else console
+    line = " ".join(printable(text).split())  # a peer's text must not look like other lines
+    on.print(f"WARNING: {line}", style="bold red", highlight=False, soft_wrap=True)
+
+
 def show_verdict(result: VerdictFacts) -> None:
     """Show all reasons not to trust the numbers of a run, then whether it converged."""
     for caution in result.cautions:
-        console.print(f"WARNING: {printable(caution.text)}", style="bold red", highlight=False)
+        show_warning(caution.text)
     if result.clipped is not None:
         console.print(f"clipping: {printable(result.clipped.statement)}", highlight=False)
     if result.converged:
@@ -208,7 +226,7 @@ def show_verdict(result: VerdictFacts) -> None:
 def show_metrics(measured: dict[str, Any], *, local: bool = False) -> None:
     """Show metrics, if there are any.
 
-    `local`: the run has a guarantee that does not cover these exact numbers.
+    `local` is true if the run has a guarantee, which does not cover these exact numbers.
     """
     metrics = {split: values for split, values in measured.items() if values}
     if metrics:
@@ -237,11 +255,11 @@ def show_party_metrics(result: Result) -> None:
 
 def show_check(check: Check) -> None:
     """Show the output of `tacit check` for a valid configuration."""
-    show_table("Configuration is valid", ["what", "value"], check.rows)
+    show_table("Configuration is valid", ["item", "value"], check.rows)
     if check.terms:
         show_table("Noise and signal per party", TERMS, check.terms)
     for text in check.warnings:
-        console.print(f"WARNING: {printable(text)}", style="bold red", highlight=False)
+        show_warning(text)
     for text in check.notes:
         console.print(f"note: {printable(text)}", highlight=False)
     if check.terms:
@@ -249,8 +267,8 @@ def show_check(check: Check) -> None:
 
 
 def show_coefficients(result: Result | PartyResult) -> None:
-    """Show all coefficients in the units of their columns; if there are many, those with the most
-    certain sign.
+    """Show the coefficients in the units of their columns; if there are many, show only those whose
+    sign is most certain.
     """
     rows = table_rows(result)
     hidden = 0

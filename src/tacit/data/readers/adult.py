@@ -81,7 +81,9 @@ SCHEMA = SourceSchema(columns=COLUMNS, outcome="income", positive=">50K")
 
 
 def read() -> Table:
-    """Read both files as one table; the original split into training and test is not kept."""
+    """Read both files as one table. The original division into training and test records is not
+    used.
+    """
     folder = local_files("adult")
     parts = [
         pl.read_csv(

@@ -54,7 +54,10 @@ SCHEMA = SourceSchema(columns=COLUMNS, outcome="diagnosis", positive="malignant"
 
 
 def read() -> Table:
-    """Read the data; malignant is y = 1, the opposite of scikit-learn's coding."""
+    """Read the table of scikit-learn.
+
+    The outcome y is 1 for malignant, while scikit-learn codes malignant as 0.
+    """
     from sklearn.datasets import load_breast_cancer
 
     bunch: Any = load_breast_cancer()

@@ -1,7 +1,7 @@
 """Catalogue of data sources and their readers.
 
-Readers are imported when their source is used, because some are large: MIMIC-III alone declares 714
-columns.
+A reader is imported when its source is first used, because some readers are large: MIMIC-III alone
+declares 714 columns.
 """
 
 from __future__ import annotations
@@ -25,12 +25,16 @@ class SourceInfo:
 
     Parameters
     ----------
-    name, description
-        Name for `tacit.datasets.load`, and content.
+    name
+        Name of the data set, as in `tacit.datasets.load(name)`.
+    description
+        Short description of the records.
     outcome
-        Its outcome.
-    origin, licence
-        Origin, and terms of use.
+        Name of the outcome column.
+    origin
+        Authors or publisher of the data.
+    licence
+        Terms of use.
     """
 
     name: str
@@ -146,7 +150,7 @@ _ABOUT: dict[str, tuple[str, int | None, str, str, str]] = {
 
 
 def sources() -> list[SourceInfo]:
-    """List every source, in the order of the documentation."""
+    """Return a description of every source, in the order of the documentation."""
     return [
         SourceInfo(
             name=name,
@@ -165,7 +169,7 @@ def sources() -> list[SourceInfo]:
 
 
 def public_records(data: DataConfig) -> int | None:
-    """Return the public number of records of a source; None if it depends on a file."""
+    """Return the number of records of a source; None if it depends on a file of the user."""
     return data.records or _ABOUT[data.source][1]
 
 
@@ -201,7 +205,6 @@ def declared(data: DataConfig, *, sites: int | None = None) -> SourceSchema:
 
 
 def _check_site(data: DataConfig, sites: int | None) -> None:
-    """Refuse an unknown site."""
     if data.site is None:
         return
     schema = declared(data, sites=sites)
@@ -215,9 +218,11 @@ def _check_site(data: DataConfig, sites: int | None) -> None:
 
 
 def read_table(data: DataConfig, *, sites: int | None, seed: int) -> Table:
-    """Read the raw table of a source, or only the rows of its site `data.site`.
+    """Read the raw table of a source. If `data.site` is set, only the rows of that site are
+    returned.
 
-    `sites` is for the synthetic cohort, `seed` for generated data.
+    `sites` is the number of sites of the synthetic cohort; other sources ignore it. `seed` is the
+    seed of generated data. For MIMIC-III it also selects the stays that balancing drops.
     """
     _check_site(data, sites)
     match data.source:

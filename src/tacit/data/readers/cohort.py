@@ -1,8 +1,9 @@
 """Synthetic cohort: hospital stays at unequal sites, with readmission as the outcome.
 
-The outcome is drawn from a logistic model of the *prepared* columns, so that logistic regression is
-the true model and its weights are known. The sites differ in size (by a factor of 20) and case
-mix, and thus in readmission rates; there is no site effect.
+The outcome is drawn from a logistic model of the *prepared* columns. Logistic regression is
+therefore the true model, with known coefficients. The sites differ in size (by a factor of 20) and
+in the severity of their cases, and thus in readmission rates. The coefficients are the same at all
+sites.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ _WEIGHTS = {
 
 
 def schema(sites: int = DEFAULT_SITES) -> SourceSchema:
-    """Return the public schema, in which only the site names depend on the number of sites."""
+    """Return the public schema of a cohort with this number of sites."""
     if not sites >= 1:
         raise ConfigError(f"sites = {sites}; it must be at least 1")
     width = len(str(sites))
@@ -95,7 +96,7 @@ def schema(sites: int = DEFAULT_SITES) -> SourceSchema:
 
 @dataclass(frozen=True, kw_only=True)
 class Cohort:
-    """A synthetic cohort: raw table, public schema and true weights."""
+    """A synthetic cohort: the raw table, the schema of its columns, and the true coefficients."""
 
     frame: pl.DataFrame
     columns: tuple[ColumnConfig, ...]
@@ -105,15 +106,16 @@ class Cohort:
 def synthetic_cohort(
     *, records: int | None = None, sites: int = DEFAULT_SITES, seed: int = 0
 ) -> Cohort:
-    """Generate the cohort: by default ten sites with about 150 to 3,000 stays.
+    """Generate the cohort. The default is ten sites with about 150 to 3,000 stays each.
 
-    By default there are 10,000 records, or 50 per site if that is more. The case mix of the sites
-    does not depend on the seed; the patients do.
+    There are 10,000 records by default, or 50 per site for more than 200 sites. The distribution of
+    patients at each site does not depend on `seed`, but the patients themselves do.
     """
     records = max(DEFAULT_RECORDS, RECORDS_PER_SITE * sites) if records is None else records
     if not 1 <= sites <= records:
         raise ConfigError(
-            f"{sites} sites with {records} records; each site needs at least one record"
+            f"the synthetic cohort has {sites} sites but {records} records; each site needs at"
+            " least one record"
         )
     rng = np.random.default_rng([seed, GENERATE])
     public = schema(sites)
@@ -137,15 +139,19 @@ def synthetic_cohort(
 
 
 def read(*, records: int | None, sites: int, seed: int, site: str | None = None) -> Table:
-    """Generate the whole cohort, even if only one site's rows are kept."""
+    """Generate the cohort and return its table, or only the rows of `site`.
+
+    All sites are always generated, so that a site has the same rows in both cases.
+    """
     cohort = synthetic_cohort(records=records, sites=sites, seed=seed)
     frame = cohort.frame if site is None else cohort.frame.filter(pl.col("site") == site)
     return Table(frame=frame, schema=schema(sites), true_values=cohort.true_values)
 
 
 def _site_sizes(records: int, sites: int) -> np.ndarray:
-    """Return the sizes of the sites: a geometric sequence of numbers ≥ 1 that add up to
-    `records`.
+    """Return the number of records of each site, at least 1.
+
+    The numbers are about a geometric sequence, and their sum is `records`.
     """
     share = np.geomspace(1.0, SIZE_RATIO, sites)
     ideal = (records - sites) * share / share.sum()
@@ -156,10 +162,10 @@ def _site_sizes(records: int, sites: int) -> np.ndarray:
 
 
 def _patients(frame: pl.DataFrame, site: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Assign patients to stays. Some patients have several stays, all at one site and with the same
-    sex and age.
+    """Return a patient number for each stay. Stays of one patient have the same site, sex and age.
 
-    A patient's stays are otherwise independent, so the true weights do not change.
+    All other values of two stays are independent, also for the same patient. The true coefficients
+    of the outcome therefore stay valid.
     """
     age, male = frame["age"].to_numpy(), (frame["sex"] == "male").to_numpy()
     order = np.lexsort((rng.random(len(site)), age, male, site))
@@ -172,7 +178,9 @@ def _patients(frame: pl.DataFrame, site: np.ndarray, rng: np.random.Generator) -
 
 
 def _stays(severity: np.ndarray, rng: np.random.Generator) -> pl.DataFrame:
-    """Draw stays; age, illness and admission depend on the site's severity in [-1, 1]."""
+    """Draw one stay per entry of `severity`: the severity, from -1 to 1, of the cases at its
+    site.
+    """
     n = len(severity)
     age = np.clip(rng.normal(64 + 7 * severity, 15), 18, 105).round()
     older = (age - 65) / 15

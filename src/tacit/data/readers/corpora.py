@@ -1,6 +1,6 @@
 """Sources of documents: a synthetic corpus, Wikipedia, and the user's files.
 
-The vocabulary is public and the same for all parties; a document's counts are a record.
+A record is the word counts of one document. The vocabulary is public and the same for all parties.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ EVERYWHERE = "day time place people year thing way part hand side"
 
 
 def corpus_federation(data: DataConfig, partition: PartitionConfig, seed: int) -> Federation:
-    """Read documents and distribute them over parties of equal size."""
+    """Read documents and distribute them at random over `partition.parties` parties of equal size.
+
+    Held-out documents are the test records.
+    """
     documents, vocabulary = read_documents(data, seed)
     held = held_out_rows(documents.shape[0], data.held_out, np.random.default_rng([seed, HOLD_OUT]))
     train = np.flatnonzero(~held)
@@ -46,14 +49,20 @@ def corpus_federation(data: DataConfig, partition: PartitionConfig, seed: int) -
 
 
 def corpus_party(data: DataConfig, name: str, seed: int) -> Federation:
-    """Read all documents of a file as the records of one party."""
+    """Read the documents of one party.
+
+    Held-out documents are the test records.
+    """
     documents, vocabulary = read_documents(data, seed)
     held = held_out_rows(documents.shape[0], data.held_out, np.random.default_rng([seed, HOLD_OUT]))
     return assembled(documents, vocabulary, data, {name: np.flatnonzero(~held)}, held)
 
 
 def corpus_schema(data: DataConfig) -> Federation:
-    """Return the public part of a corpus: its vocabulary, and one document that has every word."""
+    """Return a federation that shows the public vocabulary of a corpus, without its documents.
+
+    Its only record is one artificial document that contains every word once.
+    """
     vocabulary = read_vocabulary(data)
     example = check_documents(np.ones((1, len(vocabulary)), np.int32))
     nobody = np.zeros(1, dtype=bool)
@@ -63,7 +72,10 @@ def corpus_schema(data: DataConfig) -> Federation:
 
 
 def read_vocabulary(data: DataConfig) -> tuple[str, ...]:
-    """Read the words, in the order of the columns; opens no documents."""
+    """Return the words of the vocabulary, in the order of the columns of the word counts.
+
+    Documents are read for the source "wikipedia" only.
+    """
     if data.source == "synthetic-topics":
         return (*" ".join(THEMES.values()).split(), *EVERYWHERE.split())
     if data.source == "wikipedia":
@@ -74,7 +86,7 @@ def read_vocabulary(data: DataConfig) -> tuple[str, ...]:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"data.vocabulary: {path} cannot be read ({error}); give a text file with one word"
-            " per line, in the order of the columns"
+            " per line, in the order of the columns of the counts"
         ) from None
     twice = [word for word, count in Counter(words).items() if count > 1]
     if not words or twice:
@@ -84,7 +96,9 @@ def read_vocabulary(data: DataConfig) -> tuple[str, ...]:
 
 
 def read_documents(data: DataConfig, seed: int) -> tuple[Documents, tuple[str, ...]]:
-    """Read the counts (documents × words) and the words."""
+    """Return the word counts (one row per document, one column per word) and the words of the
+    vocabulary.
+    """
     if data.source == "wikipedia":
         corpus = load_corpus(held_out=0)
         counts: Any = corpus.train
@@ -101,15 +115,15 @@ def read_documents(data: DataConfig, seed: int) -> tuple[Documents, tuple[str, .
 
     if not path.is_file():
         raise DataError(
-            f"data.path: there is no file {path}; write documents × words to it with"
-            " scipy.sparse.save_npz"
+            f"data.path: there is no file {path}; write the matrix of word counts (one row per"
+            " document, one column per word) to it with scipy.sparse.save_npz"
         )
     try:
         counts = sparse.load_npz(path)
     except (OSError, ValueError, KeyError, BadZipFile):
         raise DataError(
-            f"data.path: {path} is not a sparse matrix; write documents × words with"
-            " scipy.sparse.save_npz"
+            f"data.path: {path} is not a sparse matrix; write the matrix of word counts (one row"
+            " per document, one column per word) with scipy.sparse.save_npz"
         ) from None
     try:
         return check_documents(counts, words=len(vocabulary)), vocabulary
@@ -124,7 +138,11 @@ def assembled(
     rows: Rows,
     held: np.ndarray,
 ) -> Federation:
-    """Return the documents of all parties as records with equally many columns."""
+    """Make a federation from documents.
+
+    `rows` has the documents of each party, and `held` marks held-out documents. A record has a
+    fixed number of different words. If a document has more, its rarest words are dropped.
+    """
     different = np.diff(documents.indptr)
     width = data.different_words or int(different.max())
     notes = ()
@@ -134,7 +152,8 @@ def assembled(
             " words; their rarest words are dropped",
         )
     if data.held_out > 0 and not held.any():
-        notes = (*notes, f"data.held_out = {data.held_out} rounds to no document: there is no test")
+        held_out = f"data.held_out = {data.held_out} holds out no document; raise it for a test"
+        notes = (*notes, held_out)
 
     def records(part: np.ndarray) -> dict[str, np.ndarray]:
         return document_records(documents[part], width=width)
@@ -157,8 +176,9 @@ def assembled(
 
 
 def _made_up(count: int, rng: np.random.Generator) -> np.ndarray:
-    """Generate documents of mostly one or two themes; a quarter of the words are shared by all
-    themes.
+    """Generate word counts of documents, most of which are about one or two themes.
+
+    On average a quarter of the words are in `EVERYWHERE`; these words occur in all themes.
     """
     own, common = len(next(iter(THEMES.values())).split()), len(EVERYWHERE.split())
     themes = len(THEMES)

@@ -1,7 +1,7 @@
-"""Documents as counts of words, for topic models: English Wikipedia over a public vocabulary.
+"""Word counts of documents for topic models: English Wikipedia over a public vocabulary.
 
-These counts are not published, so they cannot be fetched. The files are searched for in
-TACIT_DATA/wiki and in the cache, and used only if their SHA-256 matches.
+The counts are not published, so that they cannot be downloaded. The files are expected in
+TACIT_DATA/wiki or in the cache, and are used only if their SHA-256 is correct.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ oldest articles, which are long.
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Corpus:
-    """Word counts (documents × words) split at random into training and test, and the vocabulary.
+    """Word counts of documents, divided at random into training and test documents.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class Corpus:
     vocabulary: tuple[str, ...]
 
     def __repr__(self) -> str:
-        """Show sizes only, never the documents."""
+        """Return the numbers of documents and words as text."""
         sizes = f"{self.train.shape[0]} + {self.test.shape[0]} documents"
         return f"Corpus({sizes}, {len(self.vocabulary)} words)"
 
@@ -76,7 +76,7 @@ def load_corpus(name: str = "enwiki_2008", *, held_out: int = 2000, seed: int = 
 
     counts: Any = sparse.csr_array(sparse.load_npz(_checked(*COUNTS[name])).astype(np.int32))
     if not 0 <= held_out < counts.shape[0]:
-        raise ConfigError(f"held_out = {held_out}; it must be in 0 … {counts.shape[0] - 1}")
+        raise ConfigError(f"held_out = {held_out}; it must be from 0 to {counts.shape[0] - 1}")
     words = _checked(*VOCABULARY).read_text(encoding="utf-8").split()
     order = np.random.default_rng(seed).permutation(counts.shape[0])
     split = counts.shape[0] - held_out
@@ -84,12 +84,12 @@ def load_corpus(name: str = "enwiki_2008", *, held_out: int = 2000, seed: int = 
 
 
 def folder() -> Path:
-    """Return the folder with the word counts of Wikipedia after checking its files."""
+    """Check the file with the word counts of Wikipedia and return its folder."""
     return _checked(*COUNTS["enwiki_2008"]).parent
 
 
 def present() -> bool:
-    """True if the files of Wikipedia's counts exist."""
+    """True if the files with the words and word counts of Wikipedia exist."""
     files = [COUNTS["enwiki_2008"][0], VOCABULARY[0]]
     return all(any((folder / file).is_file() for folder in _folders()) for file in files)
 
@@ -110,6 +110,6 @@ def _checked(file: str, sha256: str) -> Path:
                 raise DataError(f"{path} has SHA-256 {found}, expected {sha256}; replace the file")
             return path
     raise DataError(
-        f"{file} is not here and cannot be fetched; put it in {folders[0]}, or set TACIT_DATA to a"
-        f" folder with {SOURCE}/{file}"
+        f"{file} is missing and cannot be downloaded; put a copy in {folders[0]}, or set TACIT_DATA"
+        f" to a folder that contains {SOURCE}/{file}"
     )

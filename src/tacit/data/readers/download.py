@@ -1,6 +1,6 @@
 """Find public data files in TACIT_DATA or in a cache; otherwise download them.
 
-None of these files is part of the project. A file is used only if its SHA-256 matches.
+None of these files is part of tacit. A file is used only if its SHA-256 is correct.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class PublicFile:
-    """One file of a data set and its public URL."""
+    """One file of a data set, with its public URL."""
 
     name: str
     url: str
@@ -116,7 +116,10 @@ def cache_folder() -> Path:
 
 
 def locate(name: str, *, only: Sequence[str] = ()) -> Path | None:
-    """Return the folder that has all files of a source (or those in `only`), or None."""
+    """Return the folder that contains all files of a source; None if there is no such folder.
+
+    If `only` is given, only the files with these names are needed.
+    """
     given = os.environ.get("TACIT_DATA")
     folders = [Path(given).expanduser() / name] if given else []
     folders.append(cache_folder() / name)
@@ -131,10 +134,10 @@ def _files(name: str, only: Sequence[str]) -> list[PublicFile]:
 
 
 def fetch(name: str, *, progress: Progress | None = None) -> Path:
-    """Download a source to the cache unless its files exist; returns their folder.
+    """Download the files of a source to the cache unless they exist, and return their folder.
 
-    MIMIC-III must not be downloaded by a program, and the counts of Wikipedia are not published:
-    the error says what to do.
+    The files of MIMIC-III and of Wikipedia are never downloaded. If they are missing, the error
+    says how to get them.
 
     Parameters
     ----------
@@ -169,12 +172,15 @@ def fetch(name: str, *, progress: Progress | None = None) -> Path:
 
 
 def local_files(name: str, *, only: Sequence[str] = ()) -> Path:
-    """Return the folder with a source's files, after checking them. Never downloads."""
+    """Return the folder with the files of a source, after checking their SHA-256 sums.
+
+    Nothing is downloaded.
+    """
     folder = locate(name, only=only)
     if folder is None:
         raise DataError(
-            f'the files of "{name}" are not here; run `tacit data fetch {name}`, or set TACIT_DATA'
-            f" to a folder with {name}/{_files(name, only)[0].name}"
+            f'the files of "{name}" are missing; run `tacit data fetch {name}`, or set TACIT_DATA'
+            f" to a folder that contains {name}/{_files(name, only)[0].name}"
         )
     for file in _files(name, only):
         found = _digest(file, folder / file.name)
@@ -196,7 +202,6 @@ def _digest(file: PublicFile, path: Path) -> str:
 
 
 def _download(file: PublicFile, folder: Path, progress: Progress | None, *, source: str) -> None:
-    """Download a file to a temporary name, and rename it once its checksum matches."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f".{file.name}.")
@@ -210,8 +215,8 @@ def _download(file: PublicFile, folder: Path, progress: Progress | None, *, sour
         found = _digest(file, Path(temporary))
         if found != file.sha256:
             raise DataError(
-                f"{file.url} gave SHA-256 {found}, expected {file.sha256}; nothing was kept: the"
-                f" publisher may have changed the file; put the original in"
+                f"the download of {file.url} has SHA-256 {found}, expected {file.sha256}, and was"
+                " deleted; the publisher may have changed the file: put the original in"
                 f" $TACIT_DATA/{source}/{file.name}"
             )
         Path(temporary).replace(folder / file.name)
@@ -227,14 +232,19 @@ def _download(file: PublicFile, folder: Path, progress: Progress | None, *, sour
 
 
 def read_url(url: str, *, limit: int, source: str) -> bytes:
-    """Download at most `limit` bytes from a URL; the caller validates the content."""
+    """Download a URL and return its content, of at most `limit` bytes. The content is not
+    checked.
+    """
     body = bytearray()
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
             while chunk := response.read(CHUNK_BYTES):
                 body += chunk
                 if len(body) > limit:
-                    raise DataError(f"{url} has more than {limit:,} bytes; nothing was kept")
+                    raise DataError(
+                        f"{url} has more than {limit:,} bytes, so its download was stopped; put the"
+                        f" files of {source} in $TACIT_DATA/{source}"
+                    )
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()
@@ -246,7 +256,7 @@ def read_url(url: str, *, limit: int, source: str) -> bytes:
 
 
 def _stream(file: PublicFile, write: Callable[[bytes], int], progress: Progress | None) -> None:
-    """Copy the response, at most one chunk beyond the expected size."""
+    """Download a file; stop if it has more bytes than expected."""
     done = 0
     with urllib.request.urlopen(file.url, timeout=TIMEOUT_S) as response:
         while done <= file.size and (chunk := response.read(CHUNK_BYTES)):

@@ -1,7 +1,8 @@
-"""The user's CSV or Parquet table, read by the declared schema."""
+"""Read the user's CSV or Parquet files."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from polars.exceptions import PolarsError
 from tacit.data.config import SUFFIXES, DataConfig
 from tacit.data.derived import raw_names
 from tacit.data.prepare import as_text
+from tacit.data.readers.separators import ragged_line, separator_of
 from tacit.data.schema.table import PARTY, SourceSchema, Table, listed
 from tacit.errors import DataError
 
@@ -22,7 +24,10 @@ def schema(data: DataConfig) -> SourceSchema:
 
 
 def read(data: DataConfig) -> Table:
-    """Read the file or files. Without data.party, each of several files is one party."""
+    """Read the file or files of `data.path`.
+
+    If there are several files and `data.party` is not set, each file is one party.
+    """
     assert data.path is not None, "DataConfig requires it for a file"
     paths = found_paths(data.path)
     if len(paths) == 1 and isinstance(data.path, str) and not is_pattern(data.path):
@@ -49,17 +54,17 @@ def table_of_parties(frames: Mapping[str, pl.DataFrame], schema: SourceSchema) -
 
 
 def _same_columns(frames: Mapping[str, pl.DataFrame], schema: SourceSchema) -> list[pl.DataFrame]:
-    """Return the tables with equal columns, as text if types differ; declared columns are required.
+    """Return the tables with the same columns and types.
 
-    A column that a table lacks is missing there. It is not used, but a ledger identifies records by
-    all their columns, whichever tables are read together.
+    Features and outcome must be present in every table. Another column that a table lacks is filled
+    with nulls: a model does not use it, but a ledger identifies records by all columns.
     """
     wanted = {*raw_names(schema.columns, (one.name for one in schema.features)), schema.outcome}
     wanted.discard("")  # no outcome
     for name, frame in frames.items():
         for column in wanted - {*frame.columns}:
             raise DataError(
-                f'{name}: column "{column}" is not in the data; the columns are '
+                f'{name} has no column "{column}"; add it, or use one of the columns '
                 f"{listed(frame.columns)}"
             )
     names = dict.fromkeys(name for frame in frames.values() for name in frame.columns)
@@ -74,8 +79,8 @@ def _column(frame: pl.DataFrame, name: str) -> pl.Series:
 
 
 def _alike(columns: list[pl.Series]) -> list[pl.Series]:
-    """Convert columns to a common type: numbers if all are numbers, otherwise text if they
-    differ.
+    """Convert columns to a common type: to numbers if all of them are numeric, otherwise to
+    text.
     """
     kinds = {column.dtype for column in columns} - {pl.Null}
     if len(kinds) > 1 and all(kind.is_numeric() for kind in kinds):
@@ -87,7 +92,7 @@ def _alike(columns: list[pl.Series]) -> list[pl.Series]:
 
 
 def is_pattern(path: str) -> bool:
-    """True for a path with * or ?."""
+    """True if a path contains * or ?."""
     return any(sign in path for sign in "*?")
 
 
@@ -111,42 +116,57 @@ def found_paths(path: str | Sequence[str]) -> list[Path]:
             files.append(Path(one).expanduser())
     for file in files:
         if files.count(file) > 1:
-            raise DataError(f'data.path names "{file}" twice; name it once')
+            raise DataError(f'data.path contains "{file}" twice; list it once')
     return files
 
 
 def party_names(paths: Sequence[Path]) -> list[str]:
-    """Return the party name of each file: the file name without its extension."""
+    """Return the names of the parties: the names of the files without their extensions."""
     names = [path.name.removesuffix(".gz").rpartition(".")[0] or path.name for path in paths]
     for name in names:
         if names.count(name) > 1:
             raise DataError(
-                f'data.path names two files "{name}", but file names are the names of '
-                "the parties; rename one, or set data.party to the column that names the party"
+                f'data.path contains two files called "{name}", but each file is a party with the '
+                "name of the file; rename one, or set data.party to the column with the party names"
             )
     return names
 
 
 def read_file(path: Path, where: str, *, separator: str = ",") -> pl.DataFrame:
-    """Read a CSV or Parquet file; CSV cells stay text so that errors can show them."""
+    """Read a CSV or Parquet file.
+
+    CSV cells are read as text, so that error messages can quote them. Semicolons and tabs between
+    columns are recognised in the header (`separator_of`). `where` is the beginning of error
+    messages.
+    """
     path = path.expanduser()
     if not path.is_file():
         raise DataError(f"{where}; there is no such file: check the path")
     name = path.name.lower()
     if not name.endswith(SUFFIXES):
         raise DataError(f"{where}; the name must end in one of {', '.join(SUFFIXES)}")
-    separator = "\t" if name.endswith((".tsv", ".tsv.gz")) else separator
     try:
-        frame = (
-            pl.read_parquet(path)
-            if name.endswith(".parquet")
-            else pl.read_csv(path, separator=separator, infer_schema=False)
-        )
-    except (PolarsError, OSError) as error:
+        if name.endswith(".parquet"):
+            frame = pl.read_parquet(path)
+        else:
+            tabs = name.endswith((".tsv", ".tsv.gz"))
+            separator = "\t" if tabs else separator_of(path, where, separator)
+            frame = _read_csv(path, where, separator)
+    except (PolarsError, OSError, EOFError, csv.Error) as error:
         reason = str(error).strip().splitlines()[0]
         raise DataError(
-            f"{where}; the file cannot be read ({reason}): fix or re-export it"
+            f"{where}; the file cannot be read ({reason}): fix the file, or export it again"
         ) from error
     if frame.is_empty():
-        raise DataError(f"{where}; the file has no rows")
+        raise DataError(f"{where}; the file has no rows: choose another file")
     return frame
+
+
+def _read_csv(path: Path, where: str, separator: str) -> pl.DataFrame:
+    try:
+        return pl.read_csv(path, separator=separator, infer_schema=False)
+    except PolarsError:
+        ragged = ragged_line(path, separator)
+        if ragged is None:
+            raise
+        raise DataError(f"{where}; the file cannot be read: {ragged}") from None

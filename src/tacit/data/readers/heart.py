@@ -1,7 +1,7 @@
 """Heart disease: 920 patients of four hospitals, which are the parties.
 
-Missing values differ by hospital (three of them rarely record slope, ca and thal), so every column
-except age, sex and chest pain declares how missing values are handled.
+Three of the hospitals rarely record slope, ca and thal. Every column except age, sex and chest pain
+therefore declares how missing values are handled.
 """
 
 from __future__ import annotations
@@ -77,15 +77,15 @@ SCHEMA = SourceSchema(columns=COLUMNS, outcome="disease", positive="yes", site="
 
 
 def _plain_code(name: str) -> pl.Expr:
-    """Return the expression that replaces codes by their meanings; "1.0" and "1" are the same
-    code.
+    """Return a polars expression that replaces the codes of a column by their meanings ("1.0"
+    counts as "1").
     """
     text = pl.col(name).str.strip_chars().str.strip_suffix(".0")
     return text.replace(_CODES[name]).alias(name)
 
 
 def read(hospitals: Sequence[str] = HOSPITALS) -> Table:
-    """Read the files of all hospitals as one table, with the hospital as a column."""
+    """Read the files of `hospitals` as one table with a column "hospital"."""
     files = {hospital: f"processed.{hospital}.data" for hospital in hospitals}
     folder = local_files("heart", only=tuple(files.values()))
     parts = [

@@ -12,6 +12,6 @@ SCHEMA = SourceSchema(columns=(), outcome="y", design=False)
 
 
 def read(*, records: int, mean: float, sd: float, rng: np.random.Generator) -> Table:
-    """Draw `records` values from N(mean, sd²); there are no columns of x."""
+    """Draw `records` values of y from a normal distribution. The table has no other column."""
     draws = mean + sd * rng.standard_normal(records)
     return Table(frame=pl.DataFrame({"y": draws}), schema=SCHEMA, true_values={"mean": mean})

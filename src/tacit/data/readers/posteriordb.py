@@ -1,13 +1,14 @@
 """Posteriors of posteriordb with reference statistics: locate, download and verify.
 
-The public database has one zip file of JSON per data set, and one per posterior with the draws of
-ten long NUTS chains. `fetch` downloads them at one commit. It stores the data and summaries of
-the draws: number, means, standard deviations, quantiles and correlations (reference.json). A folder
-posteriordb in TACIT_DATA has the same two parts: data/NAME.json and reference.json.
+The public database has one zip file of JSON per data set. It also has one zip file per posterior,
+with the draws of ten long NUTS chains. `fetch_posteriordb` downloads these files at one commit. It
+stores the data as data/NAME.json, and summaries of the draws as reference.json: their number,
+means, standard deviations, quantiles and correlations. A folder posteriordb in TACIT_DATA has the
+same files.
 
-A data set is used only if its content has the recorded SHA-256. The digest is computed from the
-numbers, not from their text, so repacking or rewriting a file does not change it. Reference
-statistics are used only if Σ mean/sd and Σ log sd match the recorded values.
+A data set is used only if its content has the recorded SHA-256. This digest is computed from the
+numbers, not from their text, so that it stays the same if a file is written in another format.
+Reference statistics are used only if Σ mean/sd and Σ log sd match the recorded values.
 """
 
 from __future__ import annotations
@@ -122,7 +123,9 @@ class ReferenceStatistics:
 
 
 def list_posteriors() -> tuple[str, ...]:
-    """List the posteriors that have reference statistics; a name has the form "data-model".
+    """Return the names of the posteriors that have reference statistics.
+
+    A name consists of the name of the data set and the name of the model: "data-model".
 
     >>> len(list_posteriors())
     27
@@ -131,7 +134,7 @@ def list_posteriors() -> tuple[str, ...]:
 
 
 def load_posterior_data(name: str) -> dict[str, Any]:
-    """Read a data set of posteriordb: numbers, and arrays where the file has lists.
+    """Read a data set of posteriordb as a dictionary, in which lists of the file are arrays.
 
     Parameters
     ----------
@@ -183,14 +186,14 @@ def load_reference(name: str) -> ReferenceStatistics:
 
 
 def fetch_posteriordb(progress: Progress | None = None, *, public: str | None = None) -> Path:
-    """Download missing files to the cache; returns the folder with all files.
+    """Download missing files of posteriordb to the cache, and return the folder with all files.
 
     Parameters
     ----------
     progress
         A function of (file name, files done, total number of files).
     public
-        Address of the folder posterior_database; by default the pinned commit at GitHub.
+        URL of the folder posterior_database; by default at GitHub, at a fixed commit.
     """
     here = locate()
     if here is not None:
@@ -205,8 +208,9 @@ def fetch_posteriordb(progress: Progress | None = None, *, public: str | None = 
             content = _unpacked(url)
             if _digest(content) != expected:
                 raise DataError(
-                    f"{url} has content of SHA-256 {_digest(content)}, expected {expected}; it was"
-                    f" not kept: put a good copy in $TACIT_DATA/{SOURCE}/data/{name}.json"
+                    f"the content of {url} has the SHA-256 digest {_digest(content)}, but "
+                    f"{expected} was expected, so it was not stored; put the "
+                    f"original file in $TACIT_DATA/{SOURCE}/data/{name}.json"
                 )
             _write(path, content)
         tell(f"{name}.json")
@@ -223,7 +227,11 @@ def fetch_posteriordb(progress: Progress | None = None, *, public: str | None = 
 
 
 def summarise_draws(chains: Any, origin: str) -> dict[str, Any]:
-    """Make the entry of reference.json for the draws of one file; each chain is {name: [draws]}."""
+    """Return the summary of the draws of one posterior, as it is stored in reference.json.
+
+    Each of the `chains` is a dictionary from the name of a coordinate to its draws. `origin` is the
+    URL of the draws, for error messages.
+    """
     try:
         names = list(chains[0])
         draws = np.asarray(
@@ -233,7 +241,7 @@ def summarise_draws(chains: Any, origin: str) -> dict[str, Any]:
         draws = np.empty((0, 0))
         names = []
     if draws.ndim != 2 or draws.shape[1] < 2 or not np.all(np.isfinite(draws)):
-        raise DataError(f"{origin} is not a list of chains with finite draws; get a good copy")
+        raise DataError(f"{origin} is not a list of chains with finite draws; replace it")
     low, median, high = np.quantile(draws, [0.05, 0.5, 0.95], axis=1)
     return {
         "draws": draws.shape[1],
@@ -248,7 +256,7 @@ def summarise_draws(chains: Any, origin: str) -> dict[str, Any]:
 
 
 def locate() -> Path | None:
-    """Return the folder that has every file, or None."""
+    """Return a folder that contains all needed files of posteriordb; None if there is none."""
     needed = [*(f"data/{name}.json" for name in DATA), "reference.json"]
     return next((one for one in _folders() if all((one / file).is_file() for file in needed)), None)
 
@@ -267,8 +275,8 @@ def _path(file: str) -> Path:
         if (folder / file).is_file():
             return folder / file
     raise DataError(
-        f"{file} of {SOURCE} is not here; run `tacit data fetch {SOURCE}`, or set TACIT_DATA to a"
-        f" folder with {SOURCE}/{file}"
+        f"{file} of {SOURCE} is missing; run `tacit data fetch {SOURCE}`, or set TACIT_DATA to a"
+        f" folder that contains {SOURCE}/{file}"
     )
 
 
@@ -283,13 +291,15 @@ def _counted(progress: Progress | None, total: int) -> Callable[[str], None]:
 
 
 def _unpacked(url: str) -> Any:
-    """Return the JSON content of the only file in a zip file."""
     body = read_url(url, limit=MOST_BYTES, source=SOURCE)
     try:
         with ZipFile(io.BytesIO(body)) as packed:
             files = [one for one in packed.infolist() if one.filename.endswith(".json")]
             if len(files) != 1 or files[0].file_size > MOST_BYTES:
-                raise DataError(f"{url} has {len(files)} JSON files, expected one of at most 50 MB")
+                raise DataError(
+                    f"{url} contains {len(files)} JSON files; expected one file of at most 50 MB: "
+                    f"put the files of {SOURCE} in $TACIT_DATA/{SOURCE}"
+                )
             return _parsed(packed.read(files[0]), url)
     except BadZipFile as error:
         raise DataError(f"{url} is not a zip file ({error}); try again") from error
@@ -303,8 +313,9 @@ def _parsed(body: bytes, origin: str) -> Any:
 
 
 def _digest(content: Any) -> str:
-    """SHA-256 of the numbers in a JSON document; it does not depend on how they are written or on
-    the order of keys.
+    """Return the SHA-256 of a JSON document.
+
+    It does not depend on the order of keys or on the notation of numbers (1 or 1.0).
     """
     text = json.dumps(_as_floats(content), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
@@ -319,8 +330,9 @@ def _as_floats(content: Any) -> Any:
 
 
 def fingerprint(entry: Mapping[str, Any]) -> tuple[float, float]:
-    """Return Σ mean/sd and Σ log sd over the coordinates: two sums that identify reference
-    statistics.
+    """Return Σ mean/sd and Σ log sd over all coordinates of a summary of draws.
+
+    These two sums are used to recognise the draws.
     """
     pairs = list(zip(entry["mean"], entry["sd"], strict=True))
     return (
@@ -335,12 +347,15 @@ def _check_statistics(name: str, entry: Mapping[str, Any], origin: str) -> None:
         found = fingerprint(entry)
         size = sum(abs(mean / sd) for mean, sd in zip(entry["mean"], entry["sd"], strict=True))
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise DataError(f"{origin}: {name} has no means and sds; get a good copy") from error
+        raise DataError(
+            f"{origin}: {name} has no usable means and sds; replace the file"
+        ) from error
     allowed = TOLERANCE * max(1.0, size), TOLERANCE * max(1, len(entry["mean"]))
     if not all(abs(a - b) <= c for a, b, c in zip(found, expected, allowed, strict=True)):
         raise DataError(
-            f"{origin}: {name} has Σ mean/sd, Σ log sd = {found[0]:.6g}, {found[1]:.6g}, expected"
-            f" {expected[0]:.6g}, {expected[1]:.6g}; these are not the draws of commit {COMMIT[:8]}"
+            f"{origin}: {name} has Σ mean/sd = {found[0]:.6g} and Σ log sd = {found[1]:.6g},"
+            f" expected {expected[0]:.6g} and {expected[1]:.6g}, so its draws are not those of"
+            f" commit {COMMIT[:8]} of posteriordb; delete it and run `tacit data fetch {SOURCE}`"
         )
 
 

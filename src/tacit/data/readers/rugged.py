@@ -21,7 +21,10 @@ SCHEMA = SourceSchema(columns=COLUMNS, outcome=OUTCOME)
 
 
 def read() -> Table:
-    """Read the table; countries without an income for 2000 are dropped."""
+    """Read the table.
+
+    A country without an income for the year 2000 has an empty outcome and is dropped later.
+    """
     frame = pl.read_csv(
         local_files("rugged") / "rugged_data.csv", separator=";", infer_schema=False
     ).with_columns(pl.col("cont_africa", "rugged", "rgdppc_2000").cast(pl.Float64))

@@ -15,7 +15,10 @@ from tacit.errors import ConfigError, DataError
 
 
 def read(data: DataConfig) -> Table:
-    """Run the query, or one query per party; the database is opened read-only."""
+    """Run `data.query` and return its rows. If it is a dictionary, run the query of each party.
+
+    The database is opened read-only.
+    """
     assert data.query is not None, "DataConfig requires it"
     if isinstance(data.query, str):
         return Table(frame=query_frame(data.database, data.query), schema=schema(data))
@@ -32,11 +35,11 @@ def query_frame(database: str | None, query: str, where: str = "") -> pl.DataFra
     Parameters
     ----------
     database
-        Path of a DuckDB file, which is not changed; None for a query that names files.
+        Path of a DuckDB file, which is opened read-only; None if the query names the files to read.
     query
         The SQL query.
     where
-        A prefix of messages.
+        Text at the beginning of error messages.
     """
     try:
         import duckdb
@@ -51,7 +54,7 @@ def query_frame(database: str | None, query: str, where: str = "") -> pl.DataFra
         with duckdb.connect(place, read_only=database is not None) as connection:
             found = connection.execute(query)
             if found.description is None:
-                raise DataError(f"{where}data.query returns no rows; give a SELECT statement")
+                raise DataError(f"{where}data.query is not a SELECT statement; give one")
             names = [column[0] for column in found.description]
             rows = found.fetchnumpy() if len(set(names)) == len(names) else None
     except duckdb.Error as error:
@@ -63,5 +66,5 @@ def query_frame(database: str | None, query: str, where: str = "") -> pl.DataFra
     frame = replace(of_duckdb(names, rows, f"{where}the query"), of_file=True)
     table = frame.select(names)
     if table.is_empty():
-        raise DataError(f"{where}data.query gives no rows; check its conditions")
+        raise DataError(f"{where}data.query selects no rows; check its conditions")
     return table

@@ -1,1 +1,1 @@
-"""Public facts about columns, and the checks of records against them."""
+"""The public schema: facts about columns that are known without reading records."""

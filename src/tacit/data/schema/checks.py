@@ -1,7 +1,7 @@
-"""Columns without public bounds, which a private run refuses.
+"""Find columns without public bounds, which a private run does not accept.
 
-A value without declared bounds can be arbitrarily large, and a statistic of the data depends on
-every record. Neither is covered by noise added later.
+Without declared bounds, a value can be arbitrarily large. Bounds computed from the data would
+depend on every record. In both cases noise that is added later does not give a guarantee.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from tacit.data.schema.table import SourceSchema
 
 
 def unbounded(data: DataConfig) -> tuple[str, ...]:
-    """List the columns of x and the kept columns that the schema does not bound.
+    """Return the names of features and columns of `data.keep` for which the public schema has no
+    bounds.
 
-    These are numbers without low and high and, if scaling is "pooled", all numbers and every
-    category without declared levels. The outcome is not included. Opens no file.
+    These are numeric columns without low and high, and categorical columns without declared levels.
+    If `data.scaling` is "pooled", all numeric columns are listed. The outcome is never listed. No
+    file is opened.
 
     >>> unbounded(DataConfig(source="breast-cancer"))
     ()
@@ -26,7 +28,9 @@ def unbounded(data: DataConfig) -> tuple[str, ...]:
 
 
 def unbounded_columns(schema: SourceSchema, data: DataConfig) -> tuple[str, ...]:
-    """List the unbounded columns as `unbounded` does, for a given schema."""
+    """Return the names of columns without public bounds, as `unbounded` does, for a given
+    schema.
+    """
     pooled = data.scaling == "pooled"
     return tuple(
         column.name

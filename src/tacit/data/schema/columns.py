@@ -21,13 +21,14 @@ Outside = Literal["clip", "refuse"]
 class ColumnConfig(Table, frozen=True, kw_only=True):
     """Public schema of one column, known to every party before any record is read.
 
-    A number becomes (clip(v, low, high) - center) / scale. With bounds alone, center and scale
-    are their midpoint and half-width. A category becomes one 0/1 column per level, except for its
-    `reference` level if it has one.
+    A numeric value v becomes (clip(v, low, high) - center) / scale. If only the bounds are
+    declared, center is their midpoint and scale is half their difference. A categorical column
+    becomes one 0/1 column per level, without a column for the level `reference`.
 
-    `missing` is the handling of empty cells and of the texts in `missing_values`: "level" adds a
-    level to a category, "indicator" uses a number's centre plus a 0/1 column, "drop" drops the row,
-    "refuse" is an error.
+    `missing` says what is done with an empty cell or a text in `missing_values`. "level": the
+    column, which must be categorical, gets an additional level. "indicator": the value, which must
+    be numeric, is replaced by `center`, and an additional 0/1 column marks the row. "drop": the row
+    is dropped. "refuse": an error is raised.
     """
 
     unwritten: ClassVar[tuple[str, ...]] = ("name",)
@@ -83,7 +84,7 @@ class ColumnConfig(Table, frozen=True, kw_only=True):
         yield from self._numeric() if self.kind == "numeric" else self._categorical()
 
     def fault(self, key: str, advice: str) -> str:
-        """Return the error text for one key of this column."""
+        """Return an error message about a key of this column, with its value and `advice`."""
         return f"{column_key(self.name)}.{key} = {shown(getattr(self, key))}; {advice}"
 
     def _numeric(self) -> Iterator[str]:
@@ -129,7 +130,11 @@ class ColumnConfig(Table, frozen=True, kw_only=True):
 
     @property
     def affine(self) -> tuple[float, float] | None:
-        """(center, scale) as declared or implied by the bounds; None if undeclared."""
+        """Centre and scale of the column: the declared ones, or else midpoint and half-width of the
+        bounds.
+
+        It is None if neither is declared.
+        """
         if self.center is not None and self.scale is not None:
             return self.center, self.scale
         if self.low is not None and self.high is not None:
@@ -138,14 +143,16 @@ class ColumnConfig(Table, frozen=True, kw_only=True):
 
     @property
     def bounded(self) -> bool:
-        """True if the schema bounds all values that this column contributes to x."""
+        """True if the schema declares bounds (numeric column) or levels (categorical column)."""
         if self.kind == "categorical":
             return bool(self.levels)
         return self.low is not None and self.high is not None
 
 
 def undeclared(column: ColumnConfig) -> Iterator[str]:
-    """Yield the reasons why records cannot be prepared with the declared schema alone."""
+    """Yield an error message for each fact that is needed to prepare the column but is not
+    declared.
+    """
     advice = 'or set data.scaling = "pooled", which is noted in the result'
     if column.kind == "categorical" and not column.levels:
         yield f"{column_key(column.name)}.levels is missing; declare all levels, {advice}"

@@ -1,4 +1,4 @@
-"""What the public schema declares about each column of x."""
+"""Descriptions of the columns of x, as the public schema declares them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from tacit.data.schema.columns import ColumnConfig
 
 
 class Feature(NamedTuple):
-    """One column of x: the constant, a number, or a 0/1 level of its source column.
+    """One column of x: the constant 1, a number, or an indicator (0 or 1) of a level or a missing
+    value.
 
-    `low` and `high` are its bounds on the scale of x, infinite if undeclared.
+    `source` is the column of the table from which it is computed. `low` and `high` are bounds on
+    its values in x, infinite if no bounds are declared.
     """
 
     kind: Literal["intercept", "numeric", "level"]
@@ -27,7 +29,10 @@ INTERCEPT = Feature("intercept", "intercept", 1.0, 1.0)
 
 
 def column_layout(config: ColumnConfig) -> Layout:
-    """Return the columns of x that one source column becomes, in the order of `column_names`.
+    """Return a description of each column of x that is computed from the column `config` of the
+    table.
+
+    The order is that of `column_names`.
 
     >>> column_layout(ColumnConfig(name="age", low=0, high=100, missing="indicator"))
     (Feature(kind='numeric', source='age', low=-1.0, high=1.0), \
@@ -47,7 +52,7 @@ Feature(kind='level', source='age missing', low=0.0, high=1.0))
 
 
 def indicated_columns(layout: Layout | None) -> tuple[str, ...]:
-    """Return the numeric columns that have an indicator for missing values.
+    """Return the names of the numeric columns that are followed by an indicator for missing values.
 
     >>> indicated_columns(layout_of([ColumnConfig(name="bmi", missing="indicator")]))
     ('bmi',)
@@ -61,13 +66,16 @@ def indicated_columns(layout: Layout | None) -> tuple[str, ...]:
 
 
 def layout_of(columns: Iterable[ColumnConfig]) -> Layout:
-    """Return the layout of a design matrix, the constant first."""
+    """Return a description of each column of x: the constant first, then the columns computed from
+    `columns`.
+    """
     return (INTERCEPT, *(feature for config in columns for feature in column_layout(config)))
 
 
 def unknown_layout(names: tuple[str, ...]) -> Layout:
-    """Return the layout of undeclared columns: unbounded numbers, and a constant called
-    "intercept".
+    """Return a description of each column of x if there is no schema.
+
+    A column "intercept" is the constant, and all others are unbounded numbers.
     """
     return tuple(
         INTERCEPT if name == "intercept" else Feature("numeric", name, -math.inf, math.inf)

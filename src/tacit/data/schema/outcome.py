@@ -1,4 +1,6 @@
-"""The outcome as y: 0/1 for a positive level, the code of a level, or a number."""
+"""Conversion of the outcome to y: 0 or 1 for a positive level, the number of a level, or a
+number.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,10 @@ from tacit.errors import DataError
 
 
 def read_outcome(table: Table) -> Column:
-    """Read the outcome; a number is clipped to its bounds and rescaled only if declared.
+    """Read the outcome column and convert it to y by `as_y`.
 
-    The outcome is never rescaled by pooled statistics, so a prediction keeps its unit.
+    Numbers are clipped to declared bounds. They are rescaled only if center and scale are declared,
+    never by statistics of the records. The scale of predictions is therefore known.
     """
     schema = table.schema
     config = outcome_config(schema)
@@ -38,7 +41,7 @@ def read_outcome(table: Table) -> Column:
 
 
 def outcome_config(schema: SourceSchema) -> ColumnConfig:
-    """Return the declared column of the outcome, or a default column."""
+    """Return the schema of the outcome column; a default schema if it is not declared."""
     if not schema.outcome:
         return ColumnConfig(name="no outcome")
     kind = "numeric" if schema.positive is None else "categorical"
@@ -46,8 +49,9 @@ def outcome_config(schema: SourceSchema) -> ColumnConfig:
 
 
 def outcome_bounds(schema: SourceSchema) -> tuple[float, float] | None:
-    """Return the smallest and largest y by the schema, scaled as in the model; None if
-    undeclared.
+    """Return the smallest and the largest y that the declared bounds allow, after rescaling.
+
+    The result is None if no bounds are declared or the outcome has a positive level.
     """
     config = outcome_config(schema)
     if schema.positive is not None or config.low is None or config.high is None:
@@ -58,12 +62,19 @@ def outcome_bounds(schema: SourceSchema) -> tuple[float, float] | None:
 
 
 def outcome_levels(schema: SourceSchema) -> tuple[str, ...]:
-    """Return the levels of a categorical outcome in the order of y; empty for other outcomes."""
+    """Return the levels of a categorical outcome; y = k for level number k, counted from 0.
+
+    The result is empty for other outcomes.
+    """
     return outcome_config(schema).levels if schema.positive is None else ()
 
 
 def as_y(column: Column, positive: str | None) -> np.ndarray:
-    """Convert an outcome to y: 0/1, a level's code, or a number in its unit."""
+    """Convert the outcome to y.
+
+    If `positive` is given, y is 1 for this level and 0 for other levels. Otherwise y is the number
+    of the level or, for a numeric column, the number, rescaled by a declared center and scale.
+    """
     config = column.config
     if positive is not None:
         return (column.values == config.levels.index(positive)).astype(np.float64)
@@ -75,12 +86,15 @@ def as_y(column: Column, positive: str | None) -> np.ndarray:
 
 
 def _two_levels(series: pl.Series, config: ColumnConfig) -> tuple[str, ...]:
-    """Return the two levels of an undeclared binary outcome; refuse more than two."""
+    """Return the values of a binary outcome without declared levels; raise an error for more than
+    two.
+    """
     text = as_text(series)
     found = text.set(text.is_in(config.missing_values), None).drop_nulls().unique().sort().to_list()
     if len(found) > 2:
         raise DataError(
-            f'column "{config.name}" has {len(found)} values ({", ".join(found[:5])}, …) but'
-            " positive allows two; declare all levels in [columns] to treat the others as y = 0"
+            f'column "{config.name}" has {len(found)} values ({", ".join(found[:5])}, …); with'
+            " `positive`, an outcome with more than two values needs declared levels: declare all"
+            " levels in [columns], so that `positive` is y = 1 and every other level is y = 0"
         )
     return tuple(found)

@@ -1,7 +1,7 @@
-"""Federation without records, made from the public configuration.
+"""A federation without real records, made from the public configuration.
 
-A server has the public configuration but no records. The columns of the parties' records follow
-from the configuration; a few synthetic rows show their types and shapes.
+A server has the public configuration but no records. The configuration determines the columns of
+the parties' records. A few synthetic rows show their types and shapes.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ ROWS = 8
 
 
 def public_schema(data: DataConfig, *, sites: int | None = None) -> Federation:
-    """Return the federation that a configuration describes, without its records; opens no file.
+    """Return a federation with the public facts of a configuration and synthetic records.
 
-    Names, outcome, output and unbounded columns are the same as from `load_federation` and
-    `load_party`. The one party, "example", has 8 synthetic rows within the declared bounds and
-    levels, with the same columns, types and shapes as real ones; `raw` is empty, so that no ledger
-    identifies them as records. `sites` is the number of sites of the synthetic cohort, for a kept
-    column "site".
+    No file is opened. Names, outcome, output and unbounded columns are those of `load_federation`.
+    The only party is "example". It has 8 synthetic rows within the declared bounds and levels, with
+    the same columns, types and shapes as real records. The field `raw` is empty, so that a ledger
+    does not mistake these rows for real records. `sites` is the number of sites of the synthetic
+    cohort, which determines the levels of its column "site".
 
     >>> schema = public_schema(DataConfig(source="rugged"))
     >>> schema.names, schema.parties["example"]["x"].shape
@@ -40,8 +40,8 @@ def public_schema(data: DataConfig, *, sites: int | None = None) -> Federation:
     """
     if data.scaling == "pooled":
         raise ConfigError(
-            'data.scaling = "pooled"; without records there is nothing to pool: declare the'
-            ' schema and set "public"'
+            'data.scaling = "pooled" needs records, and there are none here; declare the schema'
+            ' in [columns] and set data.scaling = "public"'
         )
     if data.source in CORPORA:
         from tacit.data.readers.corpora import corpus_schema
@@ -67,19 +67,24 @@ def public_schema(data: DataConfig, *, sites: int | None = None) -> Federation:
 
 
 def known_outcome(schema: SourceSchema) -> ColumnConfig:
-    """Return the column of the outcome, or raise an error if its levels are not declared."""
+    """Return the schema of the outcome column.
+
+    An error is raised if the outcome needs levels and none are declared.
+    """
     config = outcome_config(schema)
     if schema.positive is not None and not config.levels:
         raise ConfigError(
-            f'outcome = "{schema.outcome}" has no levels, and there are no records to read them '
-            "from:"
-            f" declare them as {column_key(schema.outcome)}.levels"
+            f'outcome = "{schema.outcome}" has no declared levels, and there are no records to '
+            f"read them from; declare them as {column_key(schema.outcome)}.levels"
         )
     return config
 
 
 def _made_up(config: ColumnConfig, number: int) -> Column:
-    """Return synthetic values of one column, spread over the declared range."""
+    """Return `ROWS` synthetic values of one column, spread over its declared range or levels.
+
+    Columns with different `number` have different values.
+    """
     # Multiples of an irrational number fill (0, 1) evenly and deterministically.
     share = (0.5 + (np.arange(ROWS) + number / ROWS) * (np.sqrt(5) - 1) / 2) % 1
     if config.kind == "categorical":
@@ -91,7 +96,9 @@ def _made_up(config: ColumnConfig, number: int) -> Column:
 
 
 def declared_range(config: ColumnConfig) -> tuple[float, float]:
-    """Return the declared bounds of a number, or else its centre ± scale."""
+    """Return the bounds of a numeric column: as declared, or else center − scale and center +
+    scale.
+    """
     if config.low is not None and config.high is not None:
         return config.low, config.high
     center, scale = config.affine or (0.0, 1.0)

@@ -1,4 +1,4 @@
-"""`tacit.Schema`: the public facts about columns, in Python or from a study file."""
+"""`tacit.Schema`: the public facts about columns, given in Python or in a TOML file."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ EXAMPLE = "age = { low = 18, high = 105 }"
 class Schema:
     """Public facts about columns that every party may know before any record is read.
 
-    With privacy they must come from knowledge of the field or a code book, never from the records.
+    In a private run they must come from knowledge of the field or a code book, never from the
+    records.
 
     Parameters
     ----------
     bounds
-        (low, high) of each number, by column. Values outside are clipped.
+        (low, high) of each numeric column, by name. Values outside are clipped.
     levels
-        All values of each category, by column.
+        All values of each categorical column, by name.
     scale
-        (center, scale) of numbers: the value that becomes 0, and the difference that becomes 1.
-        By default the midpoint and half-width of the bounds.
+        (center, scale) of numeric columns, by name. A value v becomes (v − center) / scale. The
+        default is the midpoint and half the width of the bounds.
     missing
-        Handling of empty cells, by column: "refuse" (the default), "drop", "indicator" (numbers)
-        or "level" (categories).
+        Handling of empty cells, by column: "refuse" (the default) raises an error, "drop" drops the
+        row, "indicator" (numeric columns) adds a 0/1 column, and "level" (categorical columns) adds
+        a level.
     missing_values
         Texts and numbers that stand for an empty cell, by column: ["NA", 999].
     units
-        Name of each number's unit, by column, for results: "year", or "10 years" for effects per
-        ten years.
+        Unit of measurement of numeric columns, by name, in which results show effects: "year", or
+        "10 years" for effects per ten years.
 
     Examples
     --------
@@ -62,20 +64,23 @@ class Schema:
             rows.setdefault(name, {}).update(low=low, high=high)
         for name, values in _items("levels", levels):
             if isinstance(values, str):
-                raise ConfigError(f"levels[{name!r}] = {values!r}; give a list of all its levels")
+                raise ConfigError(
+                    f"levels[{name!r}] = {values!r}; give a list of all levels of the column"
+                )
             rows.setdefault(name, {}).update(levels=[_level(one) for one in values])
         for name, (center, width) in _pairs("scale", scale):
             rows.setdefault(name, {}).update(center=center, scale=width)
         for name, policy in _items("missing", missing):
             if name not in rows and policy == "level":
                 raise ConfigError(
-                    f"missing[{name!r}] = {policy!r}; declare the levels of that column as well"
+                    f"missing[{name!r}] = {policy!r} needs declared levels; add them as"
+                    f" levels[{name!r}]"
                 )
             rows.setdefault(name, {})["missing"] = policy
         for name, values in _items("missing_values", missing_values):
             if isinstance(values, str | int | float):
                 raise ConfigError(
-                    f"missing_values[{name!r}] = {values!r}; give a list, [{values!r}]"
+                    f"missing_values[{name!r}] = {values!r}; give a list, e.g. [{values!r}]"
                 )
             rows.setdefault(name, {})["missing_values"] = [_level(one) for one in values]
         for name, unit in _items("units", units):
@@ -99,7 +104,7 @@ class Schema:
 
     @classmethod
     def of(cls, columns: Iterable[ColumnConfig]) -> Schema:
-        """Make a schema from columns that have been read.
+        """Make a schema from the declarations of columns.
 
         Parameters
         ----------
@@ -112,7 +117,7 @@ class Schema:
 
     @property
     def bounds(self) -> dict[str, tuple[float, float]]:
-        """(low, high) of each number that has bounds."""
+        """(low, high) of each numeric column that has bounds."""
         return {
             one.name: (one.low, one.high)
             for one in self.columns
@@ -121,27 +126,29 @@ class Schema:
 
     @property
     def levels(self) -> dict[str, tuple[str, ...]]:
-        """All values of each category."""
+        """All values of each categorical column."""
         return {one.name: one.levels for one in self.columns if one.levels}
 
     @property
     def scale(self) -> dict[str, tuple[float, float]]:
-        """(center, scale) of each number, as declared or as implied by its bounds."""
+        """(center, scale) of each numeric column, as declared or else the midpoint and half-width
+        of its bounds.
+        """
         return {one.name: one.affine for one in self.columns if one.affine is not None}
 
     @property
     def units(self) -> dict[str, str]:
-        """The unit of each number that has one."""
+        """The unit of each numeric column that has one."""
         return {one.name: one.unit for one in self.columns if one.unit is not None}
 
     @property
     def missing(self) -> dict[str, Missing]:
-        """Handling of empty cells, by column."""
+        """How empty cells of each column are handled."""
         return {one.name: one.missing for one in self.columns}
 
     @property
     def missing_values(self) -> dict[str, tuple[str, ...]]:
-        """Texts that are treated as empty cells, for the columns that have some."""
+        """Texts that are treated as empty cells, for each column that has such texts."""
         return {one.name: one.missing_values for one in self.columns if one.missing_values}
 
     def __eq__(self, other: object) -> bool:
@@ -165,7 +172,7 @@ def _level(value: Any) -> Any:
 
 def _items(argument: str, given: Any) -> Iterable[tuple[str, Any]]:
     if given is not None and not isinstance(given, Mapping):
-        raise ConfigError(f"{argument} = {given!r}; give a dictionary by column name")
+        raise ConfigError(f"{argument} = {given!r}; give a dictionary with column names as keys")
     return (given or {}).items()
 
 
@@ -178,7 +185,10 @@ def _pairs(argument: str, given: Any) -> Iterable[tuple[str, tuple[Any, Any]]]:
 
 
 def read_columns(columns: Any) -> tuple[ColumnConfig, ...]:
-    """Read a [columns] table; raises the first error with the others in its attribute `also`."""
+    """Return the columns that a [columns] table declares.
+
+    If there are errors, the first is raised, and its attribute `also` contains the others.
+    """
     rows, faults = column_rows(columns)
     found = []
     for row in rows:
@@ -190,7 +200,10 @@ def read_columns(columns: Any) -> tuple[ColumnConfig, ...]:
 
 
 def column_rows(columns: Any) -> tuple[list[dict[str, Any]], list[Any]]:
-    """Convert a [columns] table to a list of tables with names, and a list of its errors."""
+    """Return the columns of a [columns] table, and a list of error messages.
+
+    Each column is a dictionary that contains its name as "name".
+    """
     if not isinstance(columns, dict):
         return [], [f"columns = {short(columns)}; it must be a table of columns, e.g. {EXAMPLE}"]
     rows, faults = [], []
@@ -199,7 +212,8 @@ def column_rows(columns: Any) -> tuple[list[dict[str, Any]], list[Any]]:
             rows.append({"name": name, **row})
         elif isinstance(row, dict):
             faults.append(
-                f"{column_key(name)}.name = {short(row['name'])}; the key is the name: drop it"
+                f"{column_key(name)}.name = {short(row['name'])}; the table's key is the column's "
+                "name: leave name out"
             )
         else:
             faults.append(f"{column_key(name)} = {short(row)}; it must be a table, e.g. {EXAMPLE}")

@@ -1,4 +1,4 @@
-"""Output of every reader: raw cells and the public schema used to prepare them."""
+"""The output of every reader: raw cells, and the public schema by which they are prepared."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class SourceSchema:
     outcome: str
     """The outcome column; "" if there is none."""
     positive: str | None = None
-    """The level of the outcome that is y = 1. None: the outcome is a number or, if its levels
-    are declared, one of these.
+    """Level of the outcome that becomes y = 1. None: y is the number in the outcome column or, if
+    its levels are declared, the index of the level.
     """
     site: str | None = None
     """The column with the natural party of a row, if there is one."""
@@ -32,7 +32,7 @@ class SourceSchema:
     """False: the records are y alone, with no x."""
 
     def declared(self, name: str) -> ColumnConfig | None:
-        """Return the declaration of the column `name`; None if there is none.
+        """Return the declared facts about the column `name`; None if it is not declared.
 
         Parameters
         ----------
@@ -49,8 +49,9 @@ class SourceSchema:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows as read from the source. Columns of `frame` that the schema does not name are not
-    used.
+    """Rows as read from the source, before they are prepared for a model.
+
+    Models do not use columns of `frame` that the schema does not declare.
     """
 
     frame: pl.DataFrame
@@ -64,6 +65,6 @@ class Table:
 
 
 def listed(names: Sequence[str]) -> str:
-    """List names for an error message; if there are many, only the first ones."""
+    """Join names by commas for an error message. A long list is shortened."""
     more = f", … ({len(names)} in all)" if len(names) > NAMES_SHOWN else ""
     return ", ".join(names[:NAMES_SHOWN]) + more

@@ -1,5 +1,7 @@
-"""Units of numbers: "year" is a label; "10 years" also sets the difference that effects refer
-to.
+"""Units of measurement of columns.
+
+The unit "year" is only a label. The unit "10 years" also means that effects are reported per 10
+years.
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ _HIDDEN = re.compile(rf"(?:[^\W\d_]+\.?\s+)?[^\w\s×·]?\s*(?:[\d½¼¾⅓]|(?:{
 
 
 def parse_unit(text: str) -> tuple[float, str] | None:
-    """Split a unit into number and name; None if it is empty or the number cannot be read.
+    """Split a unit into a number and a name: "10 years" gives 10 and "years".
+
+    The number is 1 if the text does not begin with one. The result is None if the text is empty or
+    not a unit.
 
     >>> parse_unit("year"), parse_unit("10 mmHg"), parse_unit("10years"), parse_unit("per 10 years")
     ((1.0, 'year'), (10.0, 'mmHg'), (10.0, 'years'), None)

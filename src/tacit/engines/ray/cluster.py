@@ -32,7 +32,7 @@ all ports to 127.0.0.1 on any system.
 
 @dataclass(frozen=True)
 class Cluster:
-    """Size of the cluster, and whether it belongs to this run."""
+    """Number of cores and nodes of a Ray cluster, and whether it was started for this run."""
 
     cores: int
     nodes: int
@@ -41,8 +41,10 @@ class Cluster:
 
 
 def import_ray(*, own: bool = False) -> Any:
-    """Import ray with telemetry switched off. `own`: the cluster will be started by this
-    process.
+    """Import ray with telemetry switched off.
+
+    If this process will start the cluster (`own`), ray is also restricted to this machine and gets
+    an access token.
     """
     for key, value in QUIET.items():
         os.environ.setdefault(key, value)
@@ -65,8 +67,8 @@ def import_ray(*, own: bool = False) -> Any:
 
 @contextlib.contextmanager
 def connected(address: str | None = None) -> Iterator[Cluster]:
-    """Context in which a cluster is connected. An existing connection of this process is reused and
-    stays open.
+    """Context manager that connects to a cluster. An existing connection of this process is reused
+    and stays open.
     """
     ray = import_ray(own=address is None)
     if address is not None and not re.fullmatch(r".+:\d+", address):
@@ -92,8 +94,9 @@ def connected(address: str | None = None) -> Iterator[Cluster]:
 def _start(ray: Any) -> None:
     if os.environ.get(LOOPBACK_ONLY) != "0":
         raise ConfigError(
-            "ray was imported before tacit could restrict it to loopback; set "
-            f"{LOOPBACK_ONLY}=0 before that, or connect with ray.init yourself"
+            "ray was imported before tacit could restrict it to this machine; set "
+            f"{LOOPBACK_ONLY}=0 in the environment before ray is imported, or call ray.init "
+            "yourself"
         )
     with warnings.catch_warnings():
         # JAX warns about fork; Ray's forks exec another program at once.

@@ -1,7 +1,7 @@
 """The Ray engine: parties on the actors of one organisation's cluster.
 
-The server, the ledger and what a method stores between visits are in this process; actors hold
-records and compute. If an actor is lost, its request is repeated with the same id and noise key.
+The server, the ledger and the method memories are in this process; actors hold records and compute.
+If an actor is lost, its request is repeated with the same id and noise key.
 One charge covers one reply, even if an actor or this process is lost.
 """
 
@@ -70,7 +70,7 @@ class RayEngine(Driver):
         assert self._cluster is not None
         for name, records in self.parties.items():
             if not len_records(records) > 0:
-                raise DataError(f"party {name!r} has no records; leave it out or give it some")
+                raise DataError(f"party {name!r} has no records; leave it out, or give it records")
         count = min(self.actors or self._cluster.cores, len(self.parties))
         groups = deal(self.parties, count)
         threads = max(1, self._cluster.cores // count)
@@ -95,7 +95,9 @@ class RayEngine(Driver):
             self._prior.add_prior()
 
     def compute(self, requests: Sequence[Request], keys: Keys) -> dict[str, Update]:
-        """Compute on all actors at once, and the prior pseudo-party in this process."""
+        """Compute the updates on all actors in parallel; the update of the prior pseudo-party is
+        computed in this process.
+        """
         calls = self._ask([r for r in requests if r.party != PRIOR_PARTY], keys)
         found = self._here([r for r in requests if r.party == PRIOR_PARTY])
         for call in calls:
@@ -112,7 +114,10 @@ class RayEngine(Driver):
         self._rehearsed |= {(r.party, r.stage) for r in new}
 
     def following(self, state: ServerState, clock: float) -> tuple[list[Request], float]:
-        """Return the next requests. In an asynchronous run, start all open requests first."""
+        """Return the requests to answer next, and the simulated arrival time of their replies.
+
+        In an asynchronous run, first start to compute every open request.
+        """
         if self.rules.order != "asynchronous":
             return super().following(state, clock)
         under_way = self._calls.keys() | self._ready.keys()
@@ -153,7 +158,7 @@ class RayEngine(Driver):
         return next(iter(self._ready))
 
     def _ask(self, requests: Sequence[Request], keys: Keys, what: str = "compute") -> list[Call]:
-        """Call each actor once for every distinct pair of q and public arrays."""
+        # One call per actor and per distinct pair of q and public arrays.
         groups: dict[tuple[int, tuple[int, int]], list[Request]] = {}
         each: dict[tuple[int, int], tuple[Natural | None, Arrays]] = {}
         for request in requests:

@@ -28,7 +28,7 @@ class Asked(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """Packed updates, one row per request."""
+    """The updates of several requests, packed into arrays with one row per request."""
 
     columns: list[tuple[Any, ...]]
     """Columns of the table of updates: request id, loss, finiteness flag and cost."""

@@ -127,7 +127,9 @@ class Pool:
             return False, None
 
     def renew(self, place: int) -> None:
-        """Replace an actor by its successor; an actor that only seemed lost is stopped."""
+        """Replace the actor at index `place` by a new one; the old process is killed if it still
+        runs.
+        """
         self._ray.kill(self._actors[place])
         self._actors[place] = self._start(place)
         self._generations[place] += 1

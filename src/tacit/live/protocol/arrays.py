@@ -1,9 +1,10 @@
 """Encoding of distributions in messages.
 
-Peers that announced the protocol exchange natural parameters, to the last bit. For a peer that
-implements only the messages of the thesis, a normal is {mean, variance}: two numbers, or two lists
-for independent normals. A factor or a ratio of factors may have negative variances. A constant
-factor has no finite variance; it is written with a variance so large that the factor has no effect.
+Peers that announce a `protocol` number exchange natural parameters, as exact 64-bit floats. For a
+peer that implements only the messages of the thesis, a normal is {mean, variance}: two numbers, or
+two lists for independent normals. A factor or a ratio of factors may have negative variances. A
+constant factor has no finite variance; it is written with a variance so large that the factor has
+no effect.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ def pack_normal(natural: Natural) -> Distribution:
     """
     if not is_independent_normal(natural):
         raise PeerError(
-            "this peer reads normals with independent coordinates only; choose posterior = "
-            "'mean-field'"
+            "this peer supports only normal distributions with independent coordinates; use "
+            "posterior = 'mean-field'"
         )
     linear = np.ravel(natural["linear"])
     precision = -2.0 * np.ravel(natural["quadratic"])
@@ -64,7 +65,8 @@ def unpack(distribution: Distribution, family: Family | None, what: str) -> Natu
         natural = _normal(distribution["mean"], distribution["variance"], family, what)
     elif family is not None and set(distribution) != set(family.shapes):
         raise PeerError(
-            f"{what} is no set of natural parameters of {family!r}; send {', '.join(family.shapes)}"
+            f"{what} does not have the natural parameters of {family!r}; send "
+            f"{', '.join(family.shapes)}"
         )
     else:
         # Unknown names come from the peer and are not quoted.
@@ -87,7 +89,9 @@ def unpack_arrays(
 ) -> Arrays:
     """Decode finite arrays of the given names and shapes (None: any), or raise a PeerError."""
     if shapes is not None and set(distribution) != set(shapes):
-        raise PeerError(f"{what}: other arrays are needed; send {', '.join(shapes) or 'none'}")
+        raise PeerError(
+            f"{what}: the names of the arrays are wrong; send {', '.join(shapes) or 'none'}"
+        )
     arrays = {
         name: _numbers(value, f"{what}: {name!r}" if shapes else f"{what}: an array")
         for name, value in distribution.items()
@@ -103,7 +107,7 @@ def unpack_integers(
 ) -> Arrays:
     """Decode int64 arrays of the given names and shapes, or raise a PeerError."""
     if set(distribution) != set(shapes):
-        raise PeerError(f"{what}: other arrays are needed; send {', '.join(shapes)}")
+        raise PeerError(f"{what}: the names of the arrays are wrong; send {', '.join(shapes)}")
     arrays = {
         name: _numbers(value, f"{what}: {name!r}", np.int64) for name, value in distribution.items()
     }
@@ -132,17 +136,21 @@ def _numbers(value: Any, what: str, dtype: type = np.float64) -> np.ndarray:
     length = len(value.data) // 8 if isinstance(value.data, bytes) else len(value.data)
     whole = not isinstance(value.data, bytes) or len(value.data) % 8 == 0
     if not whole or count != length:
-        raise PeerError(f"{what} has shape {list(value.shape)} but {length} numbers; send {count}")
+        raise PeerError(
+            f"{what} has shape {list(value.shape)} but {length} numbers; send {count} numbers"
+        )
     if isinstance(value.data, bytes):
         flat = np.frombuffer(value.data, np.dtype(dtype).newbyteorder("<")).astype(dtype)
     elif dtype is np.int64 and not all(_fits(one) for one in value.data):
-        raise PeerError(f"{what} is not a list of 64-bit integers; a private release has these")
+        raise PeerError(
+            f"{what} is not a list of 64-bit integers; a private release must contain only these"
+        )
     else:
         flat = np.array(value.data, dtype=dtype)
     try:
         return flat.reshape(value.shape)
     except ValueError:  # no data, in a shape too large for numpy
-        raise PeerError(f"{what} has an invalid shape; send the shape of the family") from None
+        raise PeerError(f"{what} has an invalid shape; send the shape that was agreed") from None
 
 
 def _fits(number: Any) -> bool:
@@ -152,7 +160,7 @@ def _fits(number: Any) -> bool:
 def _normal(mean: Any, variance: Any, family: Family | None, what: str) -> Natural:
     """Decode the output of `pack_normal`.
 
-    A null or infinite variance means a constant factor; its mean may be null too.
+    A null or infinite variance means a constant factor, whose mean may be null.
     """
     if variance is None and isinstance(mean, float | int | None):  # all coordinates are flat
         size = 1 if family is None else family.dimension
@@ -170,8 +178,8 @@ def _normal(mean: Any, variance: Any, family: Family | None, what: str) -> Natur
     if set(shapes) != set(natural) or any(math.prod(s) != len(pairs) for s in shapes.values()):
         numbers = "a scalar normal" if len(pairs) == 1 else f"{len(pairs)} independent normals"
         raise PeerError(
-            f"{what} is {numbers}, but this federation's posterior is {family!r}; send its natural "
-            "parameters"
+            f"{what} is {numbers}, but this federation's posterior is {family!r}; send natural "
+            "parameters of that family"
         )
     return {name: natural[name].reshape(shape) for name, shape in shapes.items()}
 
@@ -184,7 +192,6 @@ def _listed(value: Any) -> list[Any] | None:
 
 
 def _coordinate(mean: Any, variance: Any, what: str) -> tuple[float, float]:
-    """Return the linear term and the precision of one normal."""
     numbers = isinstance(mean, float | int | None) and isinstance(variance, float | int | None)
     flat = numbers and (variance is None or math.isinf(variance))
     if (

@@ -1,8 +1,9 @@
 """The messages of the thesis in bincode, the binary format of its peers.
 
-bincode is not self-describing: a value is its fields one after another, in the order of Code 3.1 of
-the thesis, so it contains the messages of the thesis and no extensions. An enum starts with the
-number of its variant. The crate has two layouts of integers, and a peer may use either:
+bincode is not self-describing: a message consists of the values of its fields, in the order of Code
+3.1 of the thesis, without their names. It therefore supports the messages of the thesis and no
+extensions. An enum starts with the number of its variant. The Rust library bincode has two layouts
+of integers, and a peer may use either:
 
 - `bincode`: variable length, the default of tokio-serde, with which the thesis's peers are built;
 - `bincode-fixint`: 4 or 8 bytes, as written by `bincode::serialize`.
@@ -88,7 +89,10 @@ def encode_bincode(message: Message, layout: Layout) -> bytes:
                     value = value or values.get("reason")
                 writer.write(kind, value)
             return bytes(writer.out)
-    raise PeerError(f"bincode carries the messages of the thesis, which has no {message.name}")
+    raise PeerError(
+        f"{message.name} cannot be encoded in bincode, which has only the messages of the thesis; "
+        "use msgpack, cbor or json"
+    )
 
 
 def decode_bincode(payload: bytes, layout: Layout, known: Mapping[str, type[M]]) -> M:
@@ -100,11 +104,16 @@ def decode_bincode(payload: bytes, layout: Layout, known: Mapping[str, type[M]])
     variants = CLIENT if issubclass(side, ClientMessage) else SERVER
     number = _Reader(payload, layout).read("u32")
     if number >= len(variants):
-        raise PeerError(f"an unknown message of {len(payload)} bytes; the thesis has 8 per side")
+        raise PeerError(
+            f"an unknown message of {len(payload)} bytes; bincode has only the {len(variants)} "
+            "messages of the thesis: use msgpack, cbor or json for other messages"
+        )
     name, fields = variants[number]
     kind = known.get(name)
     if kind is None:
-        raise PeerError(f"a message of {len(payload)} bytes that this side does not read")
+        raise PeerError(
+            f"a {name} message of {len(payload)} bytes is not accepted here; see docs/protocol.md"
+        )
     assert tag_of(kind) == name
     has_normal = any(type_ == "normal" for _, type_ in fields)
     body = None
@@ -113,14 +122,14 @@ def decode_bincode(payload: bytes, layout: Layout, known: Mapping[str, type[M]])
     if body is None:
         body = _fields(payload, layout, fields, "numbers")
     if body is None:
-        raise PeerError(f"a payload of {len(payload)} bytes is not a {name} in {layout}")
+        raise PeerError(
+            f"a payload of {len(payload)} bytes is not a valid {name} message in {layout}; see "
+            "docs/protocol.md"
+        )
     return msgspec.convert(body, prepare(kind))
 
 
 def _fields(payload: bytes, layout: Layout, fields: Fields, normal: str) -> dict[str, Any] | None:
-    """Read the fields; None unless they fill the payload exactly, with all normals in the same
-    form.
-    """
     reader = _Reader(payload, layout)
     try:
         reader.read("u32")
@@ -140,7 +149,9 @@ class _Writer:
             if value is not None:
                 self.write(kind[:-1], value)
         elif value is None:
-            raise PeerError("bincode has no null: the thesis requires this field")
+            raise PeerError(
+                "a required field is null, which bincode cannot encode; use msgpack, cbor or json"
+            )
         elif kind in ("u32", "u64"):
             self._integer(kind, value)
         elif kind == "f64":
@@ -159,7 +170,10 @@ class _Writer:
 
     def _normal(self, value: dict[str, Any]) -> None:
         if set(value) != {"mean", "variance"}:
-            raise PeerError("bincode carries normals as mean and variance only")
+            raise PeerError(
+                f"a normal distribution has the fields {', '.join(sorted(value))}, but bincode can "
+                "only encode a mean and a variance; use msgpack, cbor or json"
+            )
         for part in (value["mean"], value["variance"]):
             if isinstance(part, list):
                 self._integer("u64", len(part))
@@ -193,7 +207,7 @@ class _Reader:
         if kind == "bool":
             (byte,) = self._take(1)
             if byte > 1:
-                raise ValueError("not a boolean")
+                raise ValueError("a boolean must be the byte 0 or 1")
             return bool(byte)
         if kind == "text":
             return self._take(self._integer("u64")).decode()
@@ -203,7 +217,7 @@ class _Reader:
             return {"mean": self.read("f64"), "variance": self.read("f64")}
         mean, variance = self._vector(), self._vector()
         if len(mean) != len(variance) or not mean:
-            raise ValueError("not a mean and a variance of one length")
+            raise ValueError("mean and variance must be vectors of the same length, at least 1")
         return {"mean": mean, "variance": variance}
 
     def _vector(self) -> list[float]:
@@ -219,12 +233,12 @@ class _Reader:
             return first
         length = {251: 2, 252: 4, 253: 8}.get(first, size + 1)
         if length > size:
-            raise ValueError("not an integer of this size")
+            raise ValueError("an integer has more bytes than its field allows")
         return int.from_bytes(self._take(length), "little")
 
     def _take(self, count: int) -> bytes:
         end = self.at + count
         if end > len(self._payload):
-            raise ValueError("the payload is too short")
+            raise ValueError("the payload ends before the message is complete")
         taken, self.at = self._payload[self.at : end], end
         return taken

@@ -60,7 +60,7 @@ def detect(payload: bytes) -> Encoding:
     if first and (first in b"\xa1\xbf" or 0x60 <= first[0] <= 0x7F):
         return "cbor"
     raise PeerError(
-        f"a first frame that starts with byte 0x{payload[:1].hex() or '–'} is not JSON, CBOR, "
+        f"the first frame starts with byte 0x{payload[:1].hex() or '–'} and is not JSON, CBOR, "
         "MessagePack or bincode; begin with JoinCluster or ReJoinCluster"
     )
 
@@ -102,14 +102,12 @@ def decode(payload: bytes, encoding: Encoding, known: Mapping[str, type[M]]) -> 
 
 
 def is_bincode(encoding: Encoding) -> TypeGuard[Layout]:
-    """True for an encoding that supports only the fields of the thesis."""
+    """True if an encoding supports only the fields of the thesis."""
     return encoding in get_args(Layout)
 
 
 def _open(payload: bytes, encoding: Encoding) -> tuple[str, Any]:
-    """Split a payload into tag and body; the body stays undecoded if the encoding's decoder allows
-    it.
-    """
+    """Return the name and the body of a message; the body may still be encoded."""
     outer = _OUTER[encoding](payload)
     if isinstance(outer, str):
         return outer, None
@@ -147,7 +145,7 @@ def _outer_cbor(payload: bytes) -> Any:
         tag_hook=_refused,
     ).decode()
     if file.tell() != len(payload):
-        raise PeerError("bytes after the end of a message; a frame holds one message")
+        raise PeerError("there are bytes after the end of a message; send one message per frame")
     return outer
 
 
@@ -166,7 +164,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _once_msgpack(raw: Any, depth: int) -> None:
-    """Refuse MessagePack maps with fewer distinct keys than they announce, at any depth."""
+    """Refuse MessagePack data in which a map, at any depth, has the same key twice."""
     head = bytes(memoryview(raw)[:5])
     if 0x80 <= head[0] <= 0x8F:
         size = head[0] & 0x0F

@@ -22,12 +22,15 @@ PROTOCOL = 4
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Time = Annotated[datetime, Meta(tz=True)]
 Short = Annotated[str, Meta(max_length=200)]
-Words = Annotated[str, Meta(max_length=2000)]
+MOST_LETTERS, MOST_CAUTIONS = 2000, 200
+Words = Annotated[str, Meta(max_length=MOST_LETTERS)]
 
 
 class Array(msgspec.Struct, frozen=True):
-    """An array, written row by row: a list in JSON; in a binary encoding little-endian float64, or
-    int64 if the stage releases integers.
+    """An array in row-major order.
+
+    In JSON, `data` is a list of numbers. In a binary encoding it is the bytes of little-endian
+    float64 numbers, or of int64 numbers if the stage releases integers.
     """
 
     shape: Annotated[tuple[Annotated[int, Meta(ge=0, le=2**31)], ...], Meta(max_length=4)]
@@ -54,15 +57,16 @@ class Duration(msgspec.Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
-        """Seconds."""
+        """The duration in seconds."""
         return self.secs + self.nanos * 1e-9
 
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
     """A party's privacy guarantee, as reported to the server.
 
-    It does not depend on records, with one exception: with batches without replacement it depends
-    on the party's number of units, which is public under replace-one.
+    The guarantee does not depend on the party's records, with one exception: if batches are drawn
+    without replacement, it depends on the party's number of units. That number is public under
+    replace-one.
     """
 
     epsilon: float
@@ -70,6 +74,23 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
     unit: Short
     adjacency: Short
     answers: Count
+
+
+class Caution(msgspec.Struct, frozen=True, kw_only=True):
+    """A reason why numbers of the result may be unreliable."""
+
+    kind: Short
+    text: Words
+
+
+class FinalVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the run converged, why, and all cautions, as in the server's result.json."""
+
+    converged: bool | None
+    why: Words
+    cautions: Annotated[tuple[Caution, ...], Meta(max_length=MOST_CAUTIONS)] = ()
+    learned: list[float] | None = None
+    """1 − (posterior sd / prior sd)² of each coefficient; None if it is not known."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,10 +133,11 @@ class ReJoinCluster(ClientMessage, frozen=True, kw_only=True):
 
 
 class UpdatedLikelihood(ClientMessage, frozen=True, kw_only=True):
-    """The answer to SelectedForTraining: the new factor, its ratio to the old factor, and the loss.
+    """The answer to SelectedForTraining.
 
-    Between peers that announced the protocol the server keeps the factors: `new_likelihood` is
-    None, and a loss that is withheld is None. `delta` contains everything that the party releases.
+    `delta` contains everything that the party releases. `new_likelihood` is the party's new factor;
+    it is None if both peers announced `protocol`, because the server then computes the factors.
+    `loss` is None if it is withheld.
     """
 
     new_likelihood: Distribution | None = None
@@ -196,8 +218,10 @@ class SurvivorSignature(ClientMessage, frozen=True, kw_only=True):
 
 
 class UnmaskShares(ClientMessage, frozen=True, kw_only=True):
-    """Shares of the survivors' seeds and of the other parties' keys; the answer to
-    UnmaskRequest.
+    """The answer to UnmaskRequest.
+
+    `seeds` are shares of the survivors' mask seeds, and `keys` are shares of the other parties'
+    secret keys, both by party name.
     """
 
     slot: Count
@@ -245,10 +269,11 @@ class RejectionFromCluster(ServerMessage, frozen=True, kw_only=True):
 class SelectedForTraining(ServerMessage, frozen=True, kw_only=True):
     """Request for an update, with q and ρ (None: 1).
 
-    `request` is answered once. `factor` is the party's factor at the server, `visit` counts the
-    party's requests, and `initial` means that q is still the prior. `stage` names the kind of
-    update, and `public` contains the arrays that the server publishes for it. If the stage does not
-    need them, `current_posterior` is None and `factor` is left out.
+    `request` is the id of the request; each id is answered once. `factor` is the party's factor at
+    the server, `visit` counts the party's requests, and `initial` means that q is still the prior.
+    `stage` names the kind of update, and `public` contains the arrays that the server publishes for
+    this stage. `current_posterior` is None and `factor` is left out if the stage does not need
+    them.
     """
 
     current_posterior: Distribution | None
@@ -279,7 +304,9 @@ class KeyRoster(ServerMessage, frozen=True, kw_only=True):
 
 
 class PartyShares(ServerMessage, frozen=True, kw_only=True):
-    """Shares from the other parties for this one; they complete the set-up."""
+    """Encrypted shares of the other parties' secrets, for the receiving party; the last message of
+    the set-up.
+    """
 
     parcels: tuple[Parcel, ...]
 
@@ -293,7 +320,9 @@ class SurvivorSet(ServerMessage, frozen=True, kw_only=True):
 
 
 class UnmaskRequest(ServerMessage, frozen=True, kw_only=True):
-    """Request for shares, with signatures that prove that all parties were sent the same
+    """Request for the shares that unmask a sum.
+
+    `consents` are the parties' signatures, which prove that all parties were sent the same
     survivors.
     """
 
@@ -310,12 +339,15 @@ class EarlyCloseOfConnection(ServerMessage, frozen=True, kw_only=True):
 
 
 class EndOfTraining(ServerMessage, frozen=True, kw_only=True):
-    """The final posterior, with `public` arrays if the method needs them to interpret it."""
+    """The final posterior, with `public` arrays if the method needs them to interpret it, and the
+    server's verdict on it.
+    """
 
     final_posterior: Distribution
     future_training: Time | None = None
     rounds: Count | UnsetType = UNSET
     public: Distribution | UnsetType = UNSET
+    verdict: FinalVerdict | UnsetType = UNSET
 
 
 class ServerAcknowledgement(ServerMessage, frozen=True, kw_only=True):

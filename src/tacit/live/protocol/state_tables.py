@@ -35,7 +35,7 @@ class PartySide(Enum):
 
 
 class Do(NamedTuple):
-    """An action and the next state. A refusal always leads to GONE."""
+    """An action and the next state. After a refusal the next state is GONE."""
 
     action: str
     then: ServerSide | PartySide
@@ -77,7 +77,7 @@ SERVER: dict[tuple[ServerSide, str], Do] = {
     },
     (_S.TRAINING, "MaskedUpdate"): Do("add_up", _S.WAITING),
 }
-"""What the server does on a party's message, by state and message name."""
+"""The server's action and next state for a party's message, by (state, message name)."""
 
 PARTY: dict[tuple[PartySide, str], Do] = {
     (_P.JOINING, "AcceptedIntoCluster"): Do("enter", _P.WAITING),
@@ -107,7 +107,7 @@ PARTY: dict[tuple[PartySide, str], Do] = {
     **{(_P.WAITING, name): Do("help_sum", _P.WAITING) for name in _TO_PARTY},
     **{(_P.LEAVING, name): Do("ignore", _P.LEAVING) for name in _TO_PARTY},
 }
-"""What a party does on the server's message, by state and message name."""
+"""A party's action and next state for a server's message, by (state, message name)."""
 
 MEANING = {
     "admit": "check the configuration digest and the list of parties; AcceptedIntoCluster, or "
@@ -117,16 +117,18 @@ MEANING = {
     "take": "apply the update if its request is still open and its factor version is right; "
     "otherwise ignore it, or answer with Error and repeat the request; after three unusable "
     "updates in a row the party is excluded",
-    "add_up": "check it and add it to the secure sum of its slot; otherwise answer with Error; "
-    "late messages are refused",
-    "help_sum": "check it, store the new state, and answer; refused and logged if it "
-    "contradicts what was approved or answered before",
-    "restore": "before the start, and only if the operator allows it: use the factor as the "
-    "party's; otherwise compare and log",
-    "part": "EndOfConnectionAcknowledgement; keep or divide out the factor; with an expected "
-    "absence wait for the return",
+    "add_up": "check the message and add it to the secure sum of its slot; answer with Error if "
+    "the check fails; late messages are not used",
+    "help_sum": "check the message, store the new state and answer; refuse and log a message that "
+    "contradicts the approved terms or an earlier answer",
+    "restore": "before the start: use the factor as the party's factor if the operator allows it, "
+    "otherwise answer with Error; after the start: compare it with the server's factor and log "
+    "the result",
+    "part": "EndOfConnectionAcknowledgement; with an expected absence wait for the return, "
+    "otherwise keep or divide out the factor",
     "finish": "close the connection",
-    "note": "log it and repeat the open request; the third one on a connection closes it",
+    "note": "log the Error and repeat the open request; the third Error on a connection closes "
+    "the connection",
     "alive": "count it as the answer to a Heartbeat",
     "enter": "compare the configuration digest with the approved one; leave if it differs",
     "turn_away": "stop, or send ReJoinCluster if the code says so",
@@ -136,7 +138,7 @@ MEANING = {
     "end": "keep the final posterior; FinalLeaveTraining",
     "echo": "answer with Heartbeat",
     "depart": "close the connection",
-    "ignore": "do nothing: it was sent before our leave arrived",
+    "ignore": "do nothing: the server sent the message before it knew that this party leaves",
     "fail": "close the connection; try the next address",
 }
 

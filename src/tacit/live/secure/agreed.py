@@ -1,5 +1,5 @@
-"""Values that server and parties derive in the same way: terms of a run, ids of sums, and
-vectors of a release.
+"""Values that server and parties compute in the same way: terms of a run, ids of secure sums, and
+vectors of released integers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def sum_id(request: Request) -> str:
     """Return the id of a sum: a digest of everything that must be equal in the requests to all
     parties.
 
-    Masks are derived from it: if parties receive different requests, their masks do not cancel.
+    Masks are derived from this id: if parties receive different requests, their masks do not
+    cancel.
     """
     arrays = [
         None if one is None else sorted(pack_natural(one).items())
@@ -51,7 +52,7 @@ def sum_id(request: Request) -> str:
 
 
 def message_bytes(parties: int, slots: int) -> int:
-    """Return an upper bound on the size of a message of set-up or unmasking, in any encoding."""
+    """Return an upper bound, in bytes, on the size of a message of the set-up or of unmasking."""
     return 2 * parties * (140 * slots + 800)
 
 
@@ -63,12 +64,15 @@ def length_of(shapes: Shapes) -> int:
 def to_vector(released: Arrays, shapes: Shapes) -> np.ndarray:
     """Concatenate the released integers to one vector, in the order of the arrays' names."""
     if released.keys() != shapes.keys():
-        raise ValueError("the arrays of a release are not those of its stage")
+        raise ValueError("the released arrays do not have the names that the stage declares")
     parts = []
     for name in sorted(shapes):
         value = np.asarray(released[name])
         if value.dtype != np.int64 or value.shape != tuple(shapes[name]):
-            raise ValueError(f"{name!r} is {value.dtype}{value.shape}, not int64{shapes[name]}")
+            raise ValueError(
+                f"array {name!r} has type {value.dtype} and shape {value.shape}; it must have type "
+                f"int64 and shape {shapes[name]}"
+            )
         parts.append(value.ravel())
     return np.concatenate(parts)
 

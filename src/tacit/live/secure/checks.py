@@ -31,56 +31,72 @@ class SecureSumError(PeerError):
 
 
 def check_offer(terms: Terms, offer: Offer) -> None:
-    """Refuse an offer that is incomplete or not from an approved party."""
+    """Refuse public keys (`offer`) that are incomplete or not from an approved party."""
     who = f"the keys of party {offer.party!r}"
     approved = terms.parties.get(offer.party)
     if approved is None:
-        raise SecureSumError(f"{who}: it is not an approved party; see the agreed file")
+        raise SecureSumError(f"{who} are refused: the agreed file does not list this party")
     if fingerprint(offer.public_key) != approved:
-        raise SecureSumError(f"{who} are signed with an unapproved key; compare the fingerprints")
+        raise SecureSumError(
+            f"{who} are signed with an unapproved key; compare its fingerprint with the agreed file"
+        )
     if not is_signed(read_public(offer.public_key), offer.signature, offer.signed(terms.digest)):
         raise SecureSumError(f"{who} have an invalid signature; request them again")
     keys = (offer.sharing, *offer.masking, *offer.seeds)
     if len(offer.masking) != terms.slots or len(offer.seeds) != terms.slots:
         raise SecureSumError(
-            f"{who}: {len(offer.masking)} slots, expected {terms.slots}", offer.party
+            f"{who} are for {len(offer.masking)} slots, but {terms.slots} slots were "
+            "agreed; create new keys",
+            offer.party,
         )
     if any(len(key) != KEY_BYTES for key in keys) or len(set(keys)) != len(keys):
-        raise SecureSumError(f"{who} are malformed or repeated; create new ones", offer.party)
+        raise SecureSumError(f"{who} are malformed or repeated; create new keys", offer.party)
     if not all(is_point(key) for key in (offer.sharing, *offer.masking)):
         raise SecureSumError(
-            f"{who} include one of small order or in a non-canonical form; create new ones",
+            f"{who} include a key of small order or in a non-canonical form; create new keys",
             offer.party,
         )
 
 
 def check_roster(terms: Terms, roster: Roster) -> None:
-    """Refuse a roster that is too small, not in order, or that uses one key twice."""
+    """Refuse a roster with too few parties, in a wrong order, or with the same key twice."""
     names = roster.names
     if list(names) != sorted(set(names)):
-        raise SecureSumError("a roster must name each party once, in order")
+        raise SecureSumError(
+            "a roster must name each party once, in the order of the names; look for the cause at "
+            "the server"
+        )
     if len(names) < terms.quorum:
         raise SecureSumError(
-            f"a roster of {len(names)} parties; at least {terms.quorum} were agreed for a sum"
+            f"the roster has {len(names)} parties; a secure sum needs at least {terms.quorum}"
         )
     for offer in roster.offers:
         check_offer(terms, offer)
     keys = [key for offer in roster.offers for key in (offer.sharing, *offer.masking)]
     seeds = [seed for offer in roster.offers for seed in offer.seeds]
     if len(set(keys)) != len(keys) or len(set(seeds)) != len(seeds):
-        raise SecureSumError("two parties of a roster have the same key; one of them copied it")
+        raise SecureSumError(
+            "two parties of a roster have the same key, so one of them copied it; begin a new "
+            "set-up"
+        )
 
 
 def check_parcel(terms: Terms, roster: Roster, parcel: Parcel) -> None:
-    """Refuse a parcel that its dealer did not sign for this roster and recipient."""
+    """Refuse encrypted shares (`parcel`) that their dealer did not sign for this roster and
+    recipient.
+    """
     offers = {offer.party: offer for offer in roster.offers}
     if parcel.dealer not in offers or parcel.recipient not in offers:
-        raise SecureSumError("shares from or for a party that is not on the roster")
+        raise SecureSumError(
+            "encrypted shares are from or for a party that is not on the roster; look for the "
+            "cause at their sender"
+        )
     signer = read_public(offers[parcel.dealer].public_key)
     whole = len(parcel.hashes) == 2 * KEY_BYTES * terms.slots
     if not whole or not is_signed(signer, parcel.signature, parcel.signed(roster.digest)):
         raise SecureSumError(
-            f"shares of {parcel.dealer!r} for {parcel.recipient!r} are not signed by their dealer"
+            f"shares of {parcel.dealer!r} for {parcel.recipient!r} are not signed by "
+            f"{parcel.dealer!r}; begin a new set-up"
         )
 
 
@@ -88,27 +104,32 @@ def check_survivors(terms: Terms, roster: Roster, told: Survivors) -> None:
     """Refuse a set of survivors that is too small or contains unknown parties."""
     names = told.names
     if list(names) != sorted(set(names)) or not set(names) <= set(roster.names):
-        raise SecureSumError("a set of survivors names a party twice, or one not on the roster")
+        raise SecureSumError(
+            "a set of survivors names a party twice, or a party that is not on the roster; look "
+            "for the cause at the server"
+        )
     if len(names) < terms.quorum:
         raise SecureSumError(
-            f"a sum of {len(names)} parties; at least {terms.quorum} were agreed, to protect "
-            "each of them"
+            f"the sum is over {len(names)} parties; at least {terms.quorum} were agreed, to "
+            "protect each of them: wait for more parties"
         )
 
 
 def is_point(key: bytes) -> bool:
-    """True if the bytes are the canonical encoding of a point whose order is not small.
+    """True if the bytes are the canonical encoding of an X25519 public key that is not of small
+    order.
 
-    X25519 ignores the highest bit and reduces modulo 2²⁵⁵ − 19, so that one point has several
-    encodings: they could pass as different keys.
+    X25519 ignores the highest bit and reduces modulo 2²⁵⁵ − 19. Without this check, several
+    encodings of one key could pass as different keys.
     """
     value = int.from_bytes(key, "little")
     return value < _CURVE and value not in _LOW_ORDER
 
 
 def is_share(hashes: bytes, slot: int, kind: int, share: bytes) -> bool:
-    """True if a share is valid and matches its signed hash; kind 0 is a share of the seed, 1 of the
-    key.
+    """True if a share is valid and matches the hash that its dealer signed.
+
+    `kind` is 0 for a share of a seed and 1 for a share of a key.
     """
     at = KEY_BYTES * (2 * slot + kind)
     if not shamir.is_share(share):

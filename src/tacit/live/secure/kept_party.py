@@ -51,9 +51,10 @@ class KeptParty:
     key
         Private key of its certificate.
     terms_of
-        Function from the server's id of a run to its terms.
+        Function that takes the id that the server gave to a run, and returns the terms of the run.
     answered
-        True if a request of that run was answered before.
+        Function that takes the id of a run, and returns True if this party has answered a request
+        of the run.
     """
 
     def __init__(
@@ -80,7 +81,11 @@ class KeptParty:
                 ) from None
 
     def enter(self, run: str) -> None:
-        """Use the terms of this run; stored state of another run is renamed and not used."""
+        """Use the terms of this run.
+
+        Stored state of another run is not used, and is overwritten when this party creates keys
+        for this run.
+        """
         self._terms = self._terms_of(run)
 
     @property
@@ -88,13 +93,17 @@ class KeptParty:
         kept = self._kept
         if kept is None or kept.terms != self._agreed.digest:
             self._refuse_if_lost()
-            raise SecureSumError("this party has made no keys for this run: request them first")
+            raise SecureSumError(
+                "this party has made no keys for this run; the server must request its keys first"
+            )
         return kept.state
 
     @property
     def _agreed(self) -> Terms:
         if self._terms is None:
-            raise SecureSumError("a message of a secure sum arrived before this party has joined")
+            raise SecureSumError(
+                "a message of a secure sum arrived before this party joined a run; join first"
+            )
         return self._terms
 
     def check(self, request: Request) -> None:
@@ -108,12 +117,14 @@ class KeptParty:
             done = state.rounds.get(request.visit)
             if done is not None and done.request != sum_id(request):
                 raise SecureSumError(
-                    f"visit {request.visit} was answered in another sum; nothing was charged"
+                    f"visit {request.visit} was already answered in another secure sum; nothing "
+                    "was charged for this request"
                 )
 
     def masked(self, request: Request, released: Arrays, shapes: Shapes) -> m.MaskedUpdate:
-        """Return the masked release, after storing it. The number of its slot is the visit
-        number.
+        """Mask the released arrays, store the message and return it.
+
+        The number of the slot is the visit number of the request.
         """
         with self._lock:
             state, masked = party.mask_vector(
@@ -162,8 +173,8 @@ class KeptParty:
         if state.roster is None or state.roster != roster:
             if len(roster.names) != len(self._agreed.parties):
                 raise SecureSumError(
-                    f"{len(roster.names)} parties are listed; all {len(self._agreed.parties)} "
-                    "agreed parties must take part in the set-up"
+                    f"the roster lists {len(roster.names)} parties; all "
+                    f"{len(self._agreed.parties)} agreed parties must take part in the set-up"
                 )
             state, parcels = party.deal_shares(state, self._agreed, roster, self._key)
             self._write(msgspec.structs.replace(self._kept, state=state, parcels=parcels))
@@ -197,13 +208,13 @@ class KeptParty:
 
 
 def signing_key(key: object, approved: str, party_name: str) -> ec.EllipticCurvePrivateKey:
-    """Return the certificate's key; refuse one that cannot sign or has not the agreed
-    fingerprint.
+    """Return the certificate's private key; refuse a key that cannot sign, or whose fingerprint is
+    not the agreed one.
     """
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ConfigError(
             f"the key of party {party_name!r} is not an elliptic-curve key; secure sums need one: "
-            "have the authority issue a certificate for such a key"
+            "have the certificate authority issue a certificate for an elliptic-curve key"
         )
     found = fingerprint(public_bytes(key.public_key()))
     if found != approved:

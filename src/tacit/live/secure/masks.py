@@ -38,7 +38,9 @@ def derive(secret: bytes, *context: bytes | str | int) -> bytes:
 
 
 def bound(*context: bytes | str | int) -> bytes:
-    """Hash the parts of a context, each with its length, so that different contexts differ."""
+    """Return the hash of the parts of a context; each part is preceded by its length, so that
+    different parts never give the same bytes.
+    """
     out = b""
     for part in context:
         raw = part if isinstance(part, bytes) else str(part).encode()
@@ -49,7 +51,5 @@ def bound(*context: bytes | str | int) -> bytes:
 def pair_seed(
     private: X25519PrivateKey, public: bytes, roster: bytes, names: tuple[str, str], *of: str | int
 ) -> bytes:
-    """Derive the seed of the mask that two parties share in one slot and request; both get the
-    same.
-    """
+    """Derive the seed of the mask that two parties share in one slot; both derive the same seed."""
     return derive(agree(private, public), b"pair", roster, *sorted(names), *of)

@@ -1,6 +1,4 @@
-"""Messages of secure sums. Byte strings are raw; a signature covers all fields listed in
-`signed`.
-"""
+"""Messages of secure sums. A signature covers the bytes that the method `signed` returns."""
 
 from __future__ import annotations
 
@@ -32,20 +30,22 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Roster(msgspec.Struct, frozen=True, kw_only=True):
-    """The offers of all parties of a run, ordered by name."""
+    """The public keys (`Offer`) of all parties of a run, ordered by party name."""
 
     offers: tuple[Offer, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names in order; the position of a party (1, 2, …) is the evaluation point of its
-        shares.
+        """Party names in order; a party's position (1, 2, …) is the point at which its Shamir
+        shares are evaluated.
         """
         return tuple(offer.party for offer in self.offers)
 
     @property
     def digest(self) -> bytes:
-        """Digest of all offers, to which every later message is bound."""
+        """Digest of all public keys of the roster; later signatures of the parties cover this
+        digest.
+        """
         return hashlib.sha256(b"roster" + msgspec.msgpack.encode(self.offers)).digest()
 
 
@@ -61,7 +61,7 @@ class Parcel(msgspec.Struct, frozen=True, kw_only=True):
     signature: bytes = b""
 
     def signed(self, roster: bytes) -> bytes:
-        """Return the bytes that the signature covers."""
+        """Return the bytes that the signature covers; `roster` is the digest of the roster."""
         return bound(b"parcel", roster, self.dealer, self.recipient, self.box, self.hashes)
 
 
@@ -105,8 +105,8 @@ class Unmask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True):
-    """The shares that a party holds for one slot: of the survivors' seeds and the others' masking
-    keys.
+    """The shares that a party reveals for one slot: of the survivors' seeds, and of the masking
+    keys of the parties that are not survivors.
     """
 
     party: str

@@ -1,9 +1,9 @@
-"""A party's half of secure sums: state in, state and message out.
+"""A party's side of secure sums: functions that return the party's next state and a message.
 
 The caller stores the new state durably before it sends the message. If the state is lost, the party
 needs a new set-up.
 
-| function | needs | leaves |
+| function | required state | next state |
 | --- | --- | --- |
 | `offer_keys` | – | offered |
 | `deal_shares` | offered | dealt |
@@ -59,7 +59,7 @@ _NONCE = bytes(12)
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
-    """What a party has done in one slot (one secure sum)."""
+    """A party's record of one slot: masked words, signed survivors, and whether it sent shares."""
 
     request: str
     words: bytes
@@ -124,14 +124,18 @@ def offer_keys(
 def deal_shares(
     state: PartyState, terms: Terms, roster: Roster, key: ec.EllipticCurvePrivateKey
 ) -> tuple[PartyState, tuple[Parcel, ...]]:
-    """Check the roster and share this party's secrets among its members."""
+    """Check the roster, and split this party's secrets into shares for all parties on the
+    roster.
+    """
     if state.roster is not None:
         raise SecureSumError(
             "the server sent a second roster for one set-up; begin with new keys instead"
         )
     check_roster(terms, roster)
     if state.offer not in roster.offers:
-        raise SecureSumError("the roster does not contain this party's own keys as it sent them")
+        raise SecureSumError(
+            "the roster does not contain the keys that this party sent; begin with new keys"
+        )
     points = range(1, len(roster.names) + 1)
     per_slot = [
         [
@@ -184,7 +188,9 @@ def accept_shares(state: PartyState, terms: Terms, parcels: Sequence[Parcel]) ->
         check_parcel(terms, roster, parcel)
         shares[parcel.dealer] = _open(state, roster, parcel, terms.slots)
     if state.shares and state.shares != shares:
-        raise SecureSumError("different shares arrived after the set-up was complete")
+        raise SecureSumError(
+            "different shares arrived after the set-up was complete; begin with new keys"
+        )
     return msgspec.structs.replace(state, shares=shares)
 
 
@@ -202,7 +208,9 @@ def _open(state: PartyState, roster: Roster, parcel: Parcel, slots: int) -> byte
             f"shares of {parcel.dealer!r} cannot be decrypted", parcel.dealer
         ) from None
     if len(body) != 2 * shamir.SHARE_BYTES * slots:
-        raise SecureSumError(f"shares of {parcel.dealer!r} are incomplete", parcel.dealer)
+        raise SecureSumError(
+            f"shares of {parcel.dealer!r} are incomplete; request them again", parcel.dealer
+        )
     for slot in range(slots):
         for kind in (0, 1):
             if not is_share(parcel.hashes, slot, kind, _share(body, slot, kind)):
@@ -221,20 +229,26 @@ def mask_vector(
     """
     roster = _roster(state)
     if not state.shares:
-        raise SecureSumError("the set-up is not complete: shares of the others are missing")
+        raise SecureSumError("the set-up is not complete: shares of other parties are missing")
     known = state.rounds.get(slot)
     if known is not None:
         if known.request != request:
-            raise SecureSumError(f"slot {slot} was used for request {known.request!r}")
+            raise SecureSumError(
+                f"slot {slot} was used for request {known.request!r}; use another slot"
+            )
         return state, _masked(state, slot, known)
     if request in state.answered | _requests(state):
-        raise SecureSumError(f"request {request!r} was answered in another slot or set-up")
+        raise SecureSumError(
+            f"request {request!r} was answered in another slot or set-up; send a new request"
+        )
     if not 0 <= slot < len(state.masking):
         raise SecureSumError(
             f"slot {slot} does not exist; the set-up has {len(state.masking)} slots"
         )
     if vector.dtype != np.int64 or vector.ndim != 1:
-        raise TypeError("a secure sum needs vectors of int64")
+        raise TypeError(
+            "a secure sum needs a one-dimensional vector of type int64; convert the vector"
+        )
     words = vector.view(np.uint64) + mask(state.seeds[slot], len(vector))
     private = X25519PrivateKey.from_private_bytes(state.masking[slot])
     for offer in roster.offers:
@@ -264,11 +278,15 @@ def sign_survivors(
     check_survivors(terms, roster, told)
     if state.name not in told.names:
         raise SecureSumError(
-            "the server sent a set of survivors without this party, although it has answered"
+            "the server sent a set of survivors without this party, although this party has sent "
+            "its vector; look for the cause at the server"
         )
     if done.survivors is not None:
         if done.survivors != told.names:
-            raise SecureSumError(f"the server sent a second set of survivors for slot {told.slot}")
+            raise SecureSumError(
+                f"the server sent a second set of survivors for slot {told.slot}; look for the "
+                "cause at the server"
+            )
         return state, Consent(party=state.name, slot=told.slot, signature=done.signature)
     signature = sign(key, told.signed(roster.digest))
     done = msgspec.structs.replace(done, survivors=told.names, signature=signature)
@@ -277,14 +295,16 @@ def sign_survivors(
 
 
 def reveal_shares(state: PartyState, terms: Terms, asked: Unmask) -> tuple[PartyState, Shares]:
-    """Return shares of the survivors' seeds and of the other parties' masking keys; never both for
-    one party.
+    """Return this party's shares of the survivors' seeds and of the other parties' masking keys.
 
-    At least `threshold` survivors must have signed the set that this party signed.
+    For each party and slot, only one of the two kinds of shares is ever revealed. At least
+    `threshold` survivors must have signed the same set of survivors as this party.
     """
     roster, done = _roster(state), _round(state, asked.slot, asked.request)
     if done.survivors is None:
-        raise SecureSumError("shares were requested before the set of survivors was signed")
+        raise SecureSumError(
+            "shares were requested before the set of survivors was signed; send that set first"
+        )
     told = Survivors(slot=asked.slot, request=asked.request, names=done.survivors)
     _check_consents(terms, roster, told, asked.consents)
     seeds = {name: _share(state.shares[name], asked.slot, 0) for name in done.survivors}
@@ -303,15 +323,20 @@ def _check_consents(
     signers = set()
     for consent in consents:
         if consent.party not in told.names or consent.slot != told.slot:
-            raise SecureSumError("a signature is from a party that is not a survivor of this slot")
+            raise SecureSumError(
+                "a signature is from a party that is not a survivor of this slot; look for the "
+                "cause at the server"
+            )
         if not is_signed(read_public(offers[consent.party].public_key), consent.signature, body):
             raise SecureSumError(
-                f"{consent.party!r} did not sign the set of survivors that this party signed"
+                f"{consent.party!r} did not sign the set of survivors that this party signed; look "
+                "for the cause at the server"
             )
         signers.add(consent.party)
     if len(signers) < terms.threshold:
         raise SecureSumError(
-            f"{len(signers)} signatures over the survivors; at least {terms.threshold} are needed"
+            f"the server sent {len(signers)} signatures over the survivors; at least "
+            f"{terms.threshold} are needed"
         )
 
 
@@ -329,5 +354,7 @@ def _roster(state: PartyState) -> Roster:
 def _round(state: PartyState, slot: int, request: str) -> Round:
     done = state.rounds.get(slot)
     if done is None or done.request != request:
-        raise SecureSumError(f"this party has sent nothing for slot {slot} and this request")
+        raise SecureSumError(
+            f"this party has sent no masked vector for slot {slot} and the named request"
+        )
     return done

@@ -1,10 +1,12 @@
-"""The server's half of secure sums: functions from a state to the next. It learns only sums.
+"""The server's side of secure sums: functions that return the server's next state.
+
+The server learns only sums.
 
 A *slot* is one sum. The *roster* lists the public keys (*offers*) of all participants. A *parcel*
 holds the encrypted shares that one party, the *dealer*, makes for another. The *survivors* of a
 slot are the parties whose masked vectors are summed.
 
-| function | needs | adds |
+| function | requires | adds |
 | --- | --- | --- |
 | `take_offer` | no roster | offers |
 | `make_roster` | offers of a quorum | roster |
@@ -83,7 +85,10 @@ def take_offer(state: ServerState, offer: Offer) -> ServerState:
         )
     check_offer(state.terms, offer)
     if state.offers.get(offer.party, offer) != offer:
-        raise SecureSumError(f"{offer.party!r} sent two different sets of keys in one set-up")
+        raise SecureSumError(
+            f"{offer.party!r} sent two different sets of keys in one set-up; look for the cause at "
+            "that party"
+        )
     return replace(state, offers=state.offers | {offer.party: offer})
 
 
@@ -98,14 +103,26 @@ def take_parcels(state: ServerState, dealer: str, parcels: Sequence[Parcel]) -> 
     """Accept the encrypted shares that one party made for all others."""
     roster = _roster(state)
     if sorted(parcel.recipient for parcel in parcels) != sorted(set(roster.names) - {dealer}):
-        raise SecureSumError(f"{dealer!r} has not sent shares for every other party", dealer)
+        raise SecureSumError(
+            f"{dealer!r} has not sent shares for every other party; look for the cause at that "
+            "party",
+            dealer,
+        )
     for parcel in parcels:
         if parcel.dealer != dealer:
-            raise SecureSumError(f"{dealer!r} sent shares in the name of {parcel.dealer!r}", dealer)
+            raise SecureSumError(
+                f"{dealer!r} sent shares in the name of {parcel.dealer!r}; look for the cause at "
+                "that party",
+                dealer,
+            )
         check_parcel(state.terms, roster, parcel)
     dealt = {parcel.recipient: parcel for parcel in parcels}
     if state.parcels.get(dealer, dealt) != dealt:
-        raise SecureSumError(f"{dealer!r} sent two different sets of shares in one set-up", dealer)
+        raise SecureSumError(
+            f"{dealer!r} sent two different sets of shares in one set-up; look for the cause at "
+            "that party",
+            dealer,
+        )
     return replace(state, parcels=state.parcels | {dealer: dealt})
 
 
@@ -113,7 +130,7 @@ def parcels_for(state: ServerState, recipient: str) -> tuple[Parcel, ...]:
     """Return the encrypted shares for one party; an error if some party has not sent its shares."""
     missing = sorted(set(_roster(state).names) - set(state.parcels))
     if missing:
-        raise SecureSumError(f"{', '.join(missing)} have not sent their shares yet")
+        raise SecureSumError(f"{', '.join(missing)} have not sent their shares yet; wait for them")
     return tuple(
         dealt[recipient] for dealer, dealt in sorted(state.parcels.items()) if dealer != recipient
     )
@@ -124,7 +141,8 @@ def open_slot(state: ServerState, slot: int, request: str, length: int) -> Serve
     used = any(each.request == request for each in state.slots.values())
     if slot in state.slots or used or not 0 <= slot < state.terms.slots:
         raise SecureSumError(
-            f"secure sum {slot} or request {request!r} was used, or is not in the terms"
+            f"slot {slot} cannot be opened for request {request!r}: one of them was used before, "
+            f"or the slot is not one of the {state.terms.slots} agreed slots"
         )
     return replace(state, slots=state.slots | {slot: Slot(request=request, length=length)})
 
@@ -133,18 +151,25 @@ def take_masked(state: ServerState, message: Masked) -> ServerState:
     """Accept one party's masked vector while the set of survivors is not fixed."""
     slot = _slot(state, message.slot)
     if message.party not in _roster(state).names or message.request != slot.request:
-        raise SecureSumError(f"{message.party!r} sent a vector that was not requested")
+        raise SecureSumError(
+            f"{message.party!r} sent a vector that was not requested; look for the cause at that "
+            "party"
+        )
     if slot.survivors is not None:
         raise SecureSumError(
             f"the vector of {message.party!r} is late: the sum continues without it"
         )
     if len(message.words) != 8 * slot.length:
         raise SecureSumError(
-            f"{message.party!r} sent {len(message.words)} bytes for {slot.length} numbers",
+            f"{message.party!r} sent {len(message.words)} bytes for {slot.length} numbers of 8 "
+            "bytes; look for the cause at that party",
             message.party,
         )
     if slot.masked.get(message.party, message.words) != message.words:
-        raise SecureSumError(f"{message.party!r} sent two vectors for one request", message.party)
+        raise SecureSumError(
+            f"{message.party!r} sent two vectors for one request; look for the cause at that party",
+            message.party,
+        )
     slot = replace(slot, masked=slot.masked | {message.party: message.words})
     return replace(state, slots=state.slots | {message.slot: slot})
 
@@ -165,11 +190,16 @@ def take_consent(state: ServerState, consent: Consent) -> ServerState:
     offer = state.offers.get(consent.party)
     if offer is None or consent.party not in told.names:
         raise SecureSumError(
-            f"{consent.party!r} sent a signature, but its vector is not in the sum"
+            f"{consent.party!r} sent a signature, but its vector is not in the sum; look for the "
+            "cause at that party"
         )
     body = told.signed(_roster(state).digest)
     if not is_signed(read_public(offer.public_key), consent.signature, body):
-        raise SecureSumError(f"{consent.party!r} signed another set of parties", consent.party)
+        raise SecureSumError(
+            f"{consent.party!r} signed another set of survivors than the server sent; look for the "
+            "cause at that party",
+            consent.party,
+        )
     slot = replace(slot, consents=slot.consents | {consent.party: consent})
     return replace(state, slots=state.slots | {consent.slot: slot})
 
@@ -179,32 +209,45 @@ def unmask_request(state: ServerState, number: int) -> Unmask:
     slot, _ = _closed(state, number)
     if len(slot.consents) < state.terms.threshold:
         raise SecureSumError(
-            f"{len(slot.consents)} of {state.terms.threshold} signatures over the survivors"
+            f"only {len(slot.consents)} of {state.terms.threshold} signatures over the survivors "
+            "have arrived; wait for more"
         )
     consents = tuple(consent for _, consent in sorted(slot.consents.items()))
     return Unmask(slot=number, request=slot.request, consents=consents)
 
 
 def take_shares(state: ServerState, shares: Shares) -> ServerState:
-    """Accept the shares that one survivor reveals; if one is not as its dealer signed it, the error
-    names the sender.
+    """Accept the shares that one survivor reveals.
+
+    If a share is not the one that its dealer signed, the error names the survivor that sent it.
     """
     slot, told = _closed(state, shares.slot)
     others = set(_roster(state).names) - set(told.names)
     if shares.party not in told.names:
-        raise SecureSumError(f"{shares.party!r} sent shares, but its vector is not in the sum")
+        raise SecureSumError(
+            f"{shares.party!r} sent shares, but its vector is not in the sum; look for the cause "
+            "at that party"
+        )
     if set(shares.seeds) != set(told.names) or set(shares.keys) != others:
-        raise SecureSumError(f"shares of {shares.party!r} do not match the request", shares.party)
+        raise SecureSumError(
+            f"shares of {shares.party!r} do not match the request; look for the cause at that "
+            "party",
+            shares.party,
+        )
     for kind, found in enumerate((shares.seeds, shares.keys)):
         for dealer, share in found.items():
             if dealer == shares.party:  # its own share, which has no signed hash
                 if not shamir.is_share(share):
-                    raise SecureSumError(f"{dealer!r} sent a malformed share", dealer)
+                    raise SecureSumError(
+                        f"{dealer!r} sent a malformed share; look for the cause at that party",
+                        dealer,
+                    )
                 continue
             hashes = state.parcels[dealer][shares.party].hashes
             if not is_share(hashes, shares.slot, kind, share):
                 raise SecureSumError(
-                    f"{shares.party!r} sent a share of {dealer!r} that {dealer!r} did not deal",
+                    f"{shares.party!r} sent a share of {dealer!r} that {dealer!r} did not deal; "
+                    "look for the cause at that party",
                     shares.party,
                 )
     slot = replace(slot, shares=slot.shares | {shares.party: shares})
@@ -216,7 +259,9 @@ def unmasked_sum(state: ServerState, number: int) -> np.ndarray:
     slot, told = _closed(state, number)
     roster, need = _roster(state), state.terms.threshold
     if len(slot.shares) < need:
-        raise SecureSumError(f"only {len(slot.shares)} of {need} sets of shares have arrived")
+        raise SecureSumError(
+            f"only {len(slot.shares)} of {need} sets of shares have arrived; wait for more"
+        )
     total = np.zeros(slot.length, np.uint64)
     for name in told.names:
         total += np.frombuffer(slot.masked[name], "<u8")
@@ -238,8 +283,10 @@ def unmasked_sum(state: ServerState, number: int) -> np.ndarray:
 
 
 class _Secrets:
-    """Reconstructs seeds and keys from shares. If one does not match its public counterpart, the
-    error names the party that dealt the shares.
+    """Reconstructs seeds and keys from shares.
+
+    If a seed or a key does not match its public counterpart, the error names the party that made
+    the shares.
     """
 
     def __init__(self, state: ServerState, slot: Slot) -> None:
@@ -278,18 +325,20 @@ class _Secrets:
 
 def _roster(state: ServerState) -> Roster:
     if state.roster is None:
-        raise SecureSumError("the participants of the run are not fixed yet")
+        raise SecureSumError("the participants of the run are not fixed yet; wait for the roster")
     return state.roster
 
 
 def _slot(state: ServerState, number: int) -> Slot:
     if number not in state.slots:
-        raise SecureSumError(f"secure sum {number} has not begun")
+        raise SecureSumError(f"secure sum {number} has not begun; wait for it")
     return state.slots[number]
 
 
 def _closed(state: ServerState, number: int) -> tuple[Slot, Survivors]:
     slot = _slot(state, number)
     if slot.survivors is None:
-        raise SecureSumError(f"secure sum {number}: the set of parties is not final yet")
+        raise SecureSumError(
+            f"secure sum {number}: the set of survivors is not fixed yet; wait for it"
+        )
     return slot, Survivors(slot=number, request=slot.request, names=slot.survivors)

@@ -22,14 +22,15 @@ def split(
     points
         Evaluation points of the polynomial, one per recipient.
     threshold
-        Number of shares that are needed; fewer reveal nothing.
+        Number of shares that determine the secret; fewer reveal nothing.
     below
-        Uniform random integers below a bound; the operating system's by default.
+        Function that returns a uniform random integer below its argument; by default from the
+        operating system.
     """
     if not 0 <= secret < PRIME:
-        raise ValueError("the secret is not in the field")
+        raise ValueError("the secret must be from 0 to PRIME − 1")
     if not 1 <= threshold <= len(points) or len(set(points)) != len(points) or 0 in points:
-        raise ValueError("needs at least `threshold` distinct points that are not 0")
+        raise ValueError("points must be distinct and not 0, and at least as many as `threshold`")
     draw = secrets.randbelow if below is None else below
     coefficients = [secret, *(draw(PRIME) for _ in range(threshold - 1))]
     shares = []
@@ -57,7 +58,9 @@ def lagrange_at_zero(points: Sequence[int]) -> dict[int, int]:
 
 
 def combine(shares: Mapping[int, int], weights: Mapping[int, int]) -> int:
-    """Compute the secret from shares at the points of `weights`."""
+    """Return the secret, given its shares by point and the points' weights from
+    `lagrange_at_zero`.
+    """
     return sum(weight * shares[point] for point, weight in weights.items()) % PRIME
 
 
@@ -67,12 +70,12 @@ def to_bytes(share: int) -> bytes:
 
 
 def is_share(raw: bytes) -> bool:
-    """True if the bytes are a share: they have the right length, and the number is in the field."""
+    """True if the bytes encode a share: a number from 0 to PRIME − 1 in `SHARE_BYTES` bytes."""
     return len(raw) == SHARE_BYTES and int.from_bytes(raw, "big") < PRIME
 
 
 def from_bytes(raw: bytes) -> int:
     """Decode a share; raises ValueError if it is not in the field."""
     if not is_share(raw):
-        raise ValueError("not a share")
+        raise ValueError("the bytes are not a share: a number from 0 to PRIME − 1 in 33 bytes")
     return int.from_bytes(raw, "big")

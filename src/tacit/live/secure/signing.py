@@ -18,7 +18,7 @@ def sign(key: ec.EllipticCurvePrivateKey, body: bytes) -> bytes:
 
 
 def is_signed(public: ec.EllipticCurvePublicKey, signature: bytes, body: bytes) -> bool:
-    """True if `signature` is that of `body` by the holder of `public`."""
+    """True if `signature` is a valid signature of `body` under the public key `public`."""
     try:
         public.verify(signature, body, _ALGORITHM)
     except InvalidSignature:
@@ -37,9 +37,9 @@ def read_public(raw: bytes) -> ec.EllipticCurvePublicKey:
     try:
         key = serialization.load_der_public_key(raw)
     except UnsupportedAlgorithm:
-        raise ValueError("not a usable public key") from None
+        raise ValueError("the bytes are not a public key of a supported type") from None
     if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise ValueError("not an elliptic-curve key")
+        raise ValueError("the key is not an elliptic-curve key")
     return key
 
 

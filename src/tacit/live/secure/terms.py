@@ -28,7 +28,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     parties
         Fingerprint of each approved party's public key, by name.
     threshold, quorum, colluding
-        t, q and c: t > (n + c)/2, t ≤ q ≤ n and q − c ≥ 2.
+        Numbers t, q and c of parties. With n approved parties they must satisfy t > (n + c)/2, t ≤
+        q ≤ n and q − c ≥ 2.
     slots
         Number of sums that the set-up allows: one per round.
     """
@@ -50,7 +51,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def thresholds(self) -> Thresholds:
-        """Numbers of parties: in all, to unmask, to take part at least, and that may collude."""
+        """The numbers n (all parties), t (threshold), q (quorum) and c (colluding)."""
         return Thresholds(len(self.parties), self.threshold, self.quorum, self.colluding)
 
     @property

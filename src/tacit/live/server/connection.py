@@ -38,7 +38,7 @@ class Connection:
     sent: str | None = None
     """Id of the last request sent."""
     told: set[str] = field(default_factory=set)
-    """Keys of the secure-sum messages that were sent on this connection."""
+    """`Due.key` of each secure-sum message that was sent on this connection."""
     barred: bool = False
     """True if the certificate is no longer valid; later messages are ignored."""
     replaced: bool = False
@@ -59,7 +59,9 @@ class Connection:
 
     @property
     def traceparent(self) -> str | None:
-        """Trace context of the open request."""
+        """The `traceparent` text (W3C Trace Context) of the open request; None if it is not
+        traced.
+        """
         return None if self._span is None else self._span.traceparent
 
     @property
@@ -86,7 +88,7 @@ class Connection:
             self.bytes_out += len(payload) + 4
 
     def moved_by(self, message: ServerMessage) -> None:
-        """Update the state after sending a message."""
+        """Update the connection's protocol state after this message was sent."""
         if isinstance(message, SelectedForTraining):
             self.side = ServerSide.TRAINING
         elif isinstance(message, EndOfTraining):
@@ -95,8 +97,9 @@ class Connection:
             self.side = ServerSide.CLOSING
 
     async def drop(self) -> None:
-        """Close the connection; may be called again. An unresponsive peer is aborted after a
-        second.
+        """Close the connection; a second call does nothing.
+
+        If the peer does not respond within a second, the connection is aborted.
         """
         self.side = ServerSide.GONE
         await shut(self.writer, within_s=1.0)

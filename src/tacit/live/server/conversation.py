@@ -135,8 +135,9 @@ class Conversations:
             bucket = self._surplus[party] = TokenBucket(SURPLUS_BURST, SURPLUS_PER_S, now)
         if not bucket.take(now):
             raise TooManyMessagesError(
-                f"more than {SURPLUS_BURST:g} unrequested messages, and more than "
-                f"{SURPLUS_PER_S:g} per second since; reconnect in {COOL_DOWN_S} s and send fewer"
+                f"you sent more than {SURPLUS_BURST:g} unrequested messages, and more than "
+                f"{SURPLUS_PER_S:g} per second after that; reconnect in {COOL_DOWN_S} s and send "
+                "fewer"
             )
 
     async def _cool_down(self, connection: Connection, reason: str) -> None:
@@ -176,9 +177,7 @@ class Conversations:
         self._wake()
 
     def _log_approval(self, party: str) -> None:
-        """Log that a party has approved the proposed version; once, as a new party connects
-        repeatedly.
-        """
+        # Log an approval only once: a new party connects repeatedly.
         proposal = self.live.proposal
         assert proposal is not None
         if (party, proposal.version) not in self._approved:
@@ -255,9 +254,7 @@ class Conversations:
         self.journal.write("rejoined", party=connection.peer.name, address=connection.address)
 
     def _ours(self, connection: Connection) -> dict[str, Any]:
-        """Return the extension fields of an acceptance; none for a peer that did not announce the
-        protocol.
-        """
+        """Return the extension fields of an acceptance; empty for a peer without extensions."""
         if connection.plain:
             return {}
         member = connection.member
@@ -370,8 +367,8 @@ class Conversations:
             raise AnswerError(str(error)) from None
 
     async def _leave_out(self, connection: Connection, reason: str) -> None:
-        """Discard a reply and continue without its party, which stays connected to receive the
-        result.
+        """Exclude a party until the operator readmits it; its connection stays open, so that it
+        receives the result.
         """
         party = connection.peer.name
         replies, self.inbox[:] = list(self.inbox), []
@@ -445,7 +442,7 @@ class Conversations:
 
 
 def _largest_release(live: LiveRun) -> int:
-    """Return the largest number of values in a reply that is not a distribution."""
+    """Return the largest number of values that a reply of any stage releases."""
     rules = live.rules
     if rules.released is None:
         return 0

@@ -39,6 +39,8 @@ TICK_S = 0.25
 GUARD_S = 1.0
 """Interval at which the certificates of connected parties are checked."""
 FAREWELL_S = 5.0
+VERDICT_S = 60.0
+"""The result is sent without a verdict if that takes longer to compute."""
 PATIENCE_S = 60.0
 """Time after which a secure sum that waits for parties is logged, if there is no deadline."""
 MAX_UNANSWERED = 10
@@ -72,8 +74,12 @@ class WireServer:
         prior: Callable[[Request], Reply] | None = None,
         observe: Callable[[Any], None] | None = None,
         versions: Versions | None = None,
+        verdict: Callable[[], m.FinalVerdict] | None = None,
     ) -> None:
         self.live, self.settings, self.journal = live, settings, journal
+        self._find_verdict = verdict
+        self._verdict: m.FinalVerdict | UnsetType | None = UNSET if verdict is None else None
+        """Verdict on the result; None while it is being computed."""
         self._versions = versions
         self.status_at = 0.0
         self.status_lost = False
@@ -89,7 +95,7 @@ class WireServer:
         self._failure: TacitError | None = None
         self._waits_for_quorum = False
         self._waits_in_step: str | None = None
-        """Step of the secure sums whose late parties were logged."""
+        """Step of the secure sums whose late parties were logged last; None if no party is late."""
         self._stopping = False
         self._commands = Commands(live.directory)
         self._listener = Listener(credentials, settings, journal, live.parties)
@@ -222,7 +228,6 @@ class WireServer:
             )
 
     def _adopt_if_approved(self) -> None:
-        """Put a version that every party has approved into force, and make the parties rejoin."""
         live = self.live
         if live.proposal is None or live.finished or live.unapproved or self._versions is None:
             return
@@ -344,6 +349,11 @@ class WireServer:
         if state is None:
             return
         if self.live.finished:
+            find, self._find_verdict = self._find_verdict, None
+            if find is not None:
+                self._spawn(self._compute_verdict(find), name="verdict")
+            if self._verdict is None:
+                return
             if self._over_at is None:
                 self._over_at = time.monotonic()
             for connection in self._talking():
@@ -354,6 +364,7 @@ class WireServer:
                         future_training=self.settings.future_training,
                         rounds=UNSET if connection.plain else state.round,
                         public=self._final_public(connection),
+                        verdict=UNSET if connection.plain else self._verdict,
                     ),
                 )
             return
@@ -373,7 +384,8 @@ class WireServer:
         ]
 
     def _all_delivered(self) -> bool:
-        assert self._over_at is not None
+        if self._over_at is None:  # the verdict is being computed
+            return False
         waited = time.monotonic() - self._over_at
         if waited > self.settings.keep_result_for_s:
             return True
@@ -436,7 +448,6 @@ class WireServer:
                 self._spawn(self._expel(connection))
 
     async def _expel(self, connection: Connection) -> None:
-        """Send a party the reason, if possible, and close the connection."""
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
@@ -491,6 +502,15 @@ class WireServer:
                     "again with the same command, and report this with log.jsonl"
                 )
             )
+
+    async def _compute_verdict(self, find: Callable[[], m.FinalVerdict]) -> None:
+        """Compute the verdict that is sent with the result; if that fails, none is sent."""
+        try:
+            self._verdict = await asyncio.wait_for(asyncio.to_thread(find), VERDICT_S)
+        except Exception as error:  # the result itself must reach the parties
+            self.journal.write("verdict-failed", reason=f"{type(error).__name__}: {error}")
+            self._verdict = UNSET
+        self._wake.set()
 
     def _final_public(self, connection: Connection) -> m.Distribution | UnsetType:
         """Return the public arrays of the result, if any."""

@@ -1,8 +1,8 @@
 """Accept TLS connections within limits of time and number.
 
-An unknown peer costs a handshake and a line in the log but never delays a party: handshakes have a
-deadline, their number is limited, and their errors are isolated. TLS buffers are allocated when a
-peer starts TLS; a silent peer costs only a socket.
+An unknown peer causes a handshake and a line in the log, but never delays a party: handshakes have
+a deadline, their number is limited, and an error in one does not affect others. TLS buffers are
+allocated when a peer starts TLS; a silent peer costs only a socket.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Listener:
         return f"{host}:{self.port}"
 
     def list_parties(self, parties: Collection[str]) -> None:
-        """Reserve places for the connections of these parties."""
+        """Reserve one connection for each of these parties."""
         self._slots.list_parties(parties)
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class Listener:
         converse: Callable[[Connection], Awaitable[None]],
         spawn: Callable[[Awaitable[None]], None],
     ) -> None:
-        """Accept connections forever; each is handled by its own `converse` task."""
+        """Accept connections forever; a separate `converse` task handles each of them."""
         assert self._listener is not None
         loop = asyncio.get_running_loop()
         while True:
@@ -108,9 +108,7 @@ class Listener:
             self._slots.leave(connection)
 
     async def _identify(self, sock: socket.socket, where: str) -> Connection | None:
-        """Do the handshake and return the connection; None if it fails or a newer connection
-        replaces it.
-        """
+        """Do the TLS handshake; return None if it fails or is closed to make room for another."""
         handshake = asyncio.ensure_future(self._handshake(sock, where))
         if self._handshakes.enter(handshake):
             self._journal.refusal(
@@ -181,9 +179,7 @@ class Listener:
         return Connection(reader, writer, peer, where, self._settings.frame_s)
 
     def check(self, peer: Peer) -> None:
-        """Refuse an expired or revoked certificate; also called for peers that are already
-        connected.
-        """
+        """Raise a PeerError if the peer's certificate has expired or was revoked."""
         if peer.not_after < datetime.now(UTC):
             raise PeerError(f"{peer.name}: its certificate expired on {peer.not_after:%Y-%m-%d}")
         if self.is_void(peer.serial):

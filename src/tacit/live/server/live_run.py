@@ -1,6 +1,6 @@
 """A live run without its network: admission of parties, and validation of replies.
 
-`tacit.server.run` has the state and its durable copy; members are stored beside it.
+`tacit.server.run` stores the state of the run; here the parties that have joined are stored too.
 """
 
 from __future__ import annotations
@@ -129,7 +129,10 @@ class LiveRun(ServerRun):
     def join(
         self, peer: Peer, message: m.JoinCluster, now: float, void: Void | None = None
     ) -> Member:
-        """Accept or refuse a party; `void` is explained in `rejoin`."""
+        """Accept a party, or raise a RefusedError.
+
+        `void` takes the serial number of a certificate and returns True if it was revoked.
+        """
         self._note_approval(peer, message, void)
         self._check_listed(peer)
         known = self.members.get(peer.name)
@@ -143,8 +146,9 @@ class LiveRun(ServerRun):
                 )
         if message.configuration is not UNSET and message.configuration != self.digest:
             raise RefusedError(
-                f"you approved configuration {message.configuration[:12]}…, this run follows "
-                f"{self.digest[:12]}…; compare the federation files",
+                f"you approved configuration {message.configuration[:12]}…, but this run follows "
+                f"configuration {self.digest[:12]}…; compare your federation file with the "
+                "server's",
                 fixable=True,
                 code="configuration",
             )
@@ -171,14 +175,12 @@ class LiveRun(ServerRun):
         return member
 
     def propose(self, proposal: Proposal) -> None:
-        """Wait for approvals of a version that adds parties."""
+        """Store a proposed version that adds parties; it takes effect once it is approved."""
         self.proposal = None if proposal.agreed.digest == self.digest else proposal
 
     @property
     def unapproved(self) -> list[str]:
-        """Return the parties that have not approved the proposed version, with old parties
-        first.
-        """
+        """The parties that have not approved the proposed version, in the order of that version."""
         assert self.proposal is not None
         digest, gone = self.proposal.agreed.digest, frozenset()
         if self.state is not None:
@@ -194,10 +196,11 @@ class LiveRun(ServerRun):
         return [name for name in self.proposal.agreed.federation.parties if waits_for(name)]
 
     def adopt(self, reply_rules: ReplyRules, now: float) -> Log:
-        """Put the proposed version into force in one durable step; the new parties may then join.
+        """Put the proposed version of the agreed file into force; its new parties may then join.
 
-        The checkpoint decides: a server that is killed before the roster is written reads the
-        version in force from the checkpoint (`tacit.live.serve.version_in_force`).
+        The checkpoint determines which version is in force. A server that is killed before the
+        roster is written reads the version from the checkpoint
+        (`tacit.live.serve.version_in_force`).
         """
         proposal = self.proposal
         assert proposal is not None
@@ -220,9 +223,10 @@ class LiveRun(ServerRun):
         return log
 
     def _note_approval(self, peer: Peer, message: m.JoinCluster, void: Void | None) -> None:
-        """Store a party's approval of the proposed version, and answer that it is not in force yet.
+        """Store the party's approval of the proposed version and refuse the party until the version
+        is in force.
 
-        The server does not wait for a party that has left permanently; `join` refuses it.
+        Do nothing if the party does not approve that version, or has left permanently.
         """
         proposal = self.proposal
         if proposal is None or message.configuration != proposal.agreed.digest:
@@ -237,16 +241,18 @@ class LiveRun(ServerRun):
         approvals = self.roster.approvals | {peer.name: proposal.agreed.digest}
         self._save(self.roster.having(approvals=approvals))
         missing = self.unapproved
-        waits = f"it waits for {', '.join(missing[:20])}" if missing else "it takes effect soon"
+        waits = "it takes effect soon"
+        if missing:
+            waits = f"it waits for the approval of {', '.join(missing[:20])}"
         raise RefusedError(
-            f"your approval of version {proposal.version} is kept; that version does not count "
+            f"your approval of version {proposal.version} is stored; that version is not in force "
             f"yet: {waits}",
             fixable=True,
             code="version",
         )
 
     def _check_not_excluded(self, peer: Peer) -> None:
-        """Refuse a new party whose key belongs to a party that left permanently or was left out."""
+        """Refuse a new party whose key belongs to a party that left permanently or was excluded."""
         if self.state is None or peer.name in self.parties:
             return
         for name in sorted(self.state.not_asked):
@@ -262,12 +268,11 @@ class LiveRun(ServerRun):
     def rejoin(
         self, peer: Peer, now: float, void: Void | None = None, *, plain: bool = False
     ) -> tuple[Member, Natural, int]:
-        """Accept a party again; returns its membership, factor and factor version.
+        """Accept a party again; return its membership, factor and factor version.
 
-        `plain` is true if this connection supports only the fields of the thesis.
-
-        `void` is true for revoked serials: a new key is accepted only if the old certificate was
-        revoked.
+        `plain` is true if this connection supports only the fields of the thesis. `void` takes the
+        serial number of a certificate and returns True if it was revoked. A party may return with
+        another key only if its old certificate was revoked.
         """
         self._check_listed(peer)
         known = self.members.get(peer.name)
@@ -335,15 +340,16 @@ class LiveRun(ServerRun):
         return list(asked), log
 
     def _in_sum(self, left: Container[str]) -> list[str]:
-        """Return the parties that have sent their vector and can still help, or have helped, to
-        unmask.
+        """Return the parties that can still take part in the open sum.
+
+        Their vectors have arrived, and none of them has left before it sent its shares.
         """
         assert self.sums is not None
         done = self.sums.revealed
         return [party for party in self.sums.arrived if party not in left or party in done]
 
     def sum_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return names and shapes of the integers that the open round sums."""
+        """Return the name and shape of each array of integers that is summed in the open round."""
         assert self.state is not None
         shapes = integer_shapes(self.rules, self.rules.stage_at(self.state.round).name)
         assert shapes is not None
@@ -389,7 +395,7 @@ class LiveRun(ServerRun):
         )
         found = self._reply_rules.broken_bound(reply.party, exchange)
         if found is not None:
-            raise BrokenBoundError(f"its update breaks a bound ({found})")
+            raise BrokenBoundError(f"the party's update breaks a bound ({found})")
         return reply
 
     def _most_records(self, party: str) -> float:
@@ -416,7 +422,7 @@ class LiveRun(ServerRun):
                 )
 
     def part(self, party: str, *, for_good: bool, now: float, listening: bool = False) -> Log:
-        """Handle a leaving party; the run waits for a party that has announced its return.
+        """Handle a party that leaves; unless it leaves `for_good`, the run waits for its return.
 
         A `listening` party gets no more requests, but may connect to receive the result.
         """
@@ -439,22 +445,31 @@ class LiveRun(ServerRun):
         return left and not (member is not None and member.listening)
 
     def restore(self, party: str, factor: Natural) -> str:
-        """Handle a factor that a party returns; returns a description of the outcome."""
+        """Compare or accept a factor that a party sends back; return a description of the
+        outcome.
+        """
         if self.state is not None:
             ours = self.state.factors[party].natural
             same = all(np.allclose(ours[name], factor[name], rtol=1e-6) for name in ours)
-            return "equal to the server's" if same else "not equal to the server's, which is used"
+            return (
+                "equal to the server's factor"
+                if same
+                else "differs from the server's factor, which stays in use"
+            )
         if not self.accept_returned:
             raise PeerError(
-                "this server starts from the prior; its operator allows factors to be returned "
-                "with serve.accept_returned = true"
+                "this server starts from the prior and accepts no returned factors; its operator "
+                "can allow them with serve.accept_returned = true"
             )
         _check_numbers(factor, self.rules.prior, "likelihood")
         returned = self.roster.returned | {party: pack_natural(factor)}
         factors = {name: unpack_natural(body) for name, body in returned.items()}
         start = server_state.initial_state(self.rules, self._first_factors | factors)
         if not self.rules.family.is_proper(start.q):
-            raise PeerError("this likelihood would make q improper")
+            raise PeerError(
+                "the returned factor is refused, because q would be improper with it; join without "
+                "it"
+            )
         self._save(self.roster.having(returned=returned))
         return "accepted"
 
@@ -471,13 +486,15 @@ class LiveRun(ServerRun):
     def _check_listed(self, peer: Peer) -> None:
         if peer.name not in self.parties:
             raise RefusedError(
-                f"{peer.name} is not on the list of parties of this run", fixable=False
+                f"{peer.name} is not on the list of parties of this run; ask its operator to add "
+                "it",
+                fixable=False,
             )
         if self._has_gone(peer.name):
             raise RefusedError(f"{peer.name} has left this run permanently", fixable=False)
 
     def _check_announced(self, data_size: int) -> None:
-        """Refuse an implausible number of records, which would widen the party's bounds."""
+        # A larger number of records widens the bounds by which the party's replies are checked.
         if self._reply_rules is None:
             return
         total, most = self._reply_rules.total_records, self._reply_rules.most_records
@@ -490,7 +507,7 @@ class LiveRun(ServerRun):
         if total is not None and data_size > max(RECORDS_MARGIN * total, MIN_REPORTED_RECORDS - 1):
             raise RefusedError(
                 f"you announce {data_size:,} records, but about {total:,} were agreed for all "
-                "parties together; correct records in the federation file",
+                "parties together; correct the key records in the federation file",
                 fixable=False,
             )
 
@@ -504,9 +521,7 @@ class LiveRun(ServerRun):
             )
 
     def _check_plain(self, protocol: int) -> None:
-        """Refuse a peer without the protocol extensions unless the messages of the thesis
-        suffice.
-        """
+        """Refuse a peer without the protocol extensions if this run needs them."""
         if protocol >= m.PROTOCOL or (protocol and not self.private):
             return
         if self.private:
@@ -533,10 +548,13 @@ def _without_prior(rules: Rules) -> tuple[str, ...]:
 
 
 def _check_numbers(natural: Natural, q: Natural, what: str) -> None:
-    """Refuse values that are too large or not symmetric."""
+    """Refuse natural parameters that are too large, or a matrix that is not symmetric."""
     for name, value in natural.items():
         if not np.max(np.abs(value), initial=0.0) <= MAX_NATURAL_PARAMETER:
-            raise PeerError(f"{what}: {name!r} has a value above {MAX_NATURAL_PARAMETER:g}")
+            raise PeerError(
+                f"{what}: {name!r} has an entry with an absolute value above "
+                f"{MAX_NATURAL_PARAMETER:g}; send smaller numbers"
+            )
         if name == "quadratic" and value.ndim == 2:
             size = np.sqrt(np.abs(np.diagonal(value)) + np.abs(np.diagonal(q[name])))
             if not np.all(np.abs(value - value.T) <= SYMMETRY_TOLERANCE * np.outer(size, size)):

@@ -19,16 +19,16 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     key: str
     serial: str
-    """Serial of its certificate in hexadecimal, because it has more than 64 bits."""
+    """Serial of the party's certificate, in hexadecimal because it has more than 64 bits."""
     data_size: int = 0
     protocol: int = 0
     guarantee: Promise | None = None
     heartbeat: bool | None = None
-    """True if it replies to heartbeats; None if it does not support them."""
+    """True if the party replies to heartbeats; None if it does not support them."""
     delivered: bool = False
-    """True if it has received the result."""
+    """True if the party has received the result."""
     listening: bool = False
-    """True if it answers no further request and waits for the result."""
+    """True if the party answers no further request and waits for the result."""
 
 
 class Roster(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,9 +1,10 @@
 """Limits on the number of connections, such that no peer can occupy all of them.
 
-Before its certificate is checked, a connection takes one of `MAX_HANDSHAKES` slots. The oldest is
-closed for a new one, so silent peers never block a party. After the check it takes one of
-`serve.most_connections` slots, and one of `MAX_PER_PARTY` slots of its name. A listed party is
-always accepted: if all slots are in use, an unnecessary connection is closed for it.
+Until its certificate is checked, a connection uses one of `MAX_HANDSHAKES` slots. If none is free,
+an older handshake is closed, so that silent peers never block a party. After the check, a
+connection uses one of `serve.most_connections` slots, and one peer has at most `MAX_PER_PARTY`
+connections. A party of the run is always accepted: if all slots are in use, a connection that is
+not needed is closed.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ class HandshakeSlots:
         return len(self._tasks)
 
     def enter(self, task: asyncio.Task[Any]) -> bool:
-        """Add a handshake; return True if another one was closed to make room. Peers that have sent
-        nothing are closed first.
+        """Add a handshake; return True if another handshake was closed to make room.
+
+        Handshakes of peers that have sent nothing are closed first.
         """
         full = len(self._tasks) >= self._most
         if full:
@@ -64,13 +66,15 @@ class ConnectionSlots:
         return len(self._open)
 
     def list_parties(self, parties: Collection[str]) -> None:
-        """Reserve places for these parties."""
+        """Reserve one slot for each of these parties."""
         self._parties = frozenset(parties)
         self._most = max(self._most, len(self._parties))
 
     def enter(self, connection: Connection) -> tuple[bool, Connection | None]:
-        """Add a connection; return whether there was room, and the connection that was closed for
+        """Add a connection; return True if it was accepted, and the connection that was closed for
         it.
+
+        The second value is None if no connection was closed.
         """
         name = connection.peer.name
         same = [one for one in self._open if one.peer.name == name]
@@ -95,7 +99,9 @@ class ConnectionSlots:
             self._open.remove(connection)
 
     def _dispensable(self) -> list[Connection]:
-        """Return the connections that no listed party needs."""
+        """Return the connections that may be closed: all but the most useful one of each listed
+        party.
+        """
         needed: dict[str, Connection] = {}
         for one in self._open:
             name = one.peer.name
@@ -105,7 +111,7 @@ class ConnectionSlots:
 
 
 def _worth(connection: Connection) -> int:
-    """Sort key for closing connections: first a replaced one, then one that has not joined."""
+    # Connections with the smallest number are closed first.
     if connection.replaced:
         return 0
     return 1 if connection.member is None else 2

@@ -31,8 +31,10 @@ _EVERY_S = 0.5
 
 
 class Commands:
-    """Command files in `control/`: "start", "close" with a reason and a return time, "propose", and
-    one "readmit-…" per party to readmit.
+    """Reads command files in the folder `control/`.
+
+    Their names are "start", "close" (with a reason and a return time), "propose", and "readmit-…"
+    for each party to readmit.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -45,7 +47,9 @@ class Commands:
         self.propose = False
 
     def read(self) -> None:
-        """Read the commands. A close command is removed, so that it is used only once."""
+        """Read new commands from the control directory. All but "start" are removed, so that they
+        are carried out only once.
+        """
         if not self.start and (self._directory / "start").exists():
             self.start = True
         path = self._directory / "close"

@@ -33,7 +33,9 @@ KEYS, ROSTER, SHARES = "keys", "roster", "shares"
 
 
 class LateError(SecureSumError):
-    """A masked update that arrived after its sum continued without it."""
+    """A message for a secure sum that is not open, for example because it arrived after the sum was
+    closed.
+    """
 
 
 class KeptSetup(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,9 +47,7 @@ class KeptSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeptSlot(msgspec.Struct, frozen=True, kw_only=True):
-    """A closed slot: its survivors, and everything that the server has received from them for
-    it.
-    """
+    """A closed slot, as stored on disk: its survivors and their masked vectors."""
 
     terms: bytes
     number: int
@@ -58,7 +58,7 @@ class KeptSlot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Due(NamedTuple):
-    """A message that should be sent to a party, with a key that identifies it."""
+    """A message that should be sent to a party; `key` identifies it, so that it is sent once."""
 
     key: str
     message: m.ServerMessage
@@ -94,8 +94,11 @@ class ServerSums:
         return roster is not None and set(self.state.parcels) == set(roster.names)
 
     def due(self, party: str, told: Container[str]) -> list[Due]:
-        """Return the messages to send to a party now, except its request and those with keys in
-        `told`.
+        """Return the messages about secure sums that the server should send to a party now.
+
+        `told` has the keys of the messages that the party was already sent; they are not returned
+        again. Requests for updates are not returned either, because another part of the server
+        sends them.
         """
         state, found = self.state, []
         if state.roster is None:
@@ -131,11 +134,13 @@ class ServerSums:
 
     @property
     def waited_s(self) -> float:
-        """Seconds since the present step of the sums began."""
+        """Seconds since the server began to wait for the present kind of message."""
         return time.monotonic() - self._since
 
     def begin(self, request: Request, shapes: Shapes) -> None:
-        """Open the slot of a round, unless it was closed before a restart."""
+        """Open the slot of a round's secure sum. A slot that was closed before a restart stays
+        closed.
+        """
         number = request.visit
         self._since, self.unmasking = time.monotonic(), False
         if number not in self.state.slots:
@@ -164,22 +169,24 @@ class ServerSums:
 
     @property
     def revealed(self) -> Container[str]:
-        """Parties that have sent their shares for the present sum."""
+        """Parties that have sent their shares for the open slot."""
         slot = self._slot
         return () if slot is None else slot.shares
 
     @property
     def step(self) -> str:
-        """What the server waits for: keys or shares of the set-up, or replies of one kind for a
-        numbered sum.
-        """
+        """Name of the messages that the server waits for, such as "vectors of sum 3"."""
         if not self.ready:
             return KEYS if self.state.roster is None else SHARES
         name = "shares" if self.unmasking else "signatures" if self.closed else "vectors"
         return f"{name} of sum {0 if self.open is None else self.open + 1}"
 
     def missing(self, asked: Collection[str]) -> set[str]:
-        """Return the parties that the set-up or the present sum waits for."""
+        """Return the parties whose next message is missing.
+
+        During the set-up this can be any party of the run. While a slot is open, it is one of the
+        parties `asked` for a vector; after the slot is closed, one of its survivors.
+        """
         if self.state.roster is None:
             return set(self.terms.parties) - self.state.offers.keys()
         if not self.ready:
@@ -192,9 +199,10 @@ class ServerSums:
         return set(slot.survivors) - (slot.shares if self.unmasking else slot.consents).keys()
 
     def take(self, party: str, message: m.ClientMessage) -> bool:
-        """Check and process a message; False if it came too late to be used.
+        """Check and process a party's message; return False if the message is not needed any more.
 
-        Raises SecureSumError if it is refused, LateError if it is an update that came too late.
+        Raises LateError if the message is for a sum that is not open, and SecureSumError if the
+        message is refused for another reason.
         """
         state, number = self.state, getattr(message, "slot", None)
         if number is not None and number != self.open:
@@ -216,7 +224,7 @@ class ServerSums:
         else:
             assert isinstance(message, m.UnmaskShares)
             if not self.unmasking:
-                raise SecureSumError(f"shares of {party!r} that were not requested", party)
+                raise SecureSumError(f"{party!r} sent shares that were not requested", party)
             shares = Shares(party=party, slot=message.slot, seeds=message.seeds, keys=message.keys)
             self.state = pure.take_shares(state, shares)
         return True
@@ -233,11 +241,11 @@ class ServerSums:
         self.state = pure.take_masked(self.state, masked)
 
     def advance(self, asked: Collection[str], deadline_s: float | None) -> str | None:
-        """Continue by one step if the received messages allow it; returns a description of the
-        step, or None.
+        """Take the next step of the set-up or of the open sum, if the received messages allow it;
+        return a description of the step, or None.
 
-        A slot is closed when all `asked` parties have answered, or after the deadline with a
-        quorum. Later steps only wait for a threshold of answers.
+        A slot is closed when all `asked` parties have answered, or when the deadline has passed and
+        a quorum has answered. Each step after that needs the answers of a threshold of survivors.
         """
         if self.state.roster is None:
             if set(self.state.offers) == set(self.terms.parties):
@@ -284,8 +292,11 @@ class ServerSums:
         return "survivors"
 
     def total(self, shapes: Shapes) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
-        """Return survivors and sum of the present slot; an error about a wrong share names the
-        party at fault.
+        """Return the survivors of the open slot and the sum of their vectors, as arrays of these
+        shapes.
+
+        If the sum cannot be unmasked because a share is wrong, the error names the party that sent
+        it.
         """
         slot = self._slot
         assert self.open is not None

@@ -74,8 +74,8 @@ def read_index(directory: Path) -> Index:
     path = directory / INDEX
     if not (directory / AUTHORITY).exists():
         raise DataError(
-            f"{directory} is not an authority's directory; create one with: tacit certs init --dir "
-            f"{directory}"
+            f"{directory} is not the directory of a certificate authority; create one with: tacit "
+            f"certs init --dir {directory}"
         )
     try:
         return msgspec.json.decode(path.read_bytes(), type=prepare(Index))
@@ -87,7 +87,9 @@ def read_index(directory: Path) -> Index:
 
 @contextmanager
 def opened(directory: Path) -> Iterator[Authority]:
-    """Open the authority with its key, for one process at a time."""
+    """Open the certificate authority in a directory, with its key. A lock admits one process at a
+    time.
+    """
     read_index(directory)  # report faults before locking
     with locked(directory):
         certificate, key = read_certificate(directory / AUTHORITY), read_key(directory / KEY)

@@ -101,7 +101,7 @@ class Holder(NamedTuple):
         return self
 
     def attributes(self) -> list[x509.NameAttribute]:
-        """The parts of a certificate's subject besides the name."""
+        """Country and organisation as attributes of a certificate's subject, if they are given."""
         named = ((NameOID.COUNTRY_NAME, self.country),)
         named += ((NameOID.ORGANIZATION_NAME, self.organisation),)
         return [x509.NameAttribute(oid, text) for oid, text in named if text]
@@ -119,10 +119,11 @@ def issue_server(
     renew: bool = False,
     holder: Holder = NO_HOLDER,
 ) -> tuple[Path, Path]:
-    """Issue certificate and key of a server with these host names and addresses.
+    """Issue a certificate and key for a server with these host names and addresses; return their
+    paths.
 
-    The first host is its name. `renew` issues a certificate for the same key and the given hosts,
-    and keeps organisation and country unless others are given.
+    The first host is the common name. With `renew` the certificate is for the server's existing
+    key, and keeps organisation and country unless `holder` gives others.
     """
     alternatives = [_host(host) for host in hosts]
     names = tuple(str(each.value) for each in alternatives)
@@ -270,12 +271,14 @@ def _known_key(mine: list[Issued], who: str, key_path: Path) -> Any:
     ]
     if taken_back:
         raise ConfigError(
-            f"the key of {who} was revoked on {taken_back[-1].revoked_at:%Y-%m-%d}; issue a "
-            "new certificate without --renew, and before that revoke the name if another of its "
-            "certificates is valid"
+            f"the key of {who} was revoked on {taken_back[-1].revoked_at:%Y-%m-%d} and cannot be "
+            "certified again; revoke any other valid certificate of this name, then issue a new "
+            "one without --renew"
         )
     if key_path.exists() and fingerprint(read_key(key_path).public_key()) != last.key_fingerprint:
-        raise ConfigError(f"{key_path} is not the key that {who} has; move it or choose --out")
+        raise ConfigError(
+            f"{key_path} is not the key of the last certificate of {who}; move it or choose --out"
+        )
     return serialization.load_der_public_key(last.public_key)
 
 
@@ -337,8 +340,9 @@ def _key_usage(*, authority: bool) -> x509.KeyUsage:
 
 
 def _revocation_list(authority: Authority, now: datetime) -> bytes:
-    """Make the list of all revoked serials; its number is their count, so that an older list is
-    noticed.
+    """Sign the list of all revoked serials.
+
+    The number of the list is the count of revoked serials, so an older list has a smaller number.
     """
     revoked = [row for row in authority.index.issued if row.revoked]
     signer = authority.key.public_key()
@@ -388,8 +392,11 @@ def _end(days: int, now: datetime, authority: x509.Certificate | None = None) ->
     limit = authority.not_valid_after_utc
     if now + timedelta(days=days) > limit:
         left = (limit - now).days
-        remedy = f"use at most {left}" if left >= 1 else "make a new authority"
-        raise ConfigError(f"--days {days} outlives the authority, until {limit:%Y-%m-%d}; {remedy}")
+        remedy = f"use at most {left} days" if left >= 1 else "make a new certificate authority"
+        raise ConfigError(
+            f"--days {days} is too long: the certificate authority itself expires on "
+            f"{limit:%Y-%m-%d}; {remedy}"
+        )
     return now + timedelta(days=days)
 
 

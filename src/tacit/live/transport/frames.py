@@ -31,8 +31,8 @@ async def read_frame(
     idle_s: float | None = None,
     frame_s: float = FRAME_S,
 ) -> bytes:
-    """Return the next payload; it must begin within `idle_s` (None: no limit) and last ≤
-    `frame_s`.
+    """Return the next payload. It must begin within `idle_s` seconds (None: no limit) and be
+    complete `frame_s` seconds later.
     """
     idle, frame = asyncio.timeout(idle_s), asyncio.timeout(frame_s)
     try:
@@ -47,10 +47,12 @@ async def read_frame(
         # A TimeoutError may be ours, or that of an unresponsive connection.
         if idle.expired():
             raise SilenceError(
-                f"no complete frame: the peer was silent for {idle_s:g} s; send sooner"
+                f"no complete frame: the peer was silent for {idle_s:g} s, the longest time allowed"
             ) from None
         if frame.expired():
-            raise PeerError(f"no complete frame within {frame_s:g} s; send faster") from None
+            raise PeerError(
+                f"no complete frame: it took more than {frame_s:g} s; send faster"
+            ) from None
         raise HangupError(f"the peer closed the connection ({type(error).__name__})") from None
 
 
@@ -59,7 +61,9 @@ async def write_frame(
 ) -> None:
     """Send a payload; a peer that does not read is disconnected after `frame_s`."""
     if len(payload) > LIMIT:
-        raise PeerError(f"a message of {len(payload)} bytes; at most {LIMIT} fit in a frame")
+        raise PeerError(
+            f"a message of {len(payload)} bytes is too long; at most {LIMIT} fit in a frame"
+        )
     try:
         writer.write(len(payload).to_bytes(4, "big") + payload)
         async with asyncio.timeout(frame_s):

@@ -25,8 +25,8 @@ loop.
 async def dial(
     server: str, credentials: Credentials, context: ssl.SSLContext | None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Callable[[], None]]:
-    """Connect with TLS; also return a function that checks that the server's certificate is still
-    valid.
+    """Connect with TLS; return the streams, and a function that checks that the server's
+    certificate is still valid.
     """
     host, port = parse_address(server, "server")
     context = context or client_context(credentials)
@@ -82,7 +82,7 @@ def keep_alive(writer: asyncio.StreamWriter) -> None:
 
 
 async def shut(writer: asyncio.StreamWriter, within_s: float = 5.0) -> None:
-    """Close a connection in any state. It may be called again, and raises nothing but
+    """Close a connection in any state; a second call does nothing. The only exception is
     CancelledError.
 
     If a peer does not answer the closing handshake within `within_s`, the transport is aborted.

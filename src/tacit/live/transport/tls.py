@@ -53,7 +53,7 @@ class Credentials:
     revoked: Path | None = None
 
     def check(self) -> None:
-        """Refuse files that cannot be used."""
+        """Check that the files are readable, belong together, and are not expired or revoked."""
         authority = read_certificate(self.authority, "authority")
         certificate = read_certificate(self.certificate, "certificate")
         key = read_key(self.key)
@@ -75,7 +75,7 @@ class Credentials:
         if self.revoked and Revoked(self.revoked, self.authority).contains(serial):
             raise DataError(
                 f"certificate {self.certificate} (serial {serial:x}) was revoked; "
-                "ask the authority for a new one"
+                "ask the certificate authority for a new one"
             )
 
 
@@ -127,10 +127,10 @@ class Revoked:
         except (ValueError, x509.ExtensionNotFound, UnsupportedAlgorithm) as error:
             raise self._unusable("not a complete revocation list") from error
         if not _list_signed_by(found, self._authority):
-            raise self._unusable("not signed by our authority")
+            raise self._unusable("not signed by the certificate authority")
         if before is not None and number < before.number:
             raise self._unusable(
-                f"its number {number} is below {before.number}, which was read before"
+                f"its number {number} is below {before.number}, that of the list read before"
             )
         return _List(stamp, settled, number, serials)
 
@@ -142,7 +142,9 @@ class Revoked:
 
 
 def server_context(credentials: Credentials) -> ssl.SSLContext:
-    """Return the TLS 1.3 context of a server; it requires a client certificate of our authority."""
+    """Return the TLS 1.3 context of a server, which accepts only client certificates that the
+    federation's certificate authority has signed.
+    """
     context = _context(credentials, ssl.PROTOCOL_TLS_SERVER)
     # A ticket would resume a session without checking the certificate again.
     context.num_tickets = 0

@@ -1,17 +1,17 @@
-"""Conjugate-exponential models in stages: exact sums, or clipped and noisy ones.
+"""Conjugate-exponential models in stages: exact sums, or clipped and noisy sums.
 
-A `ConjugateExponential` model gives a fixed list of stages. In each stage the server publishes
-arrays, and a party answers with one sum of statistics over its records. The server's half of the
-model converts the total over all parties to the next public arrays, and finally to q.
+A `ConjugateExponential` model defines a fixed list of stages. In each stage the server publishes
+arrays, and a party answers with one sum of statistics over its records. At the server, the model
+converts the total over all parties to the next public arrays, and finally to q.
 
-* `ConjugateStages` sends exact sums. The server visits the stages in order and repeats the last one
-  until q converges. The result equals that of the pooled records, however they are divided.
+* `ConjugateStages` sends exact sums. The server requests the stages in order and repeats the last
+  one until q converges. The result equals that of the pooled records, however they are divided.
 * `PrivateConjugateStages` clips a record's statistics to norm 1, adds discrete Gaussian noise and
   charges every sum. Stages and their shares of the budget are fixed in advance.
 
-**Sensitivity.** A record contributes one vector of norm ≤ 1 to a sum. Adding or removing it moves
-the sum by at most 1; replacing it by at most 2, or by √2 in a stage whose contributions never have
-a negative inner product (`StatisticsStage.acute`).
+**Sensitivity.** A record contributes one vector of norm ≤ 1 to a sum. Adding or removing a record
+moves the sum by at most 1. Replacing a record moves the sum by at most 2, or by at most √2 in a
+stage in which no two contributions have a negative inner product (`StatisticsStage.acute`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ KEPT = "kept."
 
 
 class _Stages(NamedTuple):
-    """The stages of a model, and which visit belongs to which stage."""
+    """The stages of a model, in order. If there are more visits than stages, the last stage is
+    repeated.
+    """
 
     each: tuple[StatisticsStage, ...] = ()
     repeats: bool = True
@@ -57,7 +59,7 @@ class _Stages(NamedTuple):
         return self.each[min(visit, len(self.each) - 1)]
 
     def earlier(self, visit: int) -> int:
-        """Count the earlier visits of the same stage."""
+        """Return the number of earlier visits that belong to the same stage as `visit`."""
         return sum(self.at(before).name == self.at(visit).name for before in range(visit))
 
     def share(self, visit: int, visits: int) -> float:
@@ -76,7 +78,9 @@ NO_STAGES = _Stages()
 def _advanced(
     model: ConjugateExponential, shared: Shared, answer: StageSum
 ) -> tuple[Natural, Arrays, Arrays]:
-    """Return q, the next public arrays and the arrays that only the server keeps, after a round."""
+    """Return q, the arrays that the server publishes next, and the arrays that it stores
+    unpublished.
+    """
     kept = {name.removeprefix(KEPT): value for name, value in (shared.memory or {}).items()}
     known, q = model.advance({**kept, **shared.public}, answer)
     shapes = model.public_shapes(answer.following or answer.stage)
@@ -87,7 +91,9 @@ def _advanced(
 
 @dataclass(frozen=True, kw_only=True)
 class _Staged(LocalMethod):
-    """Common base of the exact and the private method, determined by the model's stages."""
+    """Common base class of the exact and the private method. The model determines stages and
+    shapes.
+    """
 
     eager: ClassVar[bool] = True
     uses_key: ClassVar[bool] = False
@@ -127,7 +133,7 @@ class _Staged(LocalMethod):
 
 @dataclass(frozen=True)
 class ConjugateStages(_Staged):
-    """Exact sums of statistics in stages. Not private."""
+    """Exact sums of statistics in several stages, for mixtures and factor models. Not private."""
 
     kind: ClassVar[str] = "conjugate"
     second_order: ClassVar[bool] = True
@@ -143,8 +149,8 @@ class ConjugateStages(_Staged):
     def check_run(self, facts: RunFacts) -> None:
         if not facts.all_parties or facts.quorum:
             raise ConfigError(
-                "method.kind = 'conjugate' adds up the sums of all parties in every round; leave "
-                "schedule.parties_per_round and the quorum out"
+                "method.kind = 'conjugate' needs the sum of all parties in every round; leave the "
+                "keys schedule.parties_per_round and quorum out"
             )
 
     def stage_table(self, rounds: int) -> dict[str, Stage]:
@@ -165,7 +171,10 @@ class ConjugateStages(_Staged):
 
 @dataclass(frozen=True, eq=False)
 class ConjugateSolver:
-    """The server's half without noise: stages in order, the last one until q converges."""
+    """Server's solver for exact sums of statistics: it requests the stages of the model in order.
+
+    If the model allows it, the last stage is repeated until q converges.
+    """
 
     model: ConjugateExponential
     family: Family
@@ -196,22 +205,27 @@ class ConjugateSolver:
         )
 
     def site(self, stage: str, public: Arrays, released: Arrays) -> Natural | None:
-        """Return None, because only the sum over parties is used."""
+        """Return None: single parties have no factors, because the server converts only the sum
+        over parties.
+        """
         del stage, public, released
 
     def concluded(self, shared: Shared) -> Shared:
-        """Return the result with the q of the last round, for a run that ends early."""
+        """Return `shared` unchanged: a run that ends early has the q of its last round."""
         return shared
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateConjugateStages(_Staged, SummedMethod):
-    """Clipped, noisy sums of statistics in stages; see the module docstring.
+    """Clipped, noisy sums of statistics in several stages, for mixtures and factor models.
+
+    The model defines the stages. In each stage, a party releases one sum of statistics over its
+    records. The shares of the budget are fixed in advance.
 
     Parameters
     ----------
     clip, clip_end, noise_end
-        Not used by this method, whose contributions are clipped to 1: leave them out.
+        Leave these out: contributions are always clipped to norm 1.
     dtype
         Floating-point type of the records; only "float64".
     """
@@ -230,18 +244,20 @@ class PrivateConjugateStages(_Staged, SummedMethod):
         super().check_schedule(schedule, parties)
         if not self._stages.repeats and schedule.rounds > self.least_rounds:
             raise ConfigError(
-                f"schedule.rounds = {schedule.rounds} with method.kind = {self.kind!r}; this model "
-                f"releases its statistics in {self.least_rounds} rounds: leave rounds out"
+                f"schedule.rounds = {schedule.rounds}, but with method.kind = {self.kind!r} this "
+                f"model needs exactly {self.least_rounds} rounds, because each of its statistics "
+                "is released only once: leave schedule.rounds out"
             )
 
     def check_run(self, facts: RunFacts) -> None:
         if facts.quorum:
             raise ConfigError(
-                f"method.kind = {self.kind!r} needs the sum of all parties; leave the quorum out"
+                f"method.kind = {self.kind!r} needs the sum of all parties in every round; leave "
+                "the key quorum out"
             )
 
     def knows_noise(self, family: Family) -> bool:
-        """Return False: q is computed from repaired sums and does not include the noise."""
+        """Return False, because q does not include the uncertainty due to noise."""
         del family
         return False
 
@@ -260,7 +276,9 @@ class PrivateConjugateStages(_Staged, SummedMethod):
     def from_integers(
         self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
     ) -> Arrays:
-        """Convert released integers to sums, as multiples of the largest allowed contribution."""
+        """Return the sums that the released integers encode, in multiples of the largest norm that
+        one contribution may have.
+        """
         del model, family
         return {asked.stage: integers[asked.stage] * (event.step / event.clip)}
 
@@ -317,9 +335,11 @@ def _judged(
     *,
     noisy: bool,
 ) -> tuple[bool, str]:
-    """Judge convergence by how far the last round moved q, in nats of the density per record.
+    """Return whether the run converged, and the reason, judged by the change of q in the last
+    round.
 
-    q does not include the noise, so the sds of q do not show how far a round may move it.
+    The change is measured in nats of the log-density per record. It is not measured in standard
+    deviations of q, because these do not include the noise.
     """
     assert isinstance(model, ConjugateExponential)
     rounds = [line for line in log if line["event"] == "round"]
@@ -353,8 +373,8 @@ def _require(kind: str, model: Model, family: Family) -> None:
     own = model.own_family
     if own is not None and family != own:
         raise ConfigError(
-            f"posterior = {family.kind!r} with model {model.kind!r}, whose posterior is "
-            f"{own.kind!r}; leave posterior out"
+            f"posterior = {family.kind!r} cannot be combined with model {model.kind!r}, because "
+            f"the posterior of this model is {own.kind!r}: leave posterior out"
         )
 
 

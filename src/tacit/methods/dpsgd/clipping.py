@@ -1,25 +1,34 @@
-"""Clipped gradients of E_q[log p(unit | θ)] in the free parameters of a mean-field Gaussian.
+"""Clipped gradients of E_q[log p(unit | θ)] in the parameters of a mean-field Gaussian q.
 
-A unit's contribution is c = (α∘∂/∂location, κ∘∂/∂log-scale) with public weights α and κ per
-coordinate, which divide the clip among them. If ‖c‖ has a closed form, no contribution is formed:
+q has the mean m ("location") and the standard deviations s, with log s as parameter ("scale"). The
+contribution of a unit is c = (α∘∂/∂m, κ∘∂/∂log s): both gradients, multiplied coordinate by
+coordinate (∘) with public weights α and κ. The weights determine how the clip is divided among the
+coordinates.
 
-* generalised linear model, one record per unit: with g = E[ℓ'], h = −E[ℓ''] and v = s², the
-  expectation exact to quadrature,  c = (g α∘x, −h κ∘v∘x²)  and
-  ‖c‖² = g² Σ α²x² + h² Σ κ²v²x⁴; with several levels see `tacit.models.glm.softmax_gradients`;
-* a network whose layers have gradients a_j δ_k (`Model.score_parts`) at a draw θ = m + sε shared by
-  the batch:  ‖c‖² = Σ a_j² δ_k² (α_jk² + κ_jk² s_jk² ε_jk²).
+Clipping needs the norm of c. For two kinds of model the norm has a closed form, so that no single
+contribution is computed:
 
-With "information" a unit's contribution has an extra coordinate, ω·k: the mean diagonal of its
-information, k = h‖x‖²/d for a generalised linear model and ‖∇ log p‖²/d (the empirical Fisher
-information) otherwise; ω is public. It costs one noisy number instead of d.
+* A generalised linear model with one record per unit. Let x be the features of the record, and ℓ
+  its log-likelihood as a function of the linear predictor x·θ. With g = E[ℓ'], h = −E[ℓ''] and v =
+  s², c = (g α∘x, −h κ∘v∘x²) and ‖c‖² = g² Σ α²x² + h² Σ κ²v²x⁴. Expectations are computed by
+  quadrature. `tacit.models.glm.softmax_gradients` has the form for several levels.
+* A network (`Model.score_parts`), at one draw θ = m + s∘ε for the whole batch. The weight from
+  input j to output k of a layer has the gradient a_j δ_k, where a_j is the input and δ_k the
+  derivative in the output. Then ‖c‖² = Σ a_j² δ_k² (α_jk² + κ_jk² s_jk² ε_jk²).
 
-Other models use one gradient per unit. `fast=False` forces this for all models, to compare the two
-in tests.
+For other models, one gradient per unit is computed. `fast=False` does this for all models, so that
+tests can compare the results.
 
-**Label-agnostic clipping.** The weight min(1, C/‖c‖) of an ordinary clip is smallest for surprising
-labels, which biases a classifier towards its current predictions. With the largest norm over all
-labels instead, the weight depends only on x and θ, and the clipped score has expectation zero under
-the model. The bound holds for any label, so the sensitivity is the same.
+**Information.** On request, a contribution has one more coordinate, ω·k with a public weight ω. The
+number k is the mean diagonal entry of the unit's information matrix. With d parameters it is
+h‖x‖²/d for a generalised linear model, and ‖∇ log p‖²/d (the empirical Fisher information)
+otherwise. It costs one noisy number instead of d.
+
+**Label-agnostic clipping.** An ordinary clip C multiplies c by min(1, C/‖c‖). This weight is
+smallest for surprising labels, which biases a classifier towards its current predictions.
+Label-agnostic clipping replaces ‖c‖ by the largest norm over all labels. The weight then depends
+only on x and θ, and the clipped score has expectation zero under the model. The bound C holds for
+any label, so the sensitivity is the same.
 """
 
 from __future__ import annotations
@@ -51,11 +60,14 @@ def clipped_gradient(
     tally: Tally | None = None,
     fast: bool = True,
 ) -> Bounded:
-    """Return the sum of the units' clipped gradients, whose parts are scaled by `maps`.
+    """Return the sum over units of the clipped gradients of E_q[log p(unit | θ)].
 
-    `maps` has "location" and optionally "scale" (κ) and "information" (ω); missing parts are
-    neither computed nor released. `weights` is (units,) or (units, records per unit); `noise` is
-    the standard normal draw for models without quadrature. `tally` is as in
+    `free` has the mean ("location") and the log-sd ("scale") of q. `maps` has the numbers by which
+    the parts of a unit's contribution are multiplied before clipping. The part "location" is the
+    gradient in the mean, "scale" is the gradient in the log-sd, and "information" is one number,
+    the mean diagonal entry of the unit's information matrix. A part that is missing from `maps` is
+    not computed. `weights` has shape (units,) or (units, records per unit). `noise` is a standard
+    normal draw ε, from which models without quadrature compute θ = mean + sd·ε. `tally` is as in
     `tacit.privacy.bounded.clip_units`.
     """
     agnostic = label_agnostic and model.output in ("bernoulli", "categorical")
@@ -68,12 +80,10 @@ def clipped_gradient(
 
 
 def _unfolded(value: Array, free: Free) -> Array:
-    """Return `value` as an array of θ's shape that the compiler cannot treat as a constant.
-
-    XLA (jaxlib 0.10.2 on CPU) computes Σₖ aₖ(x² @ A)ₖ wrongly if A is a constant matrix with equal
-    entries and there are more than about a thousand rows: it reads uninitialised memory, and a norm
-    comes out too small. Adding 0·θ avoids this: it is never folded, because θ need not be finite.
-    """
+    # XLA (jaxlib 0.10.2, CPU) computes Σₖ aₖ(x² @ A)ₖ wrongly if A is a constant matrix with equal
+    # entries and there are more than about a thousand rows: it reads uninitialised memory, and a
+    # norm comes out too small. Adding 0·θ avoids this: the compiler cannot treat the sum as a
+    # constant, because θ need not be finite.
     return value + 0.0 * free["location"]
 
 
@@ -87,7 +97,11 @@ def _parts(
     agnostic: bool,
     axes: int,
 ) -> ClippingParts | None:
-    """Return norms and sums in closed form, or None if the model has none for these units."""
+    """Return norms and sums of the units' gradients in closed form; None if the model has none for
+    these units.
+
+    `axes` is 1 if every unit is one record, and 2 if units have several records.
+    """
     if isinstance(model, GradientNorms):
         if axes == 2 and not model.sums_units:
             return None
@@ -100,10 +114,15 @@ def _parts(
 def _clipped(
     parts: ClippingParts, weights: Array, clip: Array, agnostic: bool, tally: Tally | None
 ) -> Bounded:
-    """Return the sum of clipped gradients; weights with two axes are (units, records per unit).
+    """Return the sum of the units' clipped gradients, computed from the norms and sums in `parts`.
 
-    The gradient of a unit with several records is formed, because its norm has no closed form. If
-    label-agnostic, it is clipped by the sum of its records' largest norms.
+    `weights` has shape (units,) if every unit is one record, otherwise (units, records per unit).
+    If every unit is one record, its norm is taken from `parts`. Otherwise the gradient of each unit
+    is computed, and then its norm.
+
+    If `agnostic` is true, clipping must not depend on the labels of the records. `parts` then has
+    the largest norm of each record over all labels, and the sum of these norms over the records of
+    a unit is used as the norm of the unit's gradient.
     """
     if weights.ndim == 1:
         return clip_sum(parts.norms, clip, weights, parts.weighted_sum, tally=tally)
@@ -118,8 +137,9 @@ def _clipped(
 def _scores(
     model: Model, free: Free, noise: Array, records: Records, maps: Free, agnostic: bool
 ) -> ClippingParts | None:
-    """Sum clipped gradients by the model's closed form at a given θ (`Model.score_parts`), if
-    any.
+    """Return norms and sums of the gradients at one draw of θ, by `Model.score_parts`.
+
+    The result is None if the model has no closed form for them.
     """
     deviation = jnp.exp(free["scale"]) * noise
     theta = free["location"] + deviation
@@ -167,7 +187,9 @@ def _one_by_one(
     agnostic: bool,
     tally: Tally | None,
 ) -> Bounded:
-    """Sum clipped gradients, computing the gradient of each unit by automatic differentiation."""
+    """Return the sum of the clipped gradients. The gradient of each unit is computed by automatic
+    differentiation.
+    """
     if weights.ndim == 1:
         records = {name: value[:, None] for name, value in records.items()}
         weights = weights[:, None]
@@ -202,13 +224,17 @@ def _one_by_one(
 
 
 def _largest(contributions: Any, records: Records, weights: Array, own: Free, labels: int) -> Array:
-    """Return a label-independent bound on each unit's norm: the sum of its records' largest
-    norms.
+    """Return, for each unit, a bound on the norm of its contribution that does not depend on the
+    labels of its records.
+
+    A label is the outcome of a record, one of `labels` classes. For each record, the norm of the
+    contribution is computed with every possible label, and the largest norm is taken. The bound of
+    a unit is the sum of these largest norms over its records. The bound is at least the norm of the
+    unit's actual contribution, `own`.
     """
     alone = jnp.eye(weights.shape[1], dtype=weights.dtype)
 
     def worst(place: Array) -> Array:
-        """Return, for each unit's record at one position, the largest norm over all labels."""
         norms = [
             _norms(contributions(_labelled(records, float(label)), weights * place))
             for label in range(labels)

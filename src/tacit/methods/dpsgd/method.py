@@ -87,7 +87,7 @@ class Place(NamedTuple):
     mean: Array
     precision: Array
     known: Array
-    """Learned part of the precision, before any floor."""
+    """Precision without the prior's part, before a lower bound is applied."""
     free: Free
 
 
@@ -109,30 +109,30 @@ class Path(NamedTuple):
 class DPSGD(PrivateMethod):
     """Private gradient steps, each from one clipped and noisy gradient.
 
-    `sampling_rate` < 1 draws a batch for each step, Poisson or without replacement; using all
-    records is as good for the same budget and takes fewer steps. `precision` determines what is
-    released besides the gradient: one number, the mean information of a coordinate; one number per
-    coordinate; the gradient in the log-sds, as in the published DP-SGD on mean and log-variance; or
-    nothing, which leaves Λ at the model's start. `precision_weight` is the share of these numbers
-    in the clip (ω or κ of `dpsgd.clipping`), by default max(1, d/11) or 1. `max_noise` bounds the
-    step if the signal is weak: the noise of a whole run moves m by at most about `max_noise`. The
-    step is `step_end` times as long at the last visit as at the first. `adaptive` = γ moves the
-    clip from `clip` to the γ-quantile of the contributions' norms (`tacit.methods.adaptive`).
+    `precision` determines what is released besides the gradient, as information about the curvature
+    of the log-likelihood: "isotropic" releases one number, the mean over coordinates;
+    "per-coordinate" releases one number per coordinate; "log-sd" releases the gradient in the
+    log-sds of q, as in the published DP-SGD; "fixed" releases nothing, and q keeps the precision of
+    the model's starting point. `precision_weight` multiplies the released information before
+    clipping; by default it is max(1, d/11) for "isotropic" with d parameters, and 1 otherwise. With
+    `sampling_rate` = 1 every step uses all records, which is as good as sampling for the same
+    budget and takes fewer steps.
 
-    The default `step_size` is 0.9·2(1 + β)/d, at most ½. It is stable for every curvature: L is the
-    mean curvature of a coordinate, so the curvature in any direction is at most the trace d·L, and
-    steps of length η with momentum β are stable while η times the curvature over L is below
-    2(1 + β). Clipping does not change this, because it shortens gradient and information of a
-    record by the same factor. L is a mean over all releases, by the same rule for every party: step
-    lengths that differ between parties would move the fixed point. With a "fixed" precision the
-    curvature is not measured; the default is then 2.4 Λ/(C n), which moves m by at most 2.4/(1 − β)
-    in one round.
+    With optimiser "natural" the default `step_size` is 0.9·2(1 + β)/d, at most ½, where β is the
+    momentum. Such steps are stable for every curvature. Let L be the curvature averaged over
+    coordinates. The curvature in any direction is at most d·L, and steps of length η are stable if
+    η times the curvature divided by L is below 2(1 + β). Clipping does not change this, because it
+    shortens gradient and information of a record by the same factor. L is a mean over all releases,
+    computed by the same rule for every party: step lengths that differ between parties would move
+    the fixed point. `max_noise` shortens the steps if the signal is weak. With a "fixed" precision
+    Λ of q, the default `step_size` is 2.4 Λ/(C n), at most ½, for clip C and n units of all
+    parties; it moves the mean of q by at most 2.4/(1 − β) in one round.
 
-    "adam" and "sgd" move mean and log-sd of q instead. `step_size` is the learning rate of Adam;
-    for SGD it applies to the gradient divided by C n, so that n units of norm C move m by at most
-    `step_size`. The default is D/√T for T steps over all parties, the usual rate for T noisy unit
-    gradients over a distance D. D is the prior's sd, at most 1. SGD learns far more slowly; it is
-    provided for comparison.
+    Optimisers "adam" and "sgd" move the mean and the log-sd of q. `step_size` is their learning
+    rate. SGD applies it to the gradient divided by C n, so that n units of norm C move the mean by
+    at most `step_size`. The default is D/√T, where T is the number of steps of all parties in the
+    run and D is the prior's sd, at most 1: the usual rate for T noisy gradients of norm 1 over a
+    distance D. SGD learns far more slowly than the others; it is provided for comparison.
 
     Parameters
     ----------
@@ -210,9 +210,9 @@ class DPSGD(PrivateMethod):
             raise ConfigError(f"method.momentum = {self.momentum}; it must be in [0, 1)")
         if self.precision == "log-sd" and self.optimiser == "natural":
             raise ConfigError(
-                "method.precision = 'log-sd' with method.optimiser = 'natural'; natural-gradient "
-                "steps need a precision: use 'isotropic' or 'per-coordinate', or optimiser = "
-                "'adam'"
+                "method.precision = 'log-sd' cannot be combined with method.optimiser = "
+                "'natural', because natural-gradient steps need a precision: use method.precision "
+                "= 'isotropic' or 'per-coordinate', or method.optimiser = 'adam'"
             )
         check_adaptive(self.adaptive)
         if not self.max_noise > 0:
@@ -248,34 +248,35 @@ class DPSGD(PrivateMethod):
     def check(self, model: Model, family: Family) -> None:
         if self.adaptive is not None and self.adjacency != "replace-one":
             raise ConfigError(
-                f"method.adaptive = {self.adaptive} with privacy.adjacency = {self.adjacency!r}, "
-                "which keeps the number of records secret, but an adaptive clip reveals a share "
-                "of them; use 'replace-one' or a fixed clip"
+                f"method.adaptive = {self.adaptive} needs the number of records, but "
+                f"privacy.adjacency = {self.adjacency!r} keeps the number of records secret; use "
+                "privacy.adjacency = 'replace-one', or leave method.adaptive out"
             )
         if not isinstance(family, MeanFieldGaussian):
             raise ConfigError(
-                f"method.kind = 'dp-sgd' needs posterior = 'mean-field', not {family.kind!r}: a "
-                "full covariance would release d² noisy numbers"
+                f"method.kind = 'dp-sgd' needs posterior = 'mean-field', not {family.kind!r}; for "
+                "d parameters, a full covariance would require a release of d² noisy numbers"
             )
         if self.optimiser == "sgd" and self.adjacency != "replace-one":
             raise ConfigError(
-                f"method.optimiser = 'sgd' with privacy.adjacency = {self.adjacency!r}, which "
-                "keeps the number of records secret, but the step is divided by it; use 'adam' or "
-                "'natural', or 'replace-one'"
+                "method.optimiser = 'sgd' divides its steps by the number of records, but "
+                f"privacy.adjacency = {self.adjacency!r} keeps the number of records secret; use "
+                "method.optimiser = 'adam' or 'natural', or privacy.adjacency = 'replace-one'"
             )
         fixed = self._precision(model) == "fixed" and self.optimiser == "natural"
         if fixed and self.step_size is None and self.adjacency != "replace-one":
             raise ConfigError(
-                f"method.step_size is not set for {model.kind!r}, whose precision is not learned, "
-                f"and privacy.adjacency = {self.adjacency!r} keeps the number of records secret; "
-                "set it, e.g. 0.05"
+                f"method.step_size is not set; its default for the model {model.kind!r} depends on "
+                f"the number of records, but privacy.adjacency = {self.adjacency!r} keeps the "
+                "number of records secret: set method.step_size, e.g. 0.05"
             )
         self.batches.check(self.adjacency)
         if self.steps > 1 and self.aggregation != "plain":
             raise ConfigError(
-                f"method.steps = {self.steps} with privacy.aggregation = {self.aggregation!r}, "
-                "under which the server takes one step per round from the parties' sum: set "
-                "steps = 1 and more schedule.rounds, or use 'plain'"
+                f"method.steps = {self.steps} cannot be combined with privacy.aggregation = "
+                f"{self.aggregation!r}, because the server then takes one step per round, computed "
+                "from the sum over all parties: set method.steps = 1 and increase schedule.rounds, "
+                "or use privacy.aggregation = 'plain'"
             )
 
     def arrange(self, party: str, records: Records, seed: int) -> Arranged:
@@ -289,11 +290,11 @@ class DPSGD(PrivateMethod):
         return (GaussianEvent(clip=clip, noise_sd=noise_sd, count=self.steps, sampling=sampling),)
 
     def numbers(self, dimension: int) -> int:
-        """Count the numbers in one release, if the model leaves `precision` to the method."""
+        """Return the approximate number of values in one release; `release_size` is exact."""
         return 2 * dimension if self.precision in ("per-coordinate", "log-sd") else dimension
 
     def release_size(self, model: Model, family: Family, stage: str) -> int:
-        """Count the numbers that one step releases."""
+        """Return the number of values that one step releases."""
         del family, stage
         d = model.dimension
         size = {"isotropic": 1, "per-coordinate": d, "log-sd": d, "fixed": 0}
@@ -301,31 +302,36 @@ class DPSGD(PrivateMethod):
         return d + size[self._precision(model)] + tally
 
     def starts_at_prior(self, model: Model) -> bool:
-        """True if Λ is learned; if not, q starts at the model's starting point and keeps its Λ."""
+        """True if the precision of q is learned. If not, q starts at the model's starting point and
+        keeps the precision of that point.
+        """
         return self._precision(model) != "fixed"
 
     def floor(
         self, model: Model, q: Natural, number: int, noise_sd: float, damping: float
     ) -> Array:
-        """Return the floor of the precision: the prior's precision plus the noise in the mean
-        release so far.
+        """Return a lower bound on the precision of q: the prior's precision plus the standard
+        deviation of the noise in the mean of all information released up to round `number`.
         """
         del damping
         prior = -2.0 * model.prior(_family(model))["quadratic"]
         return prior + self.precision_noise(model, noise_sd) / math.sqrt(number * self.steps)
 
     def precision_noise(self, model: Model, noise_sd: float) -> float:
-        """Standard deviation of the noise in one party's released information, on the scale of Λ.
+        """Return the standard deviation of the noise in one party's released information, on the
+        scale of the precision of q.
 
-        0 where the precision needs no floor.
+        It is 0 if this noise sets no lower bound on the precision.
         """
         if self._precision(model) != "isotropic" or self.optimiser != "natural":
             return 0.0
         return noise_sd / (self._weight(model) * self.sampling_rate)
 
     def _weight(self, model: Model) -> float:
-        """Return the weight of the information in the clip (ω or κ). A coordinate has about 1/d of
-        a record's information.
+        """Return the number that multiplies the released information before clipping.
+
+        The default for "isotropic" grows with the number of parameters d, because the mean
+        information of a coordinate is about 1/d of the information of a record.
         """
         if self.precision_weight is not None:
             return self.precision_weight
@@ -334,11 +340,10 @@ class DPSGD(PrivateMethod):
 
     @property
     def own_releases(self) -> bool:
-        """True with several steps per visit.
+        """True if there are several steps per visit.
 
-        If the records of a party differ from those of other parties, its likelihood is not an equal
-        share of the total. Steps that start from an equal share would then lead away from the
-        posterior, and more steps would lead further away.
+        If False, every party's factor is an equal share of all releases. Several steps that start
+        from such a factor would lead away from the posterior if the parties' records differ.
         """
         return self.steps > 1
 
@@ -352,23 +357,25 @@ class DPSGD(PrivateMethod):
     def server(self, run: Run) -> Combine:
         if self.optimiser == "sgd" and not self.total_units > 0:
             raise ConfigError(
-                "method.optimiser = 'sgd' needs the total number of records, which is not set; "
-                "declare it, or use 'adam'"
+                "method.optimiser = 'sgd' needs the total number of records of all parties, but "
+                "this number is not known; set `records` to this number in the federation file, or "
+                "use method.optimiser = 'adam'"
             )
         make = self._free_server if self.steps_at_server else super().server
         if self.adaptive is None:
             return make(run)
         if not self.total_units > 0:
             raise ConfigError(
-                f"method.adaptive = {self.adaptive} needs the total number of records, which is "
-                "not set; declare it, or use a fixed clip"
+                f"method.adaptive = {self.adaptive} needs the total number of records of all "
+                "parties, but this number is not known; set `records` to this number in the "
+                "federation file, or leave method.adaptive out"
             )
 
         weight = count_weight(self, run.rounds, self.steps)
         return adapted(make, run, self.adaptive, Counted(self.total_units, weight))
 
     def _free_server(self, run: Run) -> Combine:
-        """Return the server half that takes one step of Adam or SGD per round."""
+        """Return the `Combine` function that takes one step of Adam or SGD per round."""
         prior = -2.0 * np.asarray(run.model.prior(run.family)["quadratic"])
 
         def rates(answers: RoundSum) -> Free:
@@ -379,8 +386,10 @@ class DPSGD(PrivateMethod):
         return server_step(self.optimiser, self.beta, run, rates)
 
     def _rates(self, model: Model, prior: Array, steps: Array, progress: Array) -> Free:
-        """Return the learning rates of mean and log-sd, for a run with `steps` steps over all
-        parties.
+        """Return the learning rates of mean and log-sd.
+
+        `prior` is the prior's precision, and `steps` is the number of steps of all parties in the
+        run.
         """
         xp = namespace(steps)
         reach = xp.minimum(1.0, 1.0 / xp.sqrt(prior))
@@ -462,13 +471,12 @@ class DPSGD(PrivateMethod):
         return not (self.label_agnostic and model.output in ("bernoulli", "categorical"))
 
     def _clip_scale(self, task: Task) -> Array:
-        """Return the scale S of an adaptive clip; 1 for a fixed clip."""
         return np.ones(()) if self.adaptive is None else clip_scale(task.public)
 
     def _answer(
         self, model: Model, family: MeanFieldGaussian, key: Array, task: Task
     ) -> tuple[Cost, dict[str, Array], Array]:
-        """Compute the steps; return the cost, the integers of every step, and whether all sums were
+        """Compute all steps of a visit; return their costs and integers, and whether all sums were
         finite.
         """
         scale, path = self._clip_scale(task), self._path(model, family, task)
@@ -493,7 +501,6 @@ class DPSGD(PrivateMethod):
         return costs, integers, jnp.all(sound)
 
     def _path(self, model: Model, family: MeanFieldGaussian, task: Task) -> Path:
-        """Quantities that are constant over the steps of an answer."""
         others = cavity(task.q, task.factor)
         noise_sd = self._clip_scale(task) * task.terms.noise_sds[0]
         precision = -2.0 * task.factor["quadratic"]
@@ -509,9 +516,7 @@ class DPSGD(PrivateMethod):
         )
 
     def _place(self, model: Model, path: Path, local: Local, number: Array) -> Place:
-        """Return the point at which a step's gradient is taken: q with the party's current
-        factor.
-        """
+        """Return q with the party's current factor, at which the next gradient is taken."""
         xp = namespace(local.linear)
         q = multiply(path.rest, _natural(local))
         doubt = self.precision_noise(model, 1.0) * path.terms.noise_sd
@@ -522,8 +527,10 @@ class DPSGD(PrivateMethod):
         return Place(mean, precision, -2.0 * q["quadratic"] - path.least, free)
 
     def _ended(self, path: Path, total: Natural) -> Natural:
-        """Return λ of the local posterior, given the sum `total` of the factors after the last
-        steps.
+        """Return λ of the local posterior.
+
+        `total` is the sum of the party's factors after each of the last steps; the mean of these
+        factors is the new factor.
         """
         local = power(total, 1.0 / path.last)
         return multiply(multiply(path.rest, local), divide(path.others, path.rest))
@@ -531,7 +538,7 @@ class DPSGD(PrivateMethod):
     def _moved(
         self, model: Model, local: Local, value: Free, place: Place, number: Array, path: Path
     ) -> Local:
-        """Take one step from one release; all of it is post-processing."""
+        # Only released numbers are used, so that this is post-processing.
         if self.optimiser != "natural" and not self.steps_at_server:
             return self._freely_moved(model, local, value, place, number, path)
         xp = namespace(local.linear)
@@ -554,7 +561,6 @@ class DPSGD(PrivateMethod):
     def _freely_moved(
         self, model: Model, local: Local, value: Free, place: Place, number: Array, path: Path
     ) -> Local:
-        """Take one step of Adam or SGD in mean and log-sd of the local posterior."""
         xp, mean, precision = namespace(local.linear), place.mean, place.precision
         rest = -2.0 * path.rest["quadratic"]
         slope = xp.zeros_like(mean)
@@ -573,13 +579,13 @@ class DPSGD(PrivateMethod):
         return Local(precision * mean - path.rest["linear"], precision - rest, state)
 
     def _length(self, model: Model, known: Array, number: Array, terms: Terms) -> Array:
-        """Return the step length η, reduced if the noise of the whole run would move m by more than
-        `max_noise`.
+        """Return the length η of a natural-gradient step.
 
-        Each of T releases of each of M parties eventually moves a coordinate of m by noise of sd η
-        s/(Λ(1 − β)), so that the whole run moves m by about η s √(TMd)/(Λ(1 − β)). Λ is the
-        precision of q, but at least its noise. In the first round Λ is small, which keeps the first
-        steps short: a wide q does not show the curvature of a narrow one.
+        Let the noise have sd s in each of T releases of each of M parties, and let q have d
+        coordinates and precision Λ. With momentum β, the noise of the whole run moves the mean of q
+        by about ηs√(TMd)/(Λ(1 − β)). η is reduced until this is at most `max_noise`. Λ is taken to
+        be at least the sd of its noise. In the first round Λ is small, which keeps the first steps
+        short: a wide q does not show the curvature of a narrow one.
         """
         xp = namespace(known)
         size, dimension = self.step_size, model.dimension
@@ -610,7 +616,7 @@ class DPSGD(PrivateMethod):
         task: Task,
         scale: Array,
     ) -> Release:
-        """Release the noisy sum of one step; `secret` is the key of its batch and its noise."""
+        """Release the noisy sum of one step; `secret` is (key of the batch, noise)."""
         clipped = self._clipping(model, family, free, public, task, scale)
         batch_key, noise = secret
         bounded, drawn = self.batches.summed(batch_key, task, clipped)
@@ -622,9 +628,7 @@ class DPSGD(PrivateMethod):
         return mechanism.release(noise, bounded, drawn)
 
     def _value(self, family: MeanFieldGaussian, place: Place, maps: Free, sums: Free) -> Free:
-        """Convert released sums to the gradient G and the curvature K of all records, undoing the
-        scaling.
-        """
+        """Convert released sums to the gradient and the curvature of all records."""
         xp = namespace(place.mean)
         found = {name: sums[name] / (maps[name] * self.sampling_rate) for name in maps}
         value = {"location": found["location"]}
@@ -646,7 +650,7 @@ class DPSGD(PrivateMethod):
     ) -> Callable[[Records, Array], Bounded]:
         """Return a function of records and weights that computes the clipped sum.
 
-        A given `tally` replaces the tally of an adaptive clip.
+        A `tally` that is passed in is used in place of the adaptive clip's own tally.
         """
         maps, clip = self._maps(model, free, scale), task.terms.clips[0]
         if self.adaptive is not None:
@@ -667,9 +671,7 @@ class DPSGD(PrivateMethod):
         return clipped
 
     def _maps(self, model: Model, free: Free, scale: Array) -> Free:
-        """Return the public scaling of each part of a contribution; it depends only on q and the
-        scale S.
-        """
+        """Return the public numbers that multiply the parts of a contribution before clipping."""
         precision, xp = self._precision(model), namespace(free["scale"])
         # NumPy, so that it is a constant of the compiled code and equal weights cost nothing.
         scales = np.asarray(model.clip_scales(), self.dtype)

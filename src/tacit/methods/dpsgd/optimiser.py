@@ -1,26 +1,31 @@
-"""Adam and plain SGD on the free parameters of q, from the releases of DP-SGD.
+"""Adam and plain SGD on the mean and log-sd of q, from the releases of DP-SGD.
 
-With the released gradient G of E_q[log p(xₘ|θ)] in the mean m and the released information K, and
-(r, R) the natural parameters (linear, precision) of the cavity, the gradient of the local ELBO in m
-and in the log-sd l, s = eˡ, is
+q is a mean-field Gaussian with the mean m, the standard deviation s and l = log s. A party releases
+G, the gradient in m of the expected log-likelihood of its records, and K, their information about
+θ. The cavity has the linear term r and the precision R. The gradient of the local ELBO is
 
     ∂/∂m = G + r − R∘m,        ∂/∂l = 1 − (K + R)∘s²      (MEng 4.19, with a log-sd).
 
 Only G and K depend on records, and both are clipped, noised and charged before a step uses them. A
-step is post-processing, so the optimiser changes neither sensitivity nor ε.
+step is post-processing, so the choice of the optimiser changes neither sensitivity nor ε.
 
-**Adam** (Kingma and Ba 2015, algorithm 1) is implemented in `tacit.methods.adam`; its rate is
-constant here.
-**SGD** is v ← βv + g, φ ← φ + ρ∘v (MEng Alg. 1 for β = 0). The gradient in l is limited to ±1
-before it is used (the threshold of MEng §4.2.1): while s is still large, this gradient and its
-noise are far larger than 1, and Adam's second moment would remember them for a thousand steps. Near
-the optimum the curvature in l is 2.
+**Adam** (Kingma and Ba 2015, algorithm 1) has the constants of `tacit.methods.adam` and a constant
+learning rate.
 
-**Where the steps are made.** With several steps per visit the party makes them, from moments that
-start at zero; the server repeats them from the released integers. With one step per visit a party
-sends G and K as a whole step in natural parameters, and the server makes one step from their sum
-over the parties, with moments that it keeps. With factors (bₘ, Lₘ), Σₘ (Gₘ − bₘ + Lₘ∘m) is the
-gradient of the global ELBO in m, and −Σₘ (Kₘ − Lₘ)/Λ is its gradient in l.
+**SGD** with the gradient g, momentum β and learning rate ρ is v ← βv + g, φ ← φ + ρ∘v, where φ is m
+or l (MEng Alg. 1 for β = 0).
+
+Both limit the gradient in l to ±1 (the threshold of MEng §4.2.1). While s is large, this gradient
+and its noise are far larger than 1, and Adam's second moment would remember them for a thousand
+steps. Near the optimum the gradient is −2 times the error of l, so that the limit matters only for
+errors above ½.
+
+**Where steps are taken.** With several steps per visit, the party takes them, with moments that
+start at zero, and the server recomputes them from the released integers. With one step per visit, a
+party sends G and K in the form of a full natural-gradient step. The server takes one step from the
+sum over parties, with moments that it stores between rounds. Let party p have released G_p and K_p,
+let its factor have the linear term b_p and the precision L_p, and let q have the precision Λ. The
+gradient of the global ELBO is then Σ_p (G_p − b_p + L_p∘m) in m and −Σ_p (K_p − L_p)/Λ in l.
 """
 
 from __future__ import annotations
@@ -45,7 +50,7 @@ LIMIT = 1.0
 
 
 def still(optimiser: OptimiserName, like: Array) -> dict[str, Array]:
-    """Return the state of an optimiser before its first step."""
+    """Return the state of an optimiser before its first step: zeros with the shape of `like`."""
     parts = {"natural": ("velocity",), "sgd": NAMES, "adam": ()}[optimiser]
     if optimiser == "adam":
         parts = tuple(f"{moment}.{name}" for moment in ("first", "second") for name in NAMES)
@@ -61,7 +66,9 @@ def stepped(
     number: Array,
     rates: Free,
 ) -> tuple[Free, dict[str, Array]]:
-    """Return the move of the free parameters at step `number` (0, 1, …), and the new state."""
+    """Return the changes of mean and log-sd in step number `number` (0, 1, …), and the new state of
+    the optimiser.
+    """
     xp = namespace(gradient["location"])
     moves: Free = {}
     following: dict[str, Array] = {}
@@ -82,7 +89,10 @@ def stepped(
 
 
 def largest_adam_move(momentum: float, number: int) -> float:
-    """Return an upper bound on |m̂|/√v̂ in Adam's step `number` (0, 1, …), by Cauchy and Schwarz.
+    """Return an upper bound on |m̂|/√v̂ in Adam's step `number` (0, 1, …).
+
+    m̂ and v̂ are the bias-corrected first and second moments of the gradient. The bound holds for
+    any gradients, by the Cauchy–Schwarz inequality.
 
     >>> largest_adam_move(0.9, 0)
     1.0
@@ -97,9 +107,10 @@ def largest_adam_move(momentum: float, number: int) -> float:
 def server_step(
     optimiser: OptimiserName, momentum: float, run: Run, rates: Callable[[RoundSum], Free]
 ) -> Combine:
-    """Return the server's half: one step from the sum of a round, shortened by damping.
+    """Return the server's `Combine` function, which moves q by one step of Adam or SGD per round.
 
-    The precision stays at or above the prior's.
+    The gradient is computed from the sum of the parties' releases, and the step is multiplied by
+    the damping. The precision of q never falls below the precision of the prior.
     """
     least = -2.0 * np.asarray(run.model.prior(run.family)["quadratic"])
 

@@ -11,7 +11,7 @@ from tacit.support.validation import INFINITE, Count, Fraction, FromZeroToOne, P
 
 
 class DPSGDSettings(WhitenedSettings, frozen=True, kw_only=True, tag="dp-sgd"):
-    """DP-SGD: noisy clipped gradients, for every model with a log-likelihood."""
+    """DP-SGD: steps with clipped, noisy gradients, for every model with a log-likelihood."""
 
     builds = "tacit.methods.dpsgd.method:DPSGD"
     steps: Count | None = None

@@ -1,4 +1,4 @@
-"""Repair symmetric matrices that should be positive definite, by absolute eigenvalues."""
+"""Repair of symmetric matrices that should be positive definite: eigenvalues become positive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ LEAST_EIGENVALUE = 1e-6
 
 
 class AbsoluteEigen(NamedTuple):
-    """A repaired matrix S·V diag(values) Vᵀ·S, with S = diag(scale) and eigenvectors V."""
+    """A repaired symmetric matrix, stored as diag(scale)·V·diag(values)·Vᵀ·diag(scale) with V =
+    `vectors`.
+    """
 
     scale: Array
     vectors: Array
@@ -23,8 +25,9 @@ class AbsoluteEigen(NamedTuple):
     """True if no repair was necessary."""
 
     def solve(self, right: Array, damping: Array | float = 0.0) -> Array:
-        """Multiply a vector by the inverse of the repaired matrix, with damping added to the
-        eigenvalues.
+        """Return the inverse of the repaired matrix times the vector `right`.
+
+        `damping` is added to the eigenvalues `values` before the inversion.
         """
         inner = (self.vectors.T @ (right / self.scale)) / (self.values + damping)
         return (self.vectors @ inner) / self.scale
@@ -43,10 +46,11 @@ class AbsoluteEigen(NamedTuple):
 
 
 def absolute_eigen(matrix: Array) -> AbsoluteEigen:
-    """Repair a symmetric matrix: scale it to a diagonal of ones and make its eigenvalues positive.
+    """Repair a symmetric matrix that may not be positive definite.
 
-    The scaling makes the result equivariant: with rows and columns in other units the repaired
-    matrix is the same one in those units.
+    The matrix is scaled to a diagonal of ones. Each eigenvalue of the scaled matrix is then
+    replaced by its absolute value, or by `LEAST_EIGENVALUE` if that is larger. Because of the
+    scaling, the result does not depend on the scales of the coordinates.
     """
     xp = namespace(matrix)
     diagonal = xp.abs(xp.diagonal(matrix))
@@ -66,9 +70,7 @@ def absolute_eigen(matrix: Array) -> AbsoluteEigen:
 
 
 def lower_root(root: np.ndarray) -> np.ndarray:
-    """Return the lower-triangular root, with positive diagonal, of the covariance root·rootᵀ. NumPy
-    only.
-    """
+    """Return the lower-triangular matrix L with positive diagonal and L·Lᵀ = root·rootᵀ."""
     upper: Any = np.linalg.qr(root.T, mode="r")
     signs = np.where(np.diagonal(upper) < 0, -1.0, 1.0)
     return (upper * signs[:, None]).T

@@ -1,9 +1,12 @@
-"""Local optimisation of `NaturalVI`, for parties that answer alone.
+"""Local optimisation of `NaturalVI`, for runs in which each party chooses its own steps.
 
-The party minimises its free energy −E_q[log p(xₘ|θ)] + KL(q ‖ cavity) by natural-gradient steps. A
-step is halved until the free energy decreases. The reply is the change of the party's factor. A
-party that has not answered before starts at predictors computed from the outcomes of its records if
-the model supports it (`GaussianSites.data_site`), otherwise at the mode of cavity × likelihood.
+The party minimises its free energy −E_q[log p(xₘ|θ)] + KL(q ‖ cavity) over q, where xₘ are its
+records, by natural-gradient steps. A step is halved until the free energy decreases. The reply is
+the change of the party's factor.
+
+The starting point is the received q, except at a party's first visit. If the model supports it, the
+first start is then computed from the outcomes of the records (`GaussianSites.data_site`). Otherwise
+it is the mode of cavity × likelihood.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ GENERIC_MEAN_FIELD_STEP = 0.15
 
 
 def answer(method: NaturalVI, model: Model, family: Family, task: Task) -> Answer:
-    """Return the local posterior of one visit."""
+    """Return the local answer of one party: the natural parameters of its local posterior qₘ."""
     if not method.safeguarded:
         assert isinstance(model, GaussianSites)
         return _plain_steps(method, model, family, task)
@@ -74,8 +77,6 @@ def _plain_steps(method: NaturalVI, model: GaussianSites, family: Family, task: 
 
 
 class _Walk(NamedTuple):
-    """State of a party's local optimisation: current λ, result of a full step, and step length."""
-
     natural: Natural
     target: Natural
     """Natural parameters after a full step."""
@@ -86,10 +87,12 @@ class _Walk(NamedTuple):
 
 
 def _optimise(model: Model, family: Family, rest: Natural, task: Task, longest: float) -> Answer:
-    """Minimise −E_q[log p(xₘ|θ)] + KL(q ‖ cavity) by safeguarded natural-gradient steps.
+    """Minimise −E_q[log p(xₘ|θ)] + KL(q ‖ cavity) over q, by natural-gradient steps of length at
+    most `longest`.
 
-    A party that has not answered before starts from its own records: q may be so wide
-    that no quadrature node is in the region where the likelihood is curved.
+    `rest` is the cavity. At its first visit, a party starts at a site computed from its records,
+    because the received q may be so wide that no quadrature node is in the region where the
+    likelihood is curved.
     """
     at_q = task.begun or moments(family, task.start)
     centre = at_q["mean"]
@@ -99,7 +102,6 @@ def _optimise(model: Model, family: Family, rest: Natural, task: Task, longest: 
     start = {name: jnp.where(first, new[name], task.start[name]) for name in rest}
 
     def look(natural: Natural) -> tuple[Natural, Array]:
-        """Return the result of a full step, and the free energy."""
         usual = moments(family, natural)
         site, loss = likelihood_site(model, family, usual, task)
         target = whole_step(model, family, usual, rest, site)
@@ -135,9 +137,10 @@ def _optimise(model: Model, family: Family, rest: Natural, task: Task, longest: 
 
 
 def moments(family: Family, natural: Natural) -> dict[str, Array]:
-    """Return mean and sd; for a full covariance S: mean, S, a root R with S = RᵀR, and R⁻¹.
+    """Return mean and sd of q or, for a full covariance S, the mean, S, R and L.
 
-    With R, a variance |Rx|² is never negative, despite rounding.
+    S is returned as "covariance". R with S = RᵀR is returned as "root", and its inverse L as
+    "factor". Computed as |Rx|², a variance xᵀSx is never negative, despite rounding errors.
     """
     if not isinstance(family, FullGaussian):
         return family.usual(natural)
@@ -153,9 +156,10 @@ def moments(family: Family, natural: Natural) -> dict[str, Array]:
 
 
 def _divergence(family: Family, usual: dict[str, Array], rest: Natural, centre: Array) -> Array:
-    """Return −⟨λ, E_q[T]⟩ − H(q) up to a constant, where λ = `rest` need not be proper.
+    """Return −E_q[log cavity] minus the entropy of q, up to a constant. The cavity `rest` may be
+    improper.
 
-    Values are computed relative to `centre`, because squaring a mean that is many standard
+    Means are taken relative to `centre`, because the square of a mean that is many standard
     deviations from 0 would lose digits.
     """
     moved = usual["mean"] - centre
@@ -174,7 +178,12 @@ def _divergence(family: Family, usual: dict[str, Array], rest: Natural, centre: 
 def likelihood_site(
     model: Model, family: Family, usual: dict[str, Array], task: Task
 ) -> tuple[Natural, Array]:
-    """Return the likelihood's site (b, −½P) in float64 and −E_q[log p(xₘ|θ)], at q = `usual`."""
+    """Return a Gaussian approximation of a party's likelihood at q, and −E_q[log p(xₘ|θ)], in
+    float64.
+
+    The approximation, called a site, has the natural parameters (b, −½P) with linear term b and
+    precision P. `usual` contains the `moments` of q.
+    """
     if isinstance(model, GaussianSites):
         return model.expected_site(family, usual, task.records, task.weights)
     mean, likelihood = usual["mean"], party.log_likelihood(model, task)
@@ -193,7 +202,12 @@ def likelihood_site(
 def whole_step(
     model: Model, family: Family, usual: dict[str, Array], rest: Natural, site: Natural
 ) -> Natural:
-    """Return λ after a full step: rest × site, with the precision bounded relative to q's."""
+    """Return the natural parameters of q after a step of length 1: those of the product of `rest`
+    and `site`.
+
+    For models without exact sites, the precision of the result is limited to a range around that of
+    q, whose moments are `usual`.
+    """
     target = multiply(rest, site)
     if isinstance(model, GaussianSites):
         return target
@@ -214,11 +228,14 @@ def whole_step(
 
 
 def first_start(model: Model, family: Family, rest: Natural, task: Task, centre: Array) -> Natural:
-    """Return a starting point for a party that has not answered before, whatever the variance of q.
+    """Return the natural parameters at which a party starts at its first visit; `rest` is the
+    cavity.
 
-    This is the site at predictors based on the outcome of each record, or else the mode of cavity ×
-    likelihood. For a mean-field q it is the cavity's mean with the precision of that site, because
-    separate steps for each coordinate would add up to a step that is far too long.
+    For a generalised linear model the start is `rest` times a site that is computed from the
+    outcomes (`GaussianSites.data_site`). For a mean-field q the start has the precision of this
+    product, but the mean of `rest`, because separate steps of all coordinates would together be
+    much too long. For other models the start is the normal approximation at the mode of cavity ×
+    likelihood. The search for the mode starts at `centre`.
     """
     if isinstance(model, GaussianSites):
         site = model.data_site(family, task.records, task.weights)

@@ -1,27 +1,28 @@
 """`NaturalVI`: natural-gradient variational inference for any differentiable model. Not private.
 
-At q, the likelihood of a party is approximated by the Gaussian site with precision −E_q[∇² log p]
-and linear term E_q[∇ log p] − E_q[∇² log p]·mean. The prior times all sites is a full
-natural-gradient step (Khan and Lin 2017). Steps commute with linear maps of θ, so the result does
-not depend on the units of the columns, and there is no learning rate. Expectations of generalised
-linear models are computed by quadrature (`WhitenedExpectations`, `GaussianSites`), those of other
-models by fixed cubature points.
+At q, the likelihood of a party is approximated by a Gaussian, called a site. The site has the
+precision −E_q[∇² log p] and the linear term E_q[∇ log p] − E_q[∇² log p]·mean. The prior times all
+sites is the q after a full natural-gradient step (Khan and Lin 2017). Such steps commute with
+linear maps of θ, so the result does not depend on the scales of the columns, and there is no
+learning rate. Expectations are computed by quadrature for generalised linear models
+(`WhitenedExpectations`, `GaussianSites`), and at fixed cubature points for other models.
 
 **All parties in every round** (no quorum, at most `SOLVED_UP_TO` parameters): the server controls
-the steps (`tacit.methods.natural.solver`), and a round requests value, gradient and Hessian at
-points that it chooses (`tacit.methods.natural.party`). The result equals that of central
-variational inference, for any division of the records, and is identical for every schedule: a
-schedule only orders the requests of a round.
+the steps (`tacit.methods.natural.solver`). In each round it requests value, gradient and Hessian of
+the log-likelihood at points that it chooses (`tacit.methods.natural.party`). The result equals that
+of central variational inference, for any division of the records. It is identical for every
+schedule, because a schedule only orders the requests of a round.
 
-**More parameters**, all parties in every round and a mean-field q: the server controls the steps
-too, with products of the Hessian and chosen directions instead of the Hessian
+**More parameters**, with all parties in every round and a mean-field q: the server controls the
+steps too. It requests products of the Hessian with chosen directions instead of the whole Hessian
 (`tacit.methods.natural.wide`, `tacit.methods.natural.wide_party`).
 
-**Otherwise** (some parties per round, a quorum): a party optimises its local free energy by
-safeguarded steps and replies with the change of its factor (`tacit.methods.natural.local`).
+**Otherwise** (some parties per round, or a quorum): a party minimises its local free energy by
+steps that are shortened if they do not lower it, and replies with the change of its factor
+(`tacit.methods.natural.local`).
 
-If `steps` or `step_size` is given, a party takes exactly these steps without a safeguard. Records
-are float64, because a column may vary little compared with its mean.
+If `steps` or `step_size` is given, a party takes exactly these steps and never shortens them.
+Records are float64, because a column may vary little compared with its mean.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from tacit.methods.natural.stages import (
     WIDE,
 )
 from tacit.methods.natural.wide import WideSolver
-from tacit.methods.natural.wide_columns import Columns
+from tacit.methods.natural.wide_columns import Columns, intercepts
 from tacit.models import Model
 from tacit.models.capabilities import DiagonalExpectations, GaussianSites, InNumPy
 from tacit.server.messages import UPDATE, Stage
@@ -61,19 +62,23 @@ SOLVED_UP_TO = 1024
 """Largest number of parameters for which replies contain the full Hessian and q has a full
 covariance by default.
 """
+WIDE_ROUNDS = 200
+"""Default number of rounds for more parameters."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NaturalVI(LocalMethod):
-    """Natural-gradient steps on all records, safeguarded by default.
+    """Natural-gradient steps on all records of a party.
+
+    By default, step lengths are chosen automatically: a step is shortened if it does not improve
+    the objective.
 
     Parameters
     ----------
     steps
-        Steps per round without a safeguard, for generalised linear models; if neither `steps` nor
-        `step_size` is given, steps are safeguarded.
+        Number of steps of fixed length per round. Only for generalised linear models.
     step_size
-        Length of each such step, in (0, 1].
+        Fixed length of each step, in (0, 1]. Only for generalised linear models.
     dtype
         Floating-point type of the records, "float32" or "float64".
     """
@@ -99,15 +104,15 @@ class NaturalVI(LocalMethod):
     def __post_init__(self) -> None:
         check_fields(self, "method")
         if self.steps is not None and not self.steps >= 1:
-            raise ConfigError(f"method.steps = {self.steps}; at least 1 step per round is needed")
+            raise ConfigError(f"method.steps = {self.steps}; it must be at least 1")
         if self.step_size is not None and not 0 < self.step_size <= 1:
             raise ConfigError(f"method.step_size = {self.step_size}; it must be in (0, 1]")
 
     def check(self, model: Model, family: Family) -> None:
         if not isinstance(family, Gaussian):
             raise ConfigError(
-                f"method.kind = 'natural' needs a Gaussian posterior, not {family.kind!r}; leave "
-                "method out"
+                f"method.kind = 'natural' needs a Gaussian posterior, but this model has "
+                f"{family.kind!r}; leave method out"
             )
         if not self.safeguarded and not isinstance(model, GaussianSites):
             raise ConfigError(
@@ -126,13 +131,15 @@ class NaturalVI(LocalMethod):
             return
         raise ConfigError(
             f"method.kind = 'natural' with {facts.dimension} parameters needs all parties in every "
-            "round: leave out schedule.parties_per_round and the quorum, or use method.kind = "
+            "round; leave schedule.parties_per_round and quorum out, or use method.kind = "
             "'gradient-vi'"
         )
 
     @property
     def safeguarded(self) -> bool:
-        """True if step lengths are chosen automatically."""
+        """True if step lengths are chosen automatically, i.e. neither `steps` nor `step_size` is
+        given.
+        """
         return self.steps is None and self.step_size is None
 
     @property
@@ -149,8 +156,14 @@ class NaturalVI(LocalMethod):
         solved = everyone and self.safeguarded
         return SOLVED_UP_TO if solved else super().most_full(everyone=everyone)
 
+    def rounds_for(self, model: Model) -> int:
+        return WIDE_ROUNDS if model.dimension > SOLVED_UP_TO else self.usual_rounds
+
     def _in_step(self, facts: RunFacts) -> bool:
-        """True if the server can control the steps."""
+        """True if step lengths are automatic and all parties answer in every round.
+
+        The server can then choose the steps.
+        """
         return facts.all_parties and not facts.quorum and self.safeguarded
 
     def for_run(self, facts: RunFacts) -> LocalMethod:
@@ -170,12 +183,18 @@ class NaturalVI(LocalMethod):
 
     @property
     def reads_public(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """True if requests contain mean and root of q instead of λ, which would lose digits."""
+        """True if requests contain the mean and a root of the covariance of q.
+
+        Natural parameters, which requests contain otherwise, would lose digits.
+        """
         return self._together and not self._wide
 
     @property
     def holds_prior(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """True if the parties add shares of a prior outside the family to their replies."""
+        """True if each party adds its share of the log-prior to its reply.
+
+        This is done for a prior that is not in the family of q.
+        """
         return self._together
 
     def in_numpy(self, model: Model) -> bool:
@@ -194,8 +213,9 @@ class NaturalVI(LocalMethod):
         if self._wide:
             assert isinstance(family, MeanFieldGaussian)
             free = isinstance(model, DiagonalExpectations) and not model.has_site_prior
-            columns = Columns.of(model)
-            return WideSolver(family, prior, settled, model.scale_coordinates, facts, free, columns)
+            scales, columns = model.scale_coordinates, Columns.of(model)
+            parts = (scales, facts, free, columns, intercepts(model))
+            return WideSolver(family, prior, settled, *parts)
         return NaturalSolver(family, prior, settled, model.scale_coordinates, facts)
 
     def learns_scale(self, model: Model) -> bool:
@@ -290,12 +310,16 @@ class NaturalVI(LocalMethod):
         return local.moments(family, start)
 
     def steps_of(self, model: GaussianSites, family: Family) -> int:
-        """Return the number of steps in one answer: `steps`, or the default of the family."""
+        """Return the number of steps of one answer: `steps` if given, otherwise 1 for a full
+        covariance and 40 for a mean-field q.
+        """
         del model
         return self.steps or (1 if isinstance(family, FullGaussian) else 40)
 
     def length_of(self, model: GaussianSites, family: Family) -> float:
-        """Return the length of a step; the first step of a run may have length 1 instead."""
+        """Return the length of a step: `step_size` if given, otherwise 1 for a full covariance and
+        the model's `mean_field_step` for a mean-field q.
+        """
         if self.step_size is not None or isinstance(family, FullGaussian):
             return self.step_size or 1.0
         return model.mean_field_step

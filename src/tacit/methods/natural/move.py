@@ -1,4 +1,6 @@
-"""Natural-gradient steps of a normal q in coordinates in which it is standard normal."""
+"""Natural-gradient steps of a normal distribution q in coordinates in which it is standard
+normal.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,12 @@ changes by at most `STEADY`. `LONGEST_STEP` is the greatest length of such a ste
 
 
 class Place(NamedTuple):
-    """A Gaussian, or a point with a scale, and the log-joint there with its derivatives in z."""
+    """A normal distribution q = N(mean, root·rootᵀ) with the gradient and Hessian of the expected
+    log-joint.
+
+    It may also be a single point `mean`. Derivatives are with respect to z at z = 0, where θ = mean
+    + root·z.
+    """
 
     mean: np.ndarray
     root: np.ndarray
@@ -46,8 +53,10 @@ class Place(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A natural-gradient step in z: its eigenvectors, the precision after a full step and the
-    gradient.
+    """A natural-gradient step from a `Place`, in the coordinates z with θ = mean + root·z.
+
+    `vectors` are the eigenvectors of the negative Hessian in z. `precision` has the precision of q
+    along each of them after a step of length 1. Before the step, all these precisions are 1.
     """
 
     vectors: np.ndarray
@@ -58,13 +67,15 @@ class Move(NamedTuple):
 
     @property
     def divergence(self) -> float:
-        """KL divergence of q after a full step from q before it."""
+        """KL(q after ‖ q before), in nats, for a step of length 1."""
         shift = self.gradient / self.precision
         spread = np.sum(1.0 / self.precision - 1.0 + np.log(self.precision))
         return 0.5 * float(spread + shift @ shift)
 
     def taken(self, place: Place, length: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and root of q's covariance after a step of this length."""
+        """Return the mean of q, and a root of its covariance, after a step of length `length` from
+        `place`.
+        """
         precision = np.maximum((1.0 - length) + length * self.precision, EIGENVALUES[0])
         shift = self.vectors @ (length * self.gradient / precision)
         root = place.root @ (self.vectors / np.sqrt(precision))
@@ -72,24 +83,28 @@ class Move(NamedTuple):
 
 
 def move_of(place: Place, *, full: bool = True) -> Move:
-    """Return the natural-gradient step from `place`; without `full`, for a mean-field q."""
+    """Return the natural-gradient step from `place`. `full` is True for a q with full covariance,
+    False for a mean-field q.
+    """
     bend = -place.hessian
     values, vectors = np.linalg.eigh(bend)
     definite = bool(np.all(values > 0))
     clipped = np.clip(np.abs(values), *EIGENVALUES)
     if full:
         return Move(vectors, clipped, vectors.T @ place.gradient, definite)
-    # A mean-field q has the diagonal for its precision; its mean moves by the whole matrix.
+    # The precision of a mean-field q is the diagonal; the step of its mean uses the whole matrix.
     precision = np.clip(np.abs(np.diagonal(bend)), *EIGENVALUES)
     shift = vectors @ ((vectors.T @ place.gradient) / clipped)
     return Move(np.eye(len(precision)), precision, shift * precision, definite)
 
 
 def extrapolated(changes: np.ndarray) -> float:
-    """Return the length of the next step, from the KL divergences of the last three full steps.
+    """Return the length of the next step, given the KL divergences `changes` of the last three full
+    steps.
 
-    Steps that shrink by a constant factor r, as for a posterior with weakly determined scales, add
-    up to 1/(1 − r) of the next one. Otherwise the length is 1.
+    If steps shrink by a constant factor r, the next step and all later steps add up to 1/(1 − r)
+    times the next step. The result is then this number, but at most `LONGEST_STEP`. If steps do not
+    shrink in this way, the result is 1.
 
     >>> float(extrapolated(np.array([0.4, 0.1, 0.025])))
     2.0
@@ -102,5 +117,5 @@ def extrapolated(changes: np.ndarray) -> float:
 
 
 def log_volume(root: np.ndarray) -> float:
-    """Return log|root| for a triangular root."""
+    """Return the logarithm of the absolute determinant of a triangular matrix."""
     return float(np.sum(np.log(np.abs(np.diagonal(root)))))

@@ -1,9 +1,9 @@
-"""The party's half of `NaturalVI` if the server controls the steps: six kinds of exchange.
+"""Party side of `NaturalVI` if the server controls the steps: six kinds of exchange.
 
-All points are given as θ = mean + root·z, and derivatives are those in z. The server chooses the
-root so that z has about unit scale under the posterior. Sums over records then have terms of
-similar size for any units of the columns, and a badly conditioned posterior loses half as many
-digits as it would in θ.
+The server publishes points in the form of a mean and a root, and θ = mean + root·z. A party replies
+with derivatives in z. The server chooses the root so that z has about unit scale under the
+posterior. Sums over records then have terms of similar size whatever the scales of the columns, and
+a badly conditioned posterior loses half as many digits as it would in θ.
 
 | stage | published | released |
 | --- | --- | --- |
@@ -14,12 +14,13 @@ digits as it would in θ.
 | `NODES` | means and roots | as `CANDIDATES` |
 | `DRAWS` | draws of θ | log p at each of them |
 
-Compiling the second derivatives of a user's model takes longer than running it, so the first three
-stages share one program, `DERIVATIVES`: a loop that evaluates one point at a time, either the next
-published point or the next point of a search for the mode. `WEIGH` and `DRAWS` share another.
+Compiling the second derivatives of a user's model takes longer than running it. The first three
+stages therefore share one program, `DERIVATIVES`. It is a loop that evaluates one point at a time:
+either the next published point, or the next point of a search for the mode. `WEIGH` and `DRAWS`
+share another program.
 
-A prior outside the family is divided among the parties: each adds `prior_share`·log p(θ) to its
-log-likelihood, and the shares of a round add up to 1.
+A prior that is not in the family of q is divided among the parties: each adds `prior_share`·log
+p(θ) to its log-likelihood, and the shares of a round add up to 1.
 """
 
 from __future__ import annotations
@@ -62,14 +63,19 @@ Scalar = Callable[[Array], Array]
 
 
 def program_of(stage: str) -> str:
-    """Return the name of the compiled program for a stage."""
+    """Return the name of the compiled program that computes the reply to a request of this stage.
+
+    Several stages share a program.
+    """
     if stage in (MODE, EVALUATE, CANDIDATES):
         return DERIVATIVES
     return DRAWS if stage == WEIGH else stage
 
 
 def program_public(stage: str, public: Arrays) -> Arrays:
-    """Convert the public arrays of a request to the form that its program needs. NumPy."""
+    """Return the inputs of the compiled program (`program_of`), from the public arrays of a
+    request.
+    """
     if stage == WEIGH:
         theta = public["mean"] + weighing_draws(len(public["mean"])) @ public["root"].T
         return {"draws": theta, "prior_share": public["prior_share"]}
@@ -94,8 +100,8 @@ def program_public(stage: str, public: Arrays) -> Arrays:
 
 
 def stage_released(stage: str, found: Arrays) -> Arrays:
-    """Select the arrays that the reply of a stage releases from the output of its program.
-    NumPy.
+    """Return the arrays that a party releases at this stage, from the output `found` of the
+    compiled program.
     """
     if stage == MODE:
         theta, good = found["theta"], found["good"]
@@ -113,12 +119,10 @@ def stage_released(stage: str, found: Arrays) -> Arrays:
 
 
 class _Loop(NamedTuple):
-    """State of the loop: results at the points so far, and the state of the search for the mode."""
-
     done: Array
     """Number of points whose derivatives are in the output."""
     found: WhitenedDerivatives
-    """One row per published point."""
+    """Value, gradient and Hessian, one row per published point."""
     search: Search
     final: Array
     """True if the search has ended; its result is then evaluated once more, with a share of the
@@ -127,10 +131,13 @@ class _Loop(NamedTuple):
 
 
 def derivatives(model: Model, family: Family, task: Task) -> Arrays:
-    """Compute value, gradient and Hessian in z at the published points, or at the mode of the
-    party's own posterior.
+    """Return the log-likelihood of a party's records, with its gradient and Hessian in z, at each
+    requested point.
 
-    `theta` is that mode. `good` is true if the search converged and there are enough records.
+    A point has a mean and a root, and θ = mean + root·z. If the request asks for a search, there is
+    one point: the mode of prior × the party's likelihood, as found by the search. This mode is
+    returned as "theta". "good" is 1 if the search converged and there are at least two records per
+    parameter, otherwise 0.
     """
     assert isinstance(family, Gaussian)
     public = task.public
@@ -182,10 +189,9 @@ def derivatives(model: Model, family: Family, task: Task) -> Arrays:
 def _at_point(
     model: Model, task: Task, mean: Array, root: Array, spread: Array, share: Array
 ) -> WhitenedDerivatives:
-    """Compute the derivatives at one point: sums over the records, plus the party's share of the
-    prior.
+    """Return the log-likelihood and its derivatives in z at one point.
 
-    The prior is shared only if it is not in the family.
+    `share` times the log-prior is added if the prior is not in the family of q.
     """
     if not isinstance(model, WhitenedExpectations):
         value = share_of_log_joint(model, task, share)
@@ -200,12 +206,16 @@ def _at_point(
 
 
 def total(one: WhitenedDerivatives, other: WhitenedDerivatives) -> WhitenedDerivatives:
-    """Add the derivatives of two functions."""
+    """Return the sum of values and derivatives of two functions."""
     return WhitenedDerivatives(*(a + b for a, b in zip(one, other, strict=True)))
 
 
 def gaussian_prior(model: Any, family: Gaussian) -> Callable[[Array], WhitenedDerivatives]:
-    """Return a function that computes value, gradient and Hessian of a prior in the family."""
+    """Return a function of θ that computes value, gradient and Hessian of log p(θ), up to a
+    constant.
+
+    The prior p must be in the family of q.
+    """
     prior = model.prior(family)
     quadratic = prior["quadratic"]
     form = quadratic if quadratic.ndim == 2 else np.diag(quadratic)
@@ -220,14 +230,17 @@ def gaussian_prior(model: Any, family: Gaussian) -> Callable[[Array], WhitenedDe
 
 
 def at_draws(model: Model, task: Task) -> Arrays:
-    """Compute the records' log-likelihood at the draws that the request publishes."""
+    """Return the log-likelihood of a party's records at each θ in the "draws" of the request.
+
+    If the prior is not in the family of q, the party's share of the log-prior is added.
+    """
     value = share_of_log_joint(model, task, task.public["prior_share"])
     values = jax.lax.map(value, task.public["draws"], batch_size=DRAW_BATCH)
     return {"log_likelihood": jnp.where(jnp.isfinite(values), values, FAILED)}
 
 
 def log_likelihood(model: Model, task: Task) -> Scalar:
-    """Compute Σ w log p(record | θ) in float64, with `weights` w."""
+    """Return a function of θ that computes Σᵢ weightᵢ log p(recordᵢ | θ) in float64."""
     each_record = with_matrix_products(model.log_likelihood)
 
     def value(theta: Array) -> Array:
@@ -238,7 +251,10 @@ def log_likelihood(model: Model, task: Task) -> Scalar:
 
 
 def share_of_log_joint(model: Model, task: Task, share: Array) -> Scalar:
-    """Compute the log-likelihood plus the party's share of a prior that is not in the family."""
+    """Return a function of θ that computes the log-likelihood of the records.
+
+    If the prior is not in the family of q, the function adds `share` times log p(θ).
+    """
     likelihood = log_likelihood(model, task)
     if not model.has_site_prior:
         return likelihood
@@ -246,15 +262,16 @@ def share_of_log_joint(model: Model, task: Task, share: Array) -> Scalar:
 
 
 def in_z(value: Scalar, mean: Array, root: Array) -> Scalar:
-    """Convert a function of θ = mean + root·z to a function of z."""
+    """Return the function z ↦ value(mean + root·z), where `value` is a function of θ."""
     return lambda z: value(mean + root @ z)
 
 
 def by_cubature(value: Scalar, spread: Array, size: int) -> WhitenedDerivatives:
-    """Average a function's value and derivatives over fixed points, exact for polynomials of degree
-    3.
+    """Return the expectations of the function `value`, its gradient and its Hessian under N(0,
+    spread²·I).
 
-    With spread 0 all points coincide, and only one is evaluated.
+    They are computed by a cubature rule that is exact for polynomials of degree 3. If `spread` is
+    0, the function is evaluated only at 0.
     """
     points, weights = (jnp.asarray(part) for part in normal_rule(size))
     at_mean = spread == 0
@@ -280,12 +297,31 @@ def by_cubature(value: Scalar, spread: Array, size: int) -> WhitenedDerivatives:
 
 
 def with_hessian(value: Scalar, z: Array, size: int) -> WhitenedDerivatives:
-    """Compute the Hessian by forward-over-reverse differentiation, a few columns at a time."""
-    found, along = jax.linearize(jax.value_and_grad(value), z)
-    columns = jax.lax.map(
-        lambda tangent: along(tangent)[1], jnp.eye(size), batch_size=min(TANGENT_BATCH, size)
-    )
-    return WhitenedDerivatives(found[0], found[1], columns)
+    """Return value, gradient and Hessian of the function `value` at z.
+
+    The Hessian is computed a few columns at a time, to limit memory.
+    """
+    found, slope, product = with_products(value, z)
+    columns = jax.lax.map(product, jnp.eye(size), batch_size=min(TANGENT_BATCH, size))
+    return WhitenedDerivatives(found, slope, columns)
+
+
+def with_products(value: Scalar, z: Array) -> tuple[Array, Array, Callable[[Array], Array]]:
+    """Return value and gradient of a function at z, and the function v ↦ Hessian·v.
+
+    The gradient is differentiated forwards. A function with only a reverse derivative
+    (`jax.custom_vjp`), such as `jax.experimental.ode.odeint`, is differentiated in reverse twice.
+    """
+    try:
+        (found, slope), along = jax.linearize(jax.value_and_grad(value), z)
+        jax.eval_shape(jax.vmap(along), z[None])  # raises only if mapped or compiled
+    except TypeError as error:
+        if "custom_vjp" not in str(error):
+            raise
+        found = value(z)
+        slope, back = jax.vjp(jax.grad(value), z)
+        return found, slope, lambda vector: back(vector)[0]
+    return found, slope, lambda vector: along(vector)[1]
 
 
 def _with_outer_product(value: Scalar, z: Array, size: int) -> WhitenedDerivatives:

@@ -1,7 +1,8 @@
-"""The programs of `tacit.methods.natural.party` in NumPy, for models with the ability `InNumPy`.
+"""The programs of `tacit.methods.natural.party` in NumPy, for models that support it (`InNumPy`).
 
-Loading JAX and a program takes longer than all the steps of most runs. Replies depend neither on
-padding nor on the engine: rows of weight 0 are left out, and blocks of records have a fixed length.
+Loading JAX and a compiled program would take longer than all the steps of most runs. Padding does
+not change a reply, because rows of weight 0 are left out. The engine does not change it either,
+because blocks of records have a fixed length.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from tacit.models.capabilities import ImpliedVariance, InNumPy, WhitenedDerivati
 BLOCK_ROWS = 4096
 """Number of records whose derivatives are computed at a time, so that arrays stay in the cache."""
 DRAWS_BLOCK_ROWS = 256
-"""As `BLOCK_ROWS`, for log-likelihoods at many draws."""
+"""Number of records whose log-likelihoods at many draws are computed at a time."""
 
 
 def derivatives(model: InNumPy, family: Family, task: Task) -> Arrays:
-    """Compute `tacit.methods.natural.party.derivatives` in NumPy."""
+    """Return the same as `tacit.methods.natural.party.derivatives`, computed in NumPy."""
     assert isinstance(family, Gaussian)
     public = task.public
     slots, size = public["mean"].shape
@@ -56,7 +57,7 @@ def derivatives(model: InNumPy, family: Family, task: Task) -> Arrays:
 
 
 def at_draws(model: InNumPy, task: Task) -> Arrays:
-    """Compute `tacit.methods.natural.party.at_draws` in NumPy."""
+    """Return the same as `tacit.methods.natural.party.at_draws`, computed in NumPy."""
     values = np.zeros(len(task.public["draws"]))
     for records, weights in blocks(task, DRAWS_BLOCK_ROWS):
         values += model.log_likelihoods(task.public["draws"], records, weights)
@@ -64,7 +65,9 @@ def at_draws(model: InNumPy, task: Task) -> Arrays:
 
 
 def weighed(model: InNumPy, task: Task) -> Arrays:
-    """Compute `at_draws` for draws from the published q, and the sums of squared residuals at q."""
+    """Return the log-likelihood at fixed draws from the q of the request, and sums that compare
+    squared residuals with the variances that the model implies (`DispersionSums`).
+    """
     assert isinstance(model, ImpliedVariance)
     public = task.public
     mean, root = public["mean"], public["root"]
@@ -90,7 +93,9 @@ def _at_point(model: InNumPy, task: Task, mean: Array, root: Array) -> WhitenedD
 
 
 def blocks(task: Task, rows: int) -> Iterator[tuple[Records, Array]]:
-    """Yield the records in blocks of `rows`, without the padding at the end."""
+    """Yield (records, weights) in blocks of at most `rows` records. Padding, which has weight 0, is
+    left out.
+    """
     count = int(np.count_nonzero(task.weights))
     for start in range(0, count, rows):
         part = slice(start, min(start + rows, count))

@@ -1,9 +1,9 @@
 """Rewrite sums of products in a user's log-likelihood as matrix products.
 
-`(x * w).sum(-1)` and `x @ w` are the same number for each record. Differentiated twice and mapped
-over directions, the first becomes a loop over scalars and the second a matrix product, which is
-several times faster. The way in which a model is written should not matter, so the first form is
-replaced by the second before anything is differentiated.
+`(x * w).sum(-1)` and `x @ w` have the same values. But if they are differentiated twice and mapped
+over directions, the first becomes a loop over scalars, and the second a matrix product, which is
+several times faster. The speed of a model should not depend on how it is written, so the first form
+is replaced by the second before a function is differentiated.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ INLINED = ("jit", "pjit", "closed_call")
 
 
 def with_matrix_products(function: Callable[..., Array]) -> Callable[..., Array]:
-    """Return an equal function that computes sums of products over the last axis as matrix
+    """Return a function with the same values that uses matrix products where `function` sums
     products.
+
+    Replaced are sums over the last axis of a matrix times a vector, `(x * w).sum(-1)`.
     """
 
     def rewritten(*arguments: Any) -> Array:
@@ -32,7 +34,6 @@ def with_matrix_products(function: Callable[..., Array]) -> Callable[..., Array]
 
 
 def _evaluated(program: Any, constants: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
-    """Evaluate a program of JAX primitives, one operation at a time."""
     values: dict[Any, Any] = {}
     makers: dict[Any, Any] = {}
 
@@ -63,8 +64,8 @@ def _evaluated(program: Any, constants: Sequence[Any], arguments: Sequence[Any])
 
 
 def _factors(step: Any, makers: dict[Any, Any]) -> tuple[Any, Any] | None:
-    """Return (matrix, vector) if a sum over rows is the product of a matrix and a vector; otherwise
-    None.
+    """Return a matrix and a vector whose matrix product equals the sum in `step`; None if there are
+    none.
     """
     (summed,) = step.invars
     product = None if hasattr(summed, "val") else makers.get(summed)
@@ -82,8 +83,8 @@ def _factors(step: Any, makers: dict[Any, Any]) -> tuple[Any, Any] | None:
 
 
 def _row(variable: Any, shape: tuple[int, ...], makers: dict[Any, Any]) -> Any | None:
-    """Return the variable that was broadcast to all rows to make this variable; None if there is
-    none.
+    """Return the vector that `variable` repeats in every row; None if its rows are not all the
+    same.
     """
     if hasattr(variable, "val") or len(variable.aval.shape) != 2:
         return None

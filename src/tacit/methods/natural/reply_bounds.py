@@ -1,12 +1,15 @@
-"""Bounds on replies to the stages of a server with `NaturalSolver`.
+"""Bounds on the replies of a party to the requests of a `NaturalSolver` or `WideSolver`.
 
-For a likelihood of η = x·θ with |ℓ'| ≤ S and 0 ≤ −ℓ'' ≤ c, columns |x_j| ≤ b_j and n records, at
-θ = mean + root·z the derivatives in z satisfy
+They apply to models whose log-likelihood ℓ of a record depends on the linear predictor η = x·θ
+alone, with |ℓ'| ≤ S and 0 ≤ −ℓ'' ≤ c. Let n be the number of records, and let b_j bound the
+absolute values of column j. At θ = mean + root·z, the gradient g and the Hessian H in z of the
+party's log-likelihood satisfy
 
     −H ⪰ 0,    −H_jj ≤ n c r_j²,    |g_j| ≤ n S r_j,    r_j = Σ_i b_i |root_ij|,
 
-and a log-probability is at most 0. At its own mode the party's site in θ has P ⪰ 0 and
-P_jj ≤ n c b_j². Other models have no such bounds: their replies must be finite.
+and a log-probability is at most 0. The Gaussian approximation of the likelihood at the party's own
+mode has a precision P in θ with P ⪰ 0 and P_jj ≤ n c b_j². Other models have no such bounds; their
+replies must only be finite.
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ DEFINITE = 1e-8
 
 
 def broken_sum_bound(model: Model, exchange: Exchange) -> BrokenBound | None:
-    """Return the first bound that the reply breaks, or None."""
+    """Return the first bound on log-likelihoods and their derivatives that the reply violates; None
+    if it violates none.
+    """
     curve = model.derivative_bounds() if isinstance(model, BoundedDerivatives) else None
     if curve is None:
         return None
@@ -64,7 +69,10 @@ def broken_sum_bound(model: Model, exchange: Exchange) -> BrokenBound | None:
 def _broken_wide(
     model: Model, exchange: Exchange, bounds: np.ndarray, curve: DerivativeBounds
 ) -> BrokenBound | None:
-    """Check r_j = b_j scale_j and |(Hv)_j| ≤ n c r_j Σ_i r_i |v_i| for independent parameters."""
+    # The bounds of the module docstring for a mean-field q with standard deviations `scale`: here
+    # r_j = b_j scale_j, and |(Hv)_j| ≤ n c r_j Σ_i r_i |v_i| for each requested direction v. The
+    # standard deviation of η is at most Σ_j r_j. If q has a root, it is at most the norm of the
+    # vector with one entry Σ_j r_j |root_kj| for each row k of the root.
     released, public = exchange.released, exchange.public
     columns = Columns.of(model)
     with np.errstate(invalid="ignore"):
@@ -73,7 +81,9 @@ def _broken_wide(
             bounds = bounds + np.where(centre == 0, 0.0, centre * columns.of_constants(bounds))
         reach = np.where(bounds == 0, 0.0, bounds * public["scale"])
         away = float(np.nansum(np.where(public["mean"] == 0, 0.0, bounds * abs(public["mean"]))))
-        away += float(np.sum(reach))
+        root = np.abs(public["root"])
+        further = np.sum(np.where(root == 0, 0.0, root * reach), axis=1)
+        away += float(np.linalg.norm(further) if np.any(root) else np.sum(reach))
         slope = curve.slope + (curve.slope_per_reach * away if curve.slope_per_reach else 0.0)
         scale = exchange.records * (1.0 + ROUNDING)
         most = scale * curve.curvature * np.square(reach)
@@ -112,7 +122,7 @@ def _broken_value(values: np.ndarray, curve: DerivativeBounds) -> BrokenBound | 
 
 
 def _broken_dispersion(released: Arrays) -> BrokenBound | None:
-    """Check that the sums of variances and of third moments are not negative."""
+    """Check that the released sums of variances and third moments of outcomes are not negative."""
     if DISPERSION not in released:
         return None
     least = float(np.min(released[DISPERSION][1:]))

@@ -1,11 +1,13 @@
 """The default prior of regressions in `NaturalSolver`, whose scales are learned at the server.
 
-The density is known up to the units of the columns (`tacit.models.learnt_scale`). These are
-computed from the Hessian of the log-likelihood at the first candidate, which is public: at 0 all
-records have equal weight, so the Hessian is Σ xxᵀ times a constant. No further exchange is needed.
+The density of this prior depends on the scales of the columns (`tacit.models.learnt_scale`). They
+are computed from the Hessian of the log-likelihood at the first candidate, θ = 0. There all records
+have equal weight, so the Hessian is Σ xxᵀ over the records x, times a constant. It was released
+anyway, so that no further exchange is needed.
 
-For a normal q, E_q[log p] is replaced by its lower bound h(E_q[R]). Importance weights use the
-exact density, and show if the bound is loose.
+For a normal q, E_q[log p] of the prior p is replaced by the lower bound that
+`tacit.models.learnt_scale` derives. Importance weights use the exact density, and show if the bound
+is loose.
 """
 
 from __future__ import annotations
@@ -28,10 +30,10 @@ from tacit.models.learnt_scale import (
 )
 
 TRANSFORM = "prior.transform"
-"""Name of the transform in the server's memory."""
+"""Name, in the server's memory, of the matrix that converts θ to the scaled coefficients φ."""
 TURNS, FEW_TURNS, MANY = 60, 8, 256
-"""Largest number of iterations that make the prior's precisions agree with q: for up to `MANY`
-parameters, and for more.
+"""At most `TURNS` iterations make the prior's precisions agree with q; at most `FEW_TURNS` if there
+are more than `MANY` parameters.
 """
 AGREED = 1e-5
 SEED = 0x5CA1E
@@ -42,7 +44,11 @@ HEAVY_TAILS = 3.0
 
 
 class ScaleFacts(NamedTuple):
-    """Facts about the prior that are known before any reply."""
+    """What is known before a run about a prior with learned scales.
+
+    `mean` is the prior mean, `column` the column number of each parameter, and `unit` the scale of
+    the linear predictor.
+    """
 
     mean: np.ndarray
     column: np.ndarray
@@ -51,7 +57,9 @@ class ScaleFacts(NamedTuple):
 
     @classmethod
     def of(cls, model: object) -> ScaleFacts | None:
-        """Return the facts about a model's prior; None if the prior is declared."""
+        """Return the facts about the prior of a model; None if the scales of the prior are declared
+        instead of learned.
+        """
         if not isinstance(model, LearnsScale) or model.scale_unit is None:
             return None
         mean = np.asarray(model.prior_mean, np.float64)
@@ -59,7 +67,11 @@ class ScaleFacts(NamedTuple):
         return cls(mean, column, model.scale_unit, model)
 
     def with_units(self, public: Arrays, hessian: np.ndarray) -> np.ndarray:
-        """Compute the transform from θ to the scaled φ, from the Hessian at the first candidate."""
+        """Return the matrix that converts θ to scaled coefficients φ.
+
+        The scales of the columns are computed from `hessian`, the Hessian of the log-likelihood of
+        all records at the first requested point.
+        """
         layout = self.model.layout
         size = len(layout)
         inverse = solve_lower(public["root"][0], np.eye(len(self.mean)))
@@ -68,18 +80,20 @@ class ScaleFacts(NamedTuple):
         return learnt_scale_prior(self.mean, layout, information, self.unit, sd).transform
 
     def prior(self, transform: np.ndarray) -> LearntScalePrior:
-        """Return the prior density for a transform that `with_units` has returned."""
+        """Return the prior, given the matrix that `with_units` returns."""
         return LearntScalePrior(self.mean, transform, self.column, self.unit)
 
 
 def with_learnt_scales(
     prior: LearntScalePrior, place: Place, spread: float, *, full: bool
 ) -> Place:
-    """Add the prior to the value and derivatives of a place. `full` is False if q is mean-field.
+    """Return `place` with the value and derivatives of the log-prior added. `full` is False for a
+    mean-field q.
 
-    Precisions of the prior are computed for the q after a full step, assuming a quadratic
-    likelihood. Prior and q then agree after as few steps as with a fixed prior. At a point (spread
-    0), where a hierarchical density may have a pole, a normal prior of scale u is used instead.
+    The prior acts as a normal prior whose precisions depend on q. They are computed for the q after
+    a full step, with a quadratic approximation of the likelihood, so that the run needs as few
+    steps as with a fixed prior. If `spread` is 0, `place` is a point, at which the density of the
+    prior may be infinite. A normal prior with the scale `prior.unit` is then used instead.
     """
     inner = prior.transform @ place.root
     middle = prior.transform @ (place.mean - prior.mean)
@@ -107,7 +121,10 @@ def _settled(
     *,
     full: bool,
 ) -> np.ndarray:
-    """Iterate the prior's precisions until they agree with the q after a full step."""
+    """Return the prior's precisions that result from the q after a full step with these precisions.
+
+    They are found by iteration, starting at `precision`.
+    """
     for _ in range(TURNS if len(middle) <= MANY else FEW_TURNS):
         form = (inner.T * precision) @ inner - place.hessian
         try:
@@ -131,13 +148,14 @@ def _settled(
 def mixture_draws(
     prior: LearntScalePrior, place: Place, mean: np.ndarray, root: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw θ from a mixture over scales, with log-densities, if q = N(mean, root·rootᵀ) is too
-    narrow.
+    """Return draws of θ from an approximation of the posterior, and the logarithms of their
+    densities up to a constant.
 
-    Scales are drawn from their posterior, given the quadratic approximation of the likelihood at
-    `place`. Draws are taken from a mixture of Student-t distributions, one per state, because
-    likelihoods have heavier tails than normal ones. Importance weights correct for the
-    approximation. All draws use fixed uniform and normal numbers.
+    The approximation is used if the posterior is wider than q = N(mean, root·rootᵀ). Scales of the
+    prior are drawn from their posterior, given the quadratic approximation of the likelihood at
+    `place`. Given the scales, θ is drawn from a Student-t distribution, because the tails of a
+    likelihood are often heavier than normal. The caller corrects the approximation by importance
+    weights. All random numbers come from a fixed seed.
     """
     rng = np.random.default_rng(SEED)
     size = len(mean)
@@ -151,7 +169,7 @@ def mixture_draws(
     form = (vectors * np.maximum(values, 0.0)) @ vectors.T
     start = prior.transform @ (mean - prior.mean)
     states = _scale_states(prior, form, slope + form @ middle, start, rng)
-    # Each state gets about the same number of draws, also if their total is not a multiple.
+    # Each state gets about the same number of draws, even if their number does not divide evenly.
     half = len(weighing_draws(size)) // 2
     each = [half // len(states) + (k < half % len(states)) for k in range(len(states))]
     degrees = HEAVY_TAILS + size
@@ -179,8 +197,8 @@ def mixture_draws(
 def _log_student(
     drawn: np.ndarray, where: np.ndarray, factor: np.ndarray, degrees: float
 ) -> np.ndarray:
-    """Log-density of a Student-t distribution with centre `where` whose precision has Cholesky
-    factor `factor`.
+    """Return the log-density, up to a constant, of the rows of `drawn` under a Student-t
+    distribution with centre `where` and precision factor·factorᵀ.
     """
     square = np.sum(np.square((drawn - where) @ factor), axis=1)
     volume = np.sum(np.log(np.diagonal(factor)))
@@ -194,12 +212,11 @@ def _scale_states(
     phi: np.ndarray,
     rng: np.random.Generator,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Draw scales by Gibbs sampling; return the mean of φ and the Cholesky factor of its precision
-    for each draw.
+    """Draw the scales of the prior by Gibbs sampling.
 
-    Each iteration draws τ given φ from its grid, the precision of each column from its gamma
-    distribution, and φ from its normal distribution, with the likelihood exp(linear·φ − ½ φᵀ form
-    φ).
+    Return, for each draw, the conditional mean of the scaled coefficients φ and the Cholesky factor
+    of their conditional precision. The likelihood is exp(linear·φ − ½ φᵀ form φ). Each iteration
+    draws the common scale of all columns, then the precision of each column, then φ.
     """
     from scipy.special import gammaincinv
 

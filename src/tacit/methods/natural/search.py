@@ -1,10 +1,11 @@
-"""The search for a mode by Levenberg–Marquardt steps, one evaluation at a time.
+"""Search for the mode of a density by Levenberg–Marquardt steps, one evaluation at a time.
 
-Absolute eigenvalues of the Hessian in diagonally scaled coordinates make every step an ascent
-direction, and the search independent of units. If the search does not converge, the result is the
-point with the best merit, the Laplace approximation f − ½ log|P|, where f is the log-density and P
-the negative Hessian with absolute eigenvalues. At a singularity of the density, log|P| grows faster
-than f.
+The search works in diagonally scaled coordinates and uses the absolute eigenvalues of the Hessian.
+Every step is therefore in an ascent direction, and the search does not depend on the scales of
+coordinates. If the search does not converge, the result is the point with the largest merit. The
+merit is the Laplace approximation f − ½ log|P|, where f is the log-density and P the negative
+Hessian with absolute eigenvalues. A singularity of the density has a small merit, because log|P|
+grows faster than f there.
 """
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ MOST_DAMPING = 1e12
 
 
 class Search(NamedTuple):
-    """State of a search for a mode; `at_theta` holds the derivatives at `theta`."""
+    """State of a search for the mode of a density.
+
+    `theta` is the current point, with value and derivatives `at_theta`. The merit of a point is the
+    log-density minus half the log-determinant of the negative Hessian with absolute eigenvalues.
+    """
 
     theta: Array
     proposal: Array
@@ -46,13 +51,13 @@ class Search(NamedTuple):
 
     @property
     def goes_on(self) -> Array:
-        """True if the proposal should be evaluated."""
+        """True if the search has not ended, so that `proposal` should be evaluated."""
         more = (self.steps < MAX_MODE_STEPS) & (self.damping < MOST_DAMPING)
         return more & ~self.settled
 
     @property
     def result(self) -> Array:
-        """The mode or, if none was found, the point of best merit."""
+        """The mode if one was found, otherwise the point with the largest merit."""
         return namespace(self.theta).where(self.settled, self.theta, self.best)
 
 
@@ -73,7 +78,10 @@ def first_search(centre: Array) -> Search:
 
 
 def searched(now: Search, seen: WhitenedDerivatives, finite: Array) -> Search:
-    """Return the state of the search after its proposal was evaluated."""
+    """Return the next state of the search.
+
+    `seen` are value and derivatives at `now.proposal`. `finite` is true if all of them are finite.
+    """
     xp = namespace(now.theta, seen.value)
     first = now.steps == 0
     better = first | (finite & (seen.value >= now.at_theta.value))
@@ -101,7 +109,10 @@ def searched(now: Search, seen: WhitenedDerivatives, finite: Array) -> Search:
 
 
 def find_mode(look: Callable[[Array], WhitenedDerivatives], centre: Array) -> Array:
-    """Find a mode of a function with these derivatives, from a starting point."""
+    """Return the mode of a function, starting the search at `centre`.
+
+    `look` returns value, gradient and Hessian of the function at a point.
+    """
 
     def step(now: Search) -> Search:
         return searched(now, *only_finite(look(now.proposal)))
@@ -110,8 +121,10 @@ def find_mode(look: Callable[[Array], WhitenedDerivatives], centre: Array) -> Ar
 
 
 def only_finite(found: WhitenedDerivatives) -> tuple[WhitenedDerivatives, Array]:
-    """Replace the values by FAILED and zeros unless all are finite; also return whether they
-    were.
+    """Return `found` with its Hessian made symmetric, and True.
+
+    If a number in `found` is not finite, the value FAILED, zero derivatives and False are returned
+    instead.
     """
     xp = namespace(found.value)
     finite = xp.isfinite(found.value)

@@ -1,24 +1,29 @@
-"""The server's half of `NaturalVI`: it finds q with few exchanges and controls every step.
+"""Server side of `NaturalVI`: the server finds q with few exchanges and controls every step.
 
-θ is unconstrained, q = N(mean, root·rootᵀ) and θ = mean + root·z. Each reply is a sum over records
-in z (`tacit.methods.natural.party`), the server adds the prior and sees only the sum over parties.
+θ is unconstrained, q = N(mean, root·rootᵀ) and θ = mean + root·z. Each reply is a sum over records,
+with derivatives in z (`tacit.methods.natural.party`). The server sees only the sum over parties and
+adds the prior.
 
-1. **Modes.** Parties fit their own posteriors. Products of their Gaussian sites are candidates.
-2. **Candidates.** Value, gradient and Hessian at up to five points; the best Laplace approximation
-   wins. Far from a mode, damped Newton steps follow, five lengths per exchange.
-3. **Steps.** With A = −E_q[∇²] in z, absolute eigenvalues clipped to [¼, 10⁶], a step of length ρ
-   leads to precision (1 − ρ)I + ρA and mean ρ(…)⁻¹E_q[∇]: a natural-gradient step, the same in all
-   units. A step that lowers the evidence lower bound is shortened, four lengths per exchange. The
-   run has converged when a full step would move q by less than `settled_kl`; that step is taken.
-4. **Weights.** Log-likelihoods of fresh draws from q give importance weights, which show how far q
-   is from the exact posterior (`tacit.methods.natural.weights`). Usable weights correct the moments
-   of q. If they are uneven, draws with heavier tails are weighted instead
+1. **Modes.** Each party fits the posterior of its own records and replies with a Gaussian
+   approximation of its likelihood. The modes of products of these approximations are candidates.
+2. **Candidates.** The server requests value, gradient and Hessian at up to five points, and chooses
+   the point with the best Laplace approximation. If it is far from a mode, damped Newton steps
+   follow, with five points per exchange.
+3. **Steps.** Let A be −E_q[∇² log p] in z, with the absolute values of its eigenvalues limited to
+   [¼, 10⁶]. A step of length ρ leads to the precision B = (1 − ρ)I + ρA and the mean ρB⁻¹E_q[∇ log
+   p], in z. This is a natural-gradient step, which does not depend on the scales of the
+   coordinates. If a step lowers the evidence lower bound, five shorter lengths are tried in one
+   exchange. The run has converged when a full step would move q by less than `settled_kl` nats;
+   that step is taken.
+4. **Weights.** Log-likelihoods at draws from q give importance weights, which show how far q is
+   from the exact posterior (`tacit.methods.natural.weights`). Usable weights correct the moments of
+   q. If they are uneven, draws with heavier tails are weighted instead
    (`tacit.methods.natural.tails`).
-5. **Split.** If the weights show that q is wrong, a mixture of normals along one axis replaces it
-   (`tacit.methods.natural.split`).
+5. **Split.** If the weights show that q is wrong, it is replaced by a mixture of normals along one
+   axis (`tacit.methods.natural.split`).
 
-This is PVI with all parties updated together: a party's site has precision −E_q[∇²] of its own
-records, and may be improper as long as q is proper.
+This is PVI with all parties updated together. The factor of a party has the precision −E_q[∇² log
+p] of its own records, and may be improper as long as q is proper.
 """
 
 from __future__ import annotations
@@ -56,8 +61,10 @@ from tacit.server.combine import RoundSum, Shared
 
 MAX_STEPS = 40
 SLOW_STEPS, SLOW_KL = 20, 1e-2
-"""After `SLOW_STEPS` steps, a step of less than `SLOW_KL` nats ends them: if a density has kinks,
-steps do not become smaller. The weights then show whether q is right."""
+"""After `SLOW_STEPS` steps, the solver takes no further step if a full step would move q by less
+than `SLOW_KL` nats: if a density has kinks, steps do not become smaller. The importance weights
+then show whether q is close to the posterior.
+"""
 MAX_NEWTON = 20
 NEAR_MODE = 0.5
 """Squared Newton decrement per coordinate below which variational steps begin."""
@@ -76,23 +83,26 @@ MODES, LAPLACE, STARTS, STEP, BACKTRACK, WEIGHTS, AXIS, NODES, DRAWS = range(9)
 
 @dataclass(frozen=True, eq=False)
 class NaturalSolver:
-    """The server's solver: a pure function from the sums of a round to the next request.
+    """Computes the next request of the server from the sums of the parties' replies.
+
+    The solver has no state: everything that it remembers is in the arguments of a call.
 
     Parameters
     ----------
     family
         Family of q: full covariance, or mean-field.
     prior
-        Natural parameters of the prior; None if each party adds its share of it.
+        Natural parameters of the prior; None if each party adds its share of the log-prior.
     settled_kl
-        The run has converged when a full step moves q by fewer nats. That step is taken.
+        The run has converged when the KL divergence of a full step is less than this many nats.
+        This last step is still taken.
     scales
         Coordinates that are tried first as axes of a split (`Model.scale_coordinates`).
     scale_facts
-        Facts about a prior whose scales are learned, or None. Before its units are known, `prior`
-        is used instead.
+        Facts about a prior whose scales are learned, or None. Until the scales of the columns are
+        known, `prior` is used instead.
     scale_prior
-        The prior with learned scales, once the units of the columns are known.
+        The prior with learned scales, once the scales of the columns are known.
     """
 
     family: Gaussian
@@ -132,8 +142,9 @@ class NaturalSolver:
         return following._replace(public=following.public | {"prior_share": share})
 
     def _informed(self, shared: Shared, memory: Arrays, answers: RoundSum) -> NaturalSolver:
-        """Return the solver with its prior, whose column scales come from the Hessian at the first
-        candidate.
+        """Return the solver with `scale_prior` set, if the prior's scales are learned.
+
+        Scales of the columns are computed from the first released Hessian and stored in `memory`.
         """
         if self.scale_facts is None or int(memory["phase"]) == MODES:
             return self
@@ -143,13 +154,17 @@ class NaturalSolver:
         return replace(self, scale_prior=self.known_scale_prior(memory))
 
     def known_scale_prior(self, memory: Arrays) -> LearntScalePrior | None:
-        """The prior with learned scales, once the units of the columns are known."""
+        """Return the prior with learned scales; None if the prior's scales are not learned, or if
+        the scales of the columns are not known yet.
+        """
         if self.scale_facts is None or TRANSFORM not in memory:
             return None
         return self.scale_facts.prior(memory[TRANSFORM])
 
     def site(self, stage: str, public: Arrays, released: Arrays) -> Natural | None:
-        """Compute one party's factor of θ from its reply at q."""
+        """Return one party's factor, computed from the derivatives in its reply; None if the reply
+        has no derivatives at q.
+        """
         if stage != EVALUATE or not float(released["value"]) > 0.1 * FAILED:
             return None
         inverse = solve_lower(public["root"], np.eye(len(public["mean"])))
@@ -162,7 +177,10 @@ class NaturalSolver:
         return {"linear": linear, "quadratic": -0.5 * form}
 
     def concluded(self, shared: Shared) -> Shared:
-        """Return the last mean and root as a result, without importance weights."""
+        """Return the state with the last q as the result, with equal importance weights.
+
+        It is used if a run ends early.
+        """
         public, memory = shared.public, shared.memory or {}
         if "log_weights" in public:
             return shared
@@ -198,8 +216,8 @@ class NaturalSolver:
         points.append(total["modes"] / answers.contributors)
         points.append(0.5 * (points[1] + points[3]))
         if not np.any(total["good_precision"]):
-            # No party has enough records for a mode. The product of such factors may be anywhere on
-            # the line from the centre, where a scale cancels, so shorter moves are tried too.
+            # No party has enough records for a mode. The product of such factors may be much too
+            # far from the centre, so shorter moves in the same direction are tried too.
             reach = points[2] - centre
             points[1], points[4] = centre + reach / 64.0, centre + reach / 8.0
         memory |= {"centre": centre, "newton": np.asarray(0), "stalled": np.asarray(0)}
@@ -223,10 +241,12 @@ class NaturalSolver:
         if best is None:
             if newton >= MAX_NEWTON:
                 return self._give_up(shared, memory, "no point with a finite log-density was found")
-            points = [
-                memory["centre"] + 0.5**k * (p.mean - memory["centre"])
-                for k, p in enumerate(places, start=1)
-            ]
+            centre = memory["centre"]
+            if newton:
+                points = [centre + 0.5**k * (p.mean - centre) for k, p in enumerate(places, 1)]
+            else:
+                # The median of a vague prior may be where the likelihood overflows.
+                points = [step * centre for step in (0.5, 0.25, 0.1, 0.01, 0.0)]
             memory |= {"newton": np.asarray(newton + 1)}
             return self._try_points(shared, memory, points, 0.1 * places[0].root)
         stalled = 0 if gained >= NEAR_MODE else stalled + 1
@@ -312,7 +332,6 @@ class NaturalSolver:
         return self._shorten(shared, memory, before, shortest)
 
     def _advance(self, shared: Shared, memory: Arrays, place: Place, note: str) -> Shared:
-        """Take one more step from an accepted place, or end the steps."""
         move = self._move(place)
         divergence = move.divergence
         steps = int(memory["steps"]) + 1
@@ -386,8 +405,8 @@ class NaturalSolver:
         return Shared(q, public, memory, finished="converged" if settled else "rounds")
 
     def _draw_scales(self, shared: Shared, memory: Arrays) -> Shared | None:
-        """Request the likelihood at draws from a mixture over the scales; None if they cannot be
-        drawn.
+        """Return a request for the log-likelihood at draws from a mixture over the scales of the
+        prior; None if no draws can be made.
         """
         mean, root = shared.public["mean"], shared.public["root"]
         place = Place.unpack(memory)
@@ -407,8 +426,8 @@ class NaturalSolver:
         return Shared(shared.q, {"draws": draws}, memory, stage=DRAWS_STAGE, note="scales drawn")
 
     def log_joint(self, theta: np.ndarray, answers: RoundSum) -> np.ndarray:
-        """Compute the log-joint at draws of θ; FAILED where a party had no finite
-        log-likelihood.
+        """Return log p(records, θ) up to a constant for each row of `theta`; FAILED where a party's
+        log-likelihood is not finite.
         """
         fit = answers.total["log_likelihood"]
         if self.scale_prior is not None:
@@ -424,8 +443,8 @@ class NaturalSolver:
 
     @property
     def _affordable(self) -> bool:
-        """True if the family is small enough for further draws or a split, should weights be
-        uneven.
+        """True if q has a full covariance and few enough parameters for additional draws or a
+        split.
         """
         return self.family.dimension <= SPLIT_UP_TO and isinstance(self.family, FullGaussian)
 
@@ -463,15 +482,20 @@ class NaturalSolver:
         return move_of(place, full=isinstance(self.family, FullGaussian))
 
     def _restricted(self, root: np.ndarray) -> np.ndarray:
-        """Restrict a root to the family: if mean-field, diagonal with the same precisions."""
+        """Return a root of the covariance of q within the family.
+
+        For a mean-field q the root is diagonal, and the precision of each coordinate is kept.
+        """
         if isinstance(self.family, FullGaussian):
             return root
         precision = np.linalg.inv(root @ root.T)
         return np.diag(1.0 / np.sqrt(np.diagonal(precision)))
 
     def _places(self, public: Arrays, total: Arrays) -> list[Place]:
-        """Return the requested points with value and derivatives: sums of the parties' replies,
-        plus prior and entropy.
+        """Return a `Place` for each requested point.
+
+        It has the sum of the parties' values and derivatives, plus those of the log-prior. For a
+        distribution instead of a point, the entropy is added to the value.
         """
         single = np.ndim(total["value"]) == 0
         spread = float(public.get("spread", 1.0))
@@ -511,8 +535,10 @@ class NaturalSolver:
         )
 
     def _prior_form(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the precision Λ and Λ·mean of a prior in the family; zeros if the parties add the
-        prior.
+        """Return the precision matrix of a prior in the family, and this matrix times the prior
+        mean.
+
+        Both are zero if the parties add the log-prior.
         """
         size = self.family.dimension
         if self.prior is None:

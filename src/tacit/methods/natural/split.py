@@ -1,17 +1,21 @@
 """Mixtures of normals along one axis, for posteriors that are far from normal along it.
 
 Hierarchical models are nearly normal given their scale parameter, and far from normal jointly. The
-split takes nodes t on one coordinate θ_k and fits a normal to the other coordinates at each of them
-by natural-gradient steps, all nodes in the same exchanges. The lower bound F(t) of a node is the
-logarithm of the marginal density at t, up to a constant. Nodes are added beyond an end while it is
-within `LOW_ENDS` nats of the maximum, because draws from a truncated split would not reveal the
-truncation. Nodes are also added between two nodes that are far apart compared with the width of the
-marginal. Interpolated means and roots give draws, whose importance weights are computed as for a
-normal q.
+split chooses one coordinate θ_k as the axis, and several values of it as nodes. At each node, a
+normal distribution is fitted to the other coordinates by natural-gradient steps. All nodes are
+fitted in the same exchanges. The evidence lower bound at a node approximates the logarithm of the
+marginal density of θ_k there, up to a constant.
 
-The axis is the one along which the curvature of the log-joint changes most: max_k ‖Lᵀ(H(μ + c_k) −
-H(μ − c_k))L‖, where c_k is one standard deviation of θ_k together with the correlated change of the
-other coordinates.
+Nodes are added beyond an end of the axis while the bound at that end is within `LOW_ENDS` nats of
+the maximum, because draws from a truncated split would not reveal the truncation. Nodes are also
+added between two nodes that are far apart compared with the width of the marginal. Between nodes,
+means and covariance roots are interpolated. Draws from this mixture get importance weights like
+draws from a normal q.
+
+The axis is the coordinate along which the curvature of the log-joint changes most. Let H(θ) be the
+Hessian, μ the mean of q and L a root of its covariance. Let c_k be one standard deviation of θ_k
+together with the correlated change of the other coordinates. The axis is the k with the largest
+‖Lᵀ(H(μ + c_k) − H(μ − c_k))L‖.
 """
 
 from __future__ import annotations
@@ -36,20 +40,24 @@ SETTLED_KL = 1e-2
 SHORTEST = 1 / 128
 NODE_SLACK = 1e-3
 MAX_SPACING = 0.8
-"""Largest distance between nodes where the marginal has mass, in standard deviations of it."""
+"""Largest distance between neighbouring nodes where the marginal has mass, in standard deviations
+of the marginal.
+"""
 GRID = 4000
 NEW, GOING, DONE, LOST = range(4)
 
 
 class Node(NamedTuple):
-    """A value on the axis, and the normal distribution of the other coordinates given that
-    value.
+    """A value of the axis coordinate, with a normal approximation of the other coordinates given
+    this value.
     """
 
     value: float
     status: int
     place: Place
-    """The normal of the other coordinates; energy and derivatives are set once it was evaluated."""
+    """Normal distribution of the other coordinates. Its energy and derivatives are set by the first
+    evaluation.
+    """
     mean: np.ndarray
     """Proposed next mean."""
     root: np.ndarray
@@ -57,7 +65,10 @@ class Node(NamedTuple):
 
 
 def axis_candidates(skewness: np.ndarray, scales: tuple[int, ...]) -> np.ndarray:
-    """Return candidates for the axis: the scales or, without any, the most skewed coordinates."""
+    """Return the coordinates that may become the axis of the split, the most skewed first.
+
+    These are the coordinates in `scales`, or all coordinates if `scales` is empty.
+    """
     order = np.argsort(-np.abs(skewness), kind="stable")
     if scales:
         order = np.array([place for place in order if place in scales])
@@ -65,7 +76,12 @@ def axis_candidates(skewness: np.ndarray, scales: tuple[int, ...]) -> np.ndarray
 
 
 def axis_points(mean: np.ndarray, root: np.ndarray, axes: np.ndarray) -> list[np.ndarray]:
-    """Return mean ± one standard deviation along each candidate axis, padded with the mean."""
+    """Return two points for each coordinate in `axes`: `mean` plus and minus one standard deviation
+    of the coordinate.
+
+    The other coordinates change by the amount that their correlation implies. The list is padded
+    with `mean`.
+    """
     covariance = root @ root.T
     points = []
     for k in axes:
@@ -75,7 +91,9 @@ def axis_points(mean: np.ndarray, root: np.ndarray, axes: np.ndarray) -> list[np
 
 
 def worst_axis(axes: np.ndarray, hessians: np.ndarray, values: np.ndarray, failed: float) -> int:
-    """Return the candidate along which the curvature changes most."""
+    """Return the coordinate in `axes` with the largest difference between the Hessians at its two
+    `axis_points`.
+    """
     changes = []
     for number in range(len(axes)):
         pair = slice(2 * number, 2 * number + 2)
@@ -86,7 +104,10 @@ def worst_axis(axes: np.ndarray, hessians: np.ndarray, values: np.ndarray, faile
 
 
 def first_nodes(mean: np.ndarray, root: np.ndarray, axis: int) -> list[Node]:
-    """Return the first nodes: the conditional distributions of q given values on the axis."""
+    """Return nodes at several values of the coordinate `axis`.
+
+    Each node has the conditional distribution of the other coordinates under q.
+    """
     order = np.r_[axis, np.delete(np.arange(len(mean)), axis)]
     lower = lower_root(root[order])
     sd = lower[0, 0]
@@ -105,13 +126,17 @@ def _fresh(value: float, mean: np.ndarray, root: np.ndarray) -> Node:
 
 
 def open_nodes(nodes: list[Node]) -> list[int]:
-    """Return the numbers of the nodes to evaluate in the next exchange."""
+    """Return the indices of nodes that have not converged, but at most `NODE_COUNT`, the size of
+    one request.
+    """
     return [n for n, node in enumerate(nodes) if node.status in (NEW, GOING)][:NODE_COUNT]
 
 
 def request(nodes: list[Node], numbers: list[int], axis: int, size: int) -> Arrays:
-    """Return means and roots of the nodes in the coordinates of θ; the first column of a root
-    is 0.
+    """Return the public arrays of a request that evaluates the nodes with the indices `numbers`.
+
+    The arrays are the means and covariance roots of the nodes over all of θ. The first column of
+    each root is 0, because the coordinate `axis` is fixed at a node.
     """
     order = np.r_[axis, np.delete(np.arange(size), axis)]
     means, roots = np.zeros((NODE_COUNT, size)), np.zeros((NODE_COUNT, size, size))
@@ -123,7 +148,10 @@ def request(nodes: list[Node], numbers: list[int], axis: int, size: int) -> Arra
 
 
 def updated(node: Node, value: float, gradient: np.ndarray, hessian: np.ndarray) -> Node:
-    """Return the node after its proposal was evaluated; `value` includes the prior."""
+    """Return the node after its proposed distribution was evaluated.
+
+    `value`, `gradient` and `hessian` are those of the log-joint, including the prior.
+    """
     volume = float(np.sum(np.log(np.diagonal(node.root)))) if len(node.root) else 0.0
     energy = value + volume
     tried = Place(node.mean, node.root, energy, gradient[1:], hessian[1:, 1:])
@@ -143,11 +171,42 @@ def _proposed(node: Node, place: Place, length: float) -> Node:
 
 
 def more_nodes(nodes: list[Node]) -> list[Node]:
-    """Return additional nodes: beyond an end at which the density is still high, or in wide
-    gaps.
+    """Return additional nodes beyond an end of the axis where the marginal density is still high.
+
+    If the density is low at both ends, return nodes between existing nodes that are far apart.
+    """
+    return _wanted(nodes)[: max(MAX_NODES - len(nodes), 0)]
+
+
+def needed(nodes: list[Node]) -> list[Node]:
+    """Return the nodes without those that have not converged and lie beyond a converged node with
+    low density: they have no mass, and far from it steps may not converge.
+    """
+    known = [node for node in nodes if node.status == DONE]
+    if not known:
+        return nodes
+    top = max(known, key=lambda node: node.place.energy)
+    low = [node.value for node in known if node.place.energy < top.place.energy - LOW_ENDS]
+    first = max((value for value in low if value < top.value), default=-math.inf)
+    last = min((value for value in low if value > top.value), default=math.inf)
+    return [node for node in nodes if node.status != GOING or first < node.value < last]
+
+
+def is_cut_off(nodes: list[Node]) -> bool:
+    """True if draws from these nodes would not represent the marginal: further nodes are wanted, or
+    the density is still high at the last node before one at which it is not finite.
     """
     known = sorted((node for node in nodes if node.status == DONE), key=lambda node: node.value)
-    if len(known) < 4 or len(nodes) >= MAX_NODES:
+    lost = [node.value for node in nodes if node.status == LOST]
+    top = max(node.place.energy for node in known)
+    before = any(one < known[0].value for one in lost) and known[0].place.energy > top - LOW_ENDS
+    after = any(one > known[-1].value for one in lost) and known[-1].place.energy > top - LOW_ENDS
+    return before or after or bool(_wanted(nodes))
+
+
+def _wanted(nodes: list[Node]) -> list[Node]:
+    known = sorted((node for node in nodes if node.status == DONE), key=lambda node: node.value)
+    if len(known) < 4:
         return []
     energies = np.array([node.place.energy for node in known])
     values = np.array([node.value for node in known])
@@ -162,7 +221,7 @@ def more_nodes(nodes: list[Node]) -> list[Node]:
             steps = gap * np.array([1.0, 3.0, 7.0, 15.0])
             added += [_near(known, values[end] + sign * step) for step in steps]
     if added:
-        return added[: MAX_NODES - len(nodes)]
+        return added
     weights = np.exp(energies - top)
     shares = weights * np.gradient(values)
     centre = float(shares @ values / np.sum(shares))
@@ -171,24 +230,28 @@ def more_nodes(nodes: list[Node]) -> list[Node]:
         wide = values[low + 1] - values[low] > MAX_SPACING * sd
         if wide and max(energies[low], energies[low + 1]) > top - LOW_ENDS:
             added.append(_near(known, 0.5 * (values[low] + values[low + 1])))
-    return added[: MAX_NODES - len(nodes)]
+    return added
 
 
 def _near(known: list[Node], value: float) -> Node:
-    """Return a new node at `value` that starts from the normal of the nearest node."""
+    """Return a new node at `value`, with the distribution of the nearest node in `known`."""
     nearest = min(known, key=lambda node: abs(node.value - value))
     return _fresh(value, nearest.place.mean, nearest.place.root)
 
 
 class Draws(NamedTuple):
-    """Draws from a split, with the logarithm of their density up to a constant."""
+    """Draws of θ from a split, and the logarithms of their densities up to a constant."""
 
     theta: np.ndarray
     log_density: np.ndarray
 
 
 def draw(nodes: list[Node], axis: int, size: int) -> Draws:
-    """Draw from the interpolated mixture: quantiles along the axis, normals for the rest."""
+    """Draw θ from the mixture that interpolates between the nodes.
+
+    The values of the axis coordinate are evenly spaced quantiles, and the other coordinates are
+    normal draws.
+    """
     from scipy.interpolate import PchipInterpolator
 
     known = sorted((node for node in nodes if node.status == DONE), key=lambda node: node.value)
@@ -228,7 +291,9 @@ def draw(nodes: list[Node], axis: int, size: int) -> Draws:
 
 
 def pack(nodes: list[Node], axis: int, exchanges: int) -> Arrays:
-    """Convert the nodes to arrays of a server's memory."""
+    """Return arrays for the server's memory that contain the nodes, the axis and the number of
+    exchanges so far.
+    """
     fields = {
         "value": [node.value for node in nodes],
         "status": [node.status for node in nodes],
@@ -249,7 +314,7 @@ def pack(nodes: list[Node], axis: int, exchanges: int) -> Arrays:
 
 
 def unpack(memory: Arrays) -> tuple[list[Node], int, int]:
-    """Convert the arrays of `pack` back to nodes."""
+    """Return the nodes, the axis and the number of exchanges that `pack` has stored in `memory`."""
     part = {name[6:]: value for name, value in memory.items() if name.startswith("split.")}
     nodes = []
     for n in range(len(part["value"])):

@@ -8,20 +8,24 @@ import numpy as np
 
 from tacit.arrays import Arrays
 from tacit.expfam.quadrature import weighing_draws
-from tacit.methods.natural import split
+from tacit.methods.natural import heavy, split
 from tacit.methods.natural.move import Place
 from tacit.methods.natural.stages import DRAWS, FAILED, NODES
-from tacit.methods.natural.weights import weigh_draws
+from tacit.methods.natural.weights import DOUBTED, MAX_PARETO_K, Weighed, weigh_draws
 from tacit.server.combine import RoundSum, Shared
 
 if TYPE_CHECKING:
     from tacit.methods.natural.solver import NaturalSolver
 
+KEPT = "kept."
+"""Prefix of the weighted draws from a split in the server's memory."""
 AXIS_PHASE, NODES_PHASE, DRAWS_PHASE = 6, 7, 8
 
 
 def begin(solver: NaturalSolver, shared: Shared, memory: Arrays) -> Shared:
-    """Request the curvature on both sides along the most skewed coordinates."""
+    """Return a request for the Hessians at two points along each coordinate that may become the
+    axis.
+    """
     mean, root = shared.public["mean"], shared.public["root"]
     axes = split.axis_candidates(memory["skewness"], solver.scales)
     points = split.axis_points(mean, root, axes)
@@ -40,7 +44,9 @@ def begin(solver: NaturalSolver, shared: Shared, memory: Arrays) -> Shared:
 
 
 def after_axis(solver: NaturalSolver, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
-    """Choose the axis and propose the first nodes."""
+    """Choose the axis along which the curvature changes most, and return a request that evaluates
+    its first nodes.
+    """
     axes, total = memory["q.axes"].astype(int), answers.total
     axis = split.worst_axis(axes, total["hessian"], total["value"], 0.1 * FAILED)
     nodes = split.first_nodes(memory["q.mean"], memory["q.root"], axis)
@@ -48,7 +54,11 @@ def after_axis(solver: NaturalSolver, shared: Shared, memory: Arrays, answers: R
 
 
 def after_nodes(solver: NaturalSolver, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
-    """Update the evaluated nodes; then request more nodes, or draws."""
+    """Update the evaluated nodes, and return the next request.
+
+    The request evaluates the nodes that have not converged. If all have converged, it asks for the
+    log-likelihood at draws from the split.
+    """
     nodes, axis, exchanges = split.unpack(memory)
     total = answers.total
     for slot, number in enumerate(split.open_nodes(nodes)):
@@ -63,7 +73,7 @@ def after_nodes(solver: NaturalSolver, shared: Shared, memory: Arrays, answers: 
         place = solver.with_prior(place, 1.0)
         value = -np.inf if failed else place.energy
         nodes[number] = split.updated(nodes[number], value, place.gradient, place.hessian)
-    exchanges += 1
+    nodes, exchanges = split.needed(nodes), exchanges + 1
     if exchanges < split.MAX_EXCHANGES and not split.open_nodes(nodes):
         nodes += split.more_nodes(nodes)
     if exchanges < split.MAX_EXCHANGES and split.open_nodes(nodes):
@@ -73,7 +83,7 @@ def after_nodes(solver: NaturalSolver, shared: Shared, memory: Arrays, answers: 
     drawn = split.draw(nodes, axis, len(memory["q.mean"]))
     memory = _without_nodes(memory) | {
         "split.axis": np.asarray(float(axis)),
-        "split.cut_off": np.asarray(float(bool(split.more_nodes(nodes)))),
+        "split.cut_off": np.asarray(float(split.is_cut_off(nodes))),
         "log_density": drawn.log_density,
         "phase": np.asarray(DRAWS_PHASE),
     }
@@ -81,24 +91,39 @@ def after_nodes(solver: NaturalSolver, shared: Shared, memory: Arrays, answers: 
 
 
 def after_draws(solver: NaturalSolver, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
-    """Compute weights of the split's draws; keep the split unless the weights of q were better."""
+    """Compute importance weights of the draws from the split, and end the run.
+
+    The result is the weighted draws, or the result before the split if its weights were better.
+    """
     theta = shared.public["draws"]
     found = weigh_draws(theta, memory["log_density"], solver.log_joint(theta, answers))
-    if found.effective_share < float(memory["effective_share"]):
+    if not _better(found, memory):
         return _finish_without(solver, shared, memory)
-    root = found.root(memory["q.root"])
-    memory = {name: one for name, one in memory.items() if name != "log_density"}
+    memory = heavy.dropped(memory)
+    memory = {name: one for name, one in memory.items() if name not in ("log_density", DOUBTED)}
     cut_off = bool(memory["split.cut_off"])
     memory |= found.facts | {"settled": np.asarray(float(not cut_off))}
-    public = {
+    kept = {
         "mean": found.mean,
-        "root": root,
+        "root": found.root(memory["q.root"]),
         "log_weights": found.log_weights,
-        "weighted": np.asarray(1.0),
         "draws": theta,
     }
-    q = solver.natural(found.mean, root)
-    return Shared(q, public, memory, finished="rounds" if cut_off else "converged")
+    memory |= {f"{KEPT}{name}": one for name, one in kept.items()}
+    if found.heavy and not cut_off:
+        # The normals between the nodes may miss a tail, as q may.
+        return heavy.request(shared, memory, found.mean, kept["root"])
+    return finish_kept(solver, memory)
+
+
+def finish_kept(solver: NaturalSolver, memory: Arrays) -> Shared:
+    """End the run with the weighted draws from the split, which are in the server's memory."""
+    kept = {n.removeprefix(KEPT): one for n, one in memory.items() if n.startswith(KEPT)}
+    memory = {name: one for name, one in memory.items() if not name.startswith(KEPT)}
+    q = solver.natural(kept["mean"], kept["root"])
+    public = kept | {"weighted": np.asarray(1.0)}
+    finished = "converged" if bool(memory["settled"]) else "rounds"
+    return Shared(q, public, heavy.dropped(memory), finished=finished)
 
 
 def _ask(
@@ -120,9 +145,19 @@ def _without_nodes(memory: Arrays) -> Arrays:
     return {name: one for name, one in memory.items() if not name.startswith("split.")}
 
 
+def _better(found: Weighed, memory: Arrays) -> bool:
+    """True if the weights of draws from a split are better than those of the result before it."""
+    share = heavy.share(memory)
+    if share is not None:
+        return (found.sound or found.even) and found.effective_share >= share
+    light = float(memory["pareto_k"]) <= MAX_PARETO_K
+    return (found.sound and not light) or found.effective_share >= float(memory["effective_share"])
+
+
 def _finish_without(solver: NaturalSolver, shared: Shared, memory: Arrays) -> Shared:
-    """End the run with the normal q from before the split was tried."""
-    del solver
+    """End the run with the result before the split: weighted draws with heavy tails, or q."""
+    if heavy.share(memory) is not None:
+        return heavy.finished(solver, _without_nodes(memory))
     mean, root = memory["q.mean"], memory["q.root"]
     size = len(weighing_draws(len(mean)))
     public = {

@@ -1,4 +1,4 @@
-"""Stages of the exchanges of `NaturalSolver`, and their arrays."""
+"""Stages (kinds of request) of `NaturalSolver` and `WideSolver`, and the shapes of their arrays."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ WIDE = "wide"
 """The stage for models with too many parameters for a full covariance."""
 DIRECTION_COUNT = 64
 """Number of directions in a `WIDE` request."""
+ROOT_COUNT = 64
+"""Number of rows of the root in a `WIDE` request."""
 DISPERSION, DISPERSION_COUNT = "dispersion", 4
 """Name and length of the `tacit.models.capabilities.DispersionSums` in a reply to `WEIGH`, for
 models that have them.
@@ -79,6 +81,7 @@ PUBLISHED: dict[str, Callable[[int], Shapes]] = {
         "mean": (d,),
         "scale": (d,),
         "centre": (d,),
+        "root": (ROOT_COUNT, d),
         "directions": (DIRECTION_COUNT, d),
         "spread": (),
         "exact": (),

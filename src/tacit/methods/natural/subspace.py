@@ -1,10 +1,10 @@
-"""Linear systems with a matrix that is only known by its products with chosen directions.
+"""Solve A x = b with a matrix A that is only known by its products with chosen directions.
 
-If the rows of Q are an orthonormal basis of the directions so far, the solution of A x = b within
-their span is Qᵀ(QAQᵀ)⁻¹Q b, and its residual is known without another product. New directions are
-the residuals themselves. This is the method of conjugate gradients with a block of directions at a
-time; all directions are kept, so that rounding errors do not accumulate and every right-hand side
-uses all of them.
+Let the rows of Q be an orthonormal basis of the directions so far. Within their span, the solution
+is x = Qᵀ(QAQᵀ)⁻¹Q b, and its residual b − A x is known without another product. The residuals of
+several right-hand sides b are the next directions. This is the method of conjugate gradients with a
+block of directions at a time. All directions are stored, so that rounding errors do not accumulate
+and every right-hand side uses all of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ Products = Callable[[np.ndarray], np.ndarray]
 
 
 class Solved(NamedTuple):
-    """Approximate solutions of a linear system within a subspace; one row per right-hand side."""
+    """Approximate solutions and residuals of a linear system within a subspace, one row per
+    right-hand side.
+    """
 
     solution: np.ndarray
     residual: np.ndarray
@@ -36,16 +38,27 @@ class Solved(NamedTuple):
     """True if the matrix was positive definite in the span; otherwise absolute eigenvalues were
     used.
     """
+    least: float = 1.0
+    """Smallest eigenvalue of the matrix in the span, at least `LEAST_EIGENVALUE` of the largest."""
 
     def share(self, right: np.ndarray) -> np.ndarray:
         """Return the norm of each residual relative to the norm of its right-hand side."""
         whole = np.linalg.norm(right, axis=1)
         return np.linalg.norm(self.residual, axis=1) / np.where(whole > 0, whole, 1.0)
 
+    def missing(self, row: int) -> float:
+        """Return |r|²/λ for the residual r of the right-hand side number `row`.
+
+        λ is the smallest known eigenvalue of the matrix A. The result is a bound on rᵀA⁻¹r, unless
+        A has smaller eigenvalues outside the subspace.
+        """
+        return float(self.residual[row] @ self.residual[row]) / self.least
+
 
 class Subspace(NamedTuple):
-    """Known directions, one per row, and the product of each with the likelihood's part of the
-    matrix A.
+    """Known directions, one per row, and the product of each with the matrix of a linear system.
+
+    The matrix is that of the likelihood; the matrix of the prior is added when a system is solved.
     """
 
     directions: np.ndarray
@@ -56,7 +69,7 @@ class Subspace(NamedTuple):
         return cls(np.zeros((0, size)), np.zeros((0, size)))
 
     def joined(self, directions: np.ndarray, products: np.ndarray) -> Subspace:
-        """Return the subspace with further directions; zero rows, which pad a request, are left
+        """Return the subspace with further directions. Rows of zeros, which pad a request, are left
         out.
         """
         kept = np.any(directions != 0, axis=1)
@@ -66,12 +79,12 @@ class Subspace(NamedTuple):
         )
 
     def rescaled(self, ratio: np.ndarray) -> Subspace:
-        """Return the same subspace in the coordinates z·ratio."""
+        """Return the same subspace in the coordinates z·ratio, if its present coordinates are z."""
         return Subspace(self.directions * ratio, self.products / ratio)
 
     def basis(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return an orthonormal basis Q of the directions and the products AQ, one row per
-        direction.
+        """Return an orthonormal basis of the directions, one vector per row, and the products of
+        the matrix with these vectors.
         """
         if not len(self.directions):
             return self.directions, self.products
@@ -79,16 +92,19 @@ class Subspace(NamedTuple):
         return orthonormal.T, np.linalg.solve(upper.T, self.products)
 
     def solved(self, basis: tuple[np.ndarray, np.ndarray], more: Products, right: np.ndarray):
-        """Solve (A + more) x = right for each row of `right`, given `basis`."""
+        """Return approximate solutions x of (A + M) x = b for each row b of `right`.
+
+        A is the matrix whose products with `basis` are known, and `more` multiplies rows by the
+        matrix M.
+        """
         rows, products = basis
         products = products + more(rows)
         if not len(rows):
             return Solved(np.zeros_like(right), right, True)
-        inner = rows @ products.T
-        values, vectors = np.linalg.eigh(0.5 * (inner + inner.T))
-        floor = LEAST_EIGENVALUE * np.max(np.abs(values))
-        weights = ((right @ rows.T) @ vectors / np.maximum(np.abs(values), floor)) @ vectors.T
-        return Solved(weights @ rows, right - weights @ products, bool(values[0] > floor))
+        values, vectors, definite = _eigen(rows @ products.T)
+        weights = ((right @ rows.T) @ vectors / values) @ vectors.T
+        least = float(np.min(values))
+        return Solved(weights @ rows, right - weights @ products, definite, least)
 
     def diagonal_of_inverse(
         self,
@@ -97,12 +113,15 @@ class Subspace(NamedTuple):
         signs: np.ndarray,
         solution: np.ndarray,
     ) -> tuple[np.ndarray, float]:
-        """Estimate the diagonal of (A + more)⁻¹, and the relative standard error of its mean.
+        """Estimate the diagonal of the inverse of A + M, and the relative standard error of its
+        mean.
 
-        The part within the span, M = Qᵀ(QAQᵀ)⁻¹Q ≤ A⁻¹, is known. The missing part of coordinate j
-        is rᵀA⁻¹r for the residual r of its unit vector, about κ|r|². The sum over coordinates is
-        estimated by zᵀA⁻¹z for random signs z (the rows of `signs`, solved by `solution`), which
-        gives κ: with many coordinates this is far less noisy than separate estimates for each
+        A is the matrix whose products with `basis` are known, and `more` multiplies rows by the
+        matrix M. Within the span of the basis the inverse is known exactly. The missing part of its
+        diagonal entry j is about κ|r|², where r is the residual of the unit vector of coordinate j.
+        The number κ is chosen so that the sum of all diagonal entries is the mean of z·x over
+        random sign vectors z (the rows of `signs`), where x (a row of `solution`) solves the system
+        for z. With many coordinates, this is far less noisy than a separate estimate for each
         coordinate.
         """
         rows, products = basis
@@ -121,11 +140,25 @@ class Subspace(NamedTuple):
         error = float(np.std(traces) / np.sqrt(len(traces))) / max(float(np.mean(traces)), 1e-300)
         return found, error
 
-    def new_directions(self, wanted: np.ndarray, count: int, seed: int) -> np.ndarray:
-        """Return `count` rows that are orthonormal and orthogonal to the known directions, the rows
-        of `wanted` first.
+    def root_of_inverse(
+        self, basis: tuple[np.ndarray, np.ndarray], more: Products, draws: np.ndarray
+    ) -> np.ndarray:
+        """Return the power −½ of A + M times each row of `draws`, approximated within the subspace.
 
-        Random rows are added to reach the count, and zeros if the space is exhausted.
+        A is the matrix whose products with `basis` are known, and `more` multiplies rows by the
+        matrix M. The result is accurate for rows for which directions were chosen, and far too
+        small for other rows.
+        """
+        rows, products = basis
+        values, vectors, _ = _eigen(rows @ (products + more(rows)).T)
+        return ((draws @ rows.T) @ vectors / np.sqrt(values)) @ vectors.T @ rows
+
+    def new_directions(self, wanted: np.ndarray, count: int, seed: int) -> np.ndarray:
+        """Return `count` orthonormal rows that are orthogonal to the directions known so far.
+
+        The rows of `wanted` are made orthonormal and returned first. If they are fewer than
+        `count`, random rows with the seed `seed` follow. If the space has no further orthogonal
+        directions, the remaining rows are 0.
         """
         size = self.directions.shape[1]
         rows, _ = self.basis()
@@ -138,3 +171,14 @@ class Subspace(NamedTuple):
         orthonormal, upper = np.linalg.qr(candidates.T)
         kept = orthonormal.T[np.abs(np.diagonal(upper)) > LEAST_NORM][:count]
         return np.concatenate([kept, np.zeros((count - len(kept), size))])
+
+
+def _eigen(inner: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Return positive eigenvalues and the eigenvectors of a symmetric matrix, and whether it is
+    positive definite.
+
+    Negative eigenvalues are replaced by their absolute values, and very small ones are raised.
+    """
+    values, vectors = np.linalg.eigh(0.5 * (inner + inner.T))
+    floor = LEAST_EIGENVALUE * np.max(np.abs(values))
+    return np.maximum(np.abs(values), floor), vectors, bool(values[0] > floor)

@@ -1,9 +1,11 @@
-"""Smoothed importance weights of draws from q against the exact posterior, and diagnostics.
+"""Smoothed importance weights of draws from q relative to the exact posterior, and diagnostics.
 
-The weight of a draw θₛ is p(x, θₛ)/q(θₛ). The largest weights are replaced by quantiles of a
-generalised Pareto distribution fitted to them (Vehtari et al. 2024). Its shape k̂ measures how
-heavy their tail is: up to 0.7, averages with these weights are usable. The effective share ESS/S is
-1 if q is the posterior. Neither detects a posterior mode in which q has no draws.
+The weight of a draw θₛ is p(x, θₛ)/q(θₛ), where x are the records. The largest weights are replaced
+by quantiles of a generalised Pareto distribution that is fitted to them (Vehtari et al. 2024). The
+shape k̂ of this distribution measures how heavy the tail of the weights is: up to 0.7, weighted
+averages are usable. The effective share is the effective sample size divided by the number of
+draws, and is 1 if q is the posterior. Neither number detects a posterior mode in which q has no
+draws.
 """
 
 from __future__ import annotations
@@ -24,14 +26,19 @@ BELIEVED_SHARE = 0.5
 """With fewer effective draws than this share, q is not accepted as the posterior."""
 LEAST_SHARE = 0.02
 """Below this effective share, weighted moments would be mostly noise."""
+DOUBTED = "doubted"
+"""Name in the server's memory if draws with heavier tails than q have unusable weights: q is then
+not trusted, even if nearly all of its own draws are effective.
+"""
 LEAST_LOG_WEIGHT = -700.0
 """Finite placeholder for the logarithm of a zero weight."""
 
 
 def is_believed(pareto_k: float, effective_share: float) -> bool:
-    """True if draws with such weights are close to draws of the posterior.
+    """True if weighted draws with these diagnostics represent the posterior well.
 
-    If nearly all draws are effective, the fitted shape of the few largest weights is noise.
+    `pareto_k` is the fitted tail shape of the weights. It is ignored if the effective share is near
+    1, because it is then mostly noise.
     """
     if effective_share >= CLOSE_SHARE:
         return True
@@ -39,7 +46,7 @@ def is_believed(pareto_k: float, effective_share: float) -> bool:
 
 
 class Weighed(NamedTuple):
-    """Diagnostics and moments from the weights of draws."""
+    """Importance weights of draws, with diagnostics and weighted moments."""
 
     pareto_k: float
     effective_share: float
@@ -54,28 +61,40 @@ class Weighed(NamedTuple):
 
     @property
     def even(self) -> bool:
-        """True if all weights are about equal, so that the tail of the largest is meaningless."""
+        """True if the weights are so equal that the fitted tail shape `pareto_k` has no meaning."""
         return self.effective_share >= EVEN_SHARE
 
     @property
     def uneven(self) -> bool:
-        """True if draws with heavier tails would give better moments."""
-        return not self.effective_share >= CLOSE_SHARE
+        """True if draws with heavier tails may give better moments: the effective share is small,
+        or a few weights are so large that the draws may not reach a tail of the posterior.
+        """
+        return self.heavy or not self.effective_share >= CLOSE_SHARE
+
+    @property
+    def heavy(self) -> bool:
+        """True if a few weights are so large that averages with the weights are not reliable."""
+        return self.pareto_k > MAX_PARETO_K and not self.even
+
+    @property
+    def sound(self) -> bool:
+        """True if averages with these weights are reliable."""
+        return self.pareto_k <= MAX_PARETO_K and self.effective_share >= BELIEVED_SHARE
 
     @property
     def believed(self) -> bool:
-        """True if the draws are close to draws of the posterior."""
+        """True if the weighted draws represent the posterior well (`is_believed`)."""
         return is_believed(self.pareto_k, self.effective_share)
 
     @property
     def usable(self) -> bool:
-        """True if weighted moments are better than unweighted ones."""
+        """True if the weighted moments should replace the moments of q."""
         light = self.pareto_k <= MAX_PARETO_K and self.effective_share >= LEAST_SHARE
         return not self.even and light
 
     @property
     def facts(self) -> Arrays:
-        """Finite numbers that describe the weights, for the server's memory."""
+        """Diagnostics of the weights as finite numbers, for the server's memory."""
         return {
             "pareto_k": np.asarray(min(self.pareto_k, 99.0)),
             "effective_share": np.asarray(self.effective_share),
@@ -83,7 +102,9 @@ class Weighed(NamedTuple):
         }
 
     def root(self, otherwise: np.ndarray) -> np.ndarray:
-        """Return the lower-triangular root of the covariance, or `otherwise` if it has none."""
+        """Return the lower-triangular root of the weighted covariance. If this covariance is not
+        positive definite, return `otherwise`.
+        """
         scale = np.sqrt(np.diagonal(self.covariance))
         try:
             inner = np.linalg.cholesky(self.covariance / np.outer(scale, scale))
@@ -93,17 +114,16 @@ class Weighed(NamedTuple):
 
 
 def weigh_draws(theta: np.ndarray, log_density: np.ndarray, log_joint: np.ndarray) -> Weighed:
-    """Compute importance weights of draws, and the weighted moments.
+    """Return the importance weights of draws, with diagnostics and weighted moments.
 
     Parameters
     ----------
     theta
         Draws, one per row.
     log_density
-        Logarithm of the density that they were drawn from, up to a constant.
+        Log-density, up to a constant, of the distribution that was drawn from, at each draw.
     log_joint
-        Logarithm of the posterior's density at the draws, up to a constant; the constant FAILED
-        where it is not finite.
+        Log-density of the posterior at each draw, up to a constant; FAILED where it is not finite.
     """
     count, size = theta.shape
     ratios = log_joint - log_density
@@ -124,7 +144,8 @@ def weigh_draws(theta: np.ndarray, log_density: np.ndarray, log_joint: np.ndarra
 
 
 def smoothed(log_ratios: np.ndarray) -> tuple[np.ndarray, float]:
-    """Smooth the tail of log-weights; return them normalised, and the shape k̂ of the tail.
+    """Return normalised log-weights whose largest values are smoothed, and the Pareto shape k̂ of
+    their tail.
 
     >>> smoothed(np.zeros(100))[1]
     0.0
@@ -153,10 +174,11 @@ def smoothed(log_ratios: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def _pareto_fit(excess: np.ndarray) -> tuple[float, float]:
-    """Fit a generalised Pareto distribution to sorted excesses; return its shape and scale.
+    """Return shape k and scale σ of a generalised Pareto distribution fitted to `excess`, the
+    largest weights minus a threshold.
 
-    The estimate of Zhang and Stephens (2009): a mean over a grid of b = k/σ with weights from the
-    profile likelihood. The shape is shrunk slightly towards ½, as is appropriate for small samples.
+    The estimator is that of Zhang and Stephens (2009). The shape is shrunk slightly towards ½,
+    which reduces its error in small samples.
     """
     values = np.sort(excess)
     count = len(values)

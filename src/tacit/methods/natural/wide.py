@@ -1,30 +1,29 @@
-"""The server's half of `NaturalVI` for models with too many parameters for a full covariance.
+"""Server side of `NaturalVI` for models with too many parameters for a full covariance.
 
 q = N(mean, diag(scale²)) is the mean-field optimum, and its standard deviations are corrected at
-the end. Its coordinates φ are θ or, for regressions with the default prior, the parameters of
-centred columns (`tacit.methods.natural.wide_columns`). Everything is computed in z, φ = mean +
-scale·z, so that the units of single coordinates do not matter, and from sums over parties
-(`tacit.methods.natural.wide_party`). A = −E_q[∇²] is known by its diagonal and by its products with
-`DIRECTION_COUNT` directions per exchange.
+the end. q is a distribution of φ: either the parameters θ or, for regressions with the default
+prior, the parameters of centred columns (`wide_columns`). Everything is computed in z with φ = mean
++ scale·z, so that the scales of single coordinates do not matter, and from sums over parties
+(`wide_party`). The negative expected Hessian A = −E_q[∇² log p] is only known by its diagonal and
+by its products with `DIRECTION_COUNT` directions per exchange.
 
-1. **First evaluation.** The diagonal at the start gives every coordinate its scale, and the row of
-   the intercept gives the centre of the columns.
-2. **Steps.** A step is the solution of A x = E_q[∇] in the span of the directions known so far.
-   Each exchange evaluates the next q and multiplies A there with new directions: the residual, as
-   in the method of conjugate gradients, and a random block that finds the directions in which
-   coordinates are correlated. A step that lowers the evidence lower bound is shortened. If the
-   gradient changes differently than predicted, the known products with A are dropped. Scales are
-   computed from the diagonal.
-3. **Standard deviations.** Variances of a mean-field q are too small if coordinates are correlated:
-  1/A_jj instead of (A⁻¹)_jj, the linear response (Giordano, Broderick and Jordan 2018). (A⁻¹)_jj is
-  computed by solving A X = Z for unit vectors of the coordinates with the strongest correlations,
-  and for random signs; for other coordinates see `Subspace.diagonal_of_inverse`.
-   The variances of many effects and their common scale depend on each other; for scales of a user's
-   model this is included. If a system is not solved accurately, the result is marked: intervals are
-   too narrow.
+1. **First evaluation.** The diagonal at the starting point determines the scale of every
+   coordinate, and the row of the intercept determines the centre of the columns.
+2. **Steps.** A step is the solution of A x = E_q[∇ log p] in the span of the directions known so
+   far. Each exchange evaluates the next q and multiplies A there with new directions. These are the
+   residual, as in the method of conjugate gradients, and a random block that finds the directions
+   in which coordinates are correlated. A step that lowers the evidence lower bound is shortened. If
+   the gradient changes differently than predicted, the known products with A are dropped. Scales
+   are computed from the diagonal.
+3. **Standard deviations.** If coordinates are correlated, the variances 1/A_jj of a mean-field q
+   are too small. They are replaced by those of linear response, (A⁻¹)_jj (Giordano, Broderick and
+   Jordan 2018), which are computed by solving A X = Z for some unit vectors and for random signs
+   (`wide_variances`). If a system is not solved accurately, the result is marked, because its
+   intervals are too narrow.
+4. **Correlations.** For generalised linear models, the mean and the standard deviations are
+   computed again with expectations that account for correlations (`wide_root`).
 
-With so many parameters a few draws would have nearly all importance weight for any q, so no weights
-are computed.
+No importance weights are computed: a few draws would have nearly all weight for any q.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -46,19 +44,23 @@ from tacit.methods.natural.subspace import Solved, Subspace
 from tacit.methods.natural.wide_columns import Columns
 from tacit.methods.natural.wide_place import (
     FIRST,
+    MAX_STEPS,
     MOST_NUMBERS,
+    NO_COMPARISON,
     STEP,
+    Proposal,
     Seen,
+    given_up,
     known_space,
     positive,
     request,
 )
-from tacit.methods.natural.wide_prior import CENTRE, NormalPrior, ScalesPrior, WideTerm
+from tacit.methods.natural.wide_prior import CENTRE, NormalPrior, ScalesPrior
+from tacit.methods.natural.wide_root import ROOT
 from tacit.models.learnt_scale import LearntScalePrior
 from tacit.server.combine import RoundSum, Shared
 
-MAX_SHRUNK = 5
-SHORTEST_STEP = 1e-4
+MAX_SHRUNK, SHORTEST_STEP = 5, 1e-4
 WIDE_SETTLED = 1e-3
 """A run has converged if a full step moves the mean by fewer nats than this; that step is taken."""
 RESOLVED = 0.3
@@ -67,6 +69,10 @@ SCALE_TOLERANCE = 0.003
 """Tolerance for log A_jj when a run has converged, where A is the precision matrix of the quadratic
 model. Common scales depend on many variances, so small differences add up.
 """
+ROUGH_SETTLED, ROUGH_SCALES = 0.05, 0.05
+"""The same for a mean-field q from which only the first root is computed."""
+ROOT_SCALES = 0.01
+"""Tolerance for log A_jj with a root."""
 MEASURED_BELOW = 0.1
 """If a step is smaller than this many nats, every exchange requests the diagonal of the Hessian."""
 SCALE_CHANGE = (0.25, 1e6)
@@ -77,46 +83,28 @@ mean: a bound that is an average over points has its maximum at slightly differe
 """
 FORGETTING = 0.5
 """Old products with A are dropped if the relative error of a predicted gradient exceeds this."""
-LITTLE_RESCALED = 0.5
-LONGEST_WITHOUT_DIAGONAL = 1
+LITTLE_RESCALED, LONGEST_WITHOUT_DIAGONAL = 0.5, 1
 """Largest number of accepted steps without a new diagonal, if replies do not always contain it."""
 TURNS, AGREED = 30, 1e-4
-"""Largest number and tolerance of the iterations that make the next step and the precisions of a
-prior with learned scales agree.
+"""For a prior with learned scales, its precisions and the next step are computed in turn: at most
+`TURNS` times, until the log-precisions change by at most `AGREED`.
 """
-
-
-class Proposal(NamedTuple):
-    """A full step of the mean, with its precision and length."""
-
-    solved: Solved
-    term: WideTerm
-    precision: np.ndarray
-    """Diagonal A_jj of the precision matrix A, including the prior's part."""
-    nats: float
-    """½ gᵀA⁻¹g, with the residual approximated by the diagonal."""
-
-    @property
-    def step(self) -> np.ndarray:
-        return self.solved.solution[0]
-
-    @property
-    def residual(self) -> np.ndarray:
-        return self.solved.residual[0]
 
 
 @dataclass(frozen=True, eq=False)
 class WideSolver:
-    """Chooses the next request from the sums of a round, as a pure function.
+    """Computes the next request of the server from the sums of the parties' replies, as a pure
+    function.
 
     Parameters
     ----------
     family
         The mean-field family of q.
     prior
-        Natural parameters of the prior; None if each party adds its share of it.
+        Natural parameters of the prior; None if each party adds its share of the log-prior.
     settled_kl
-        The run has converged when a full step moves q by fewer nats; at least `WIDE_SETTLED`.
+        The run has converged when a full step moves q by fewer nats than this, or than
+        `WIDE_SETTLED` if that is larger.
     scales
         Coordinates that are logarithms of scales (`Model.scale_coordinates`).
     scale_facts
@@ -124,7 +112,9 @@ class WideSolver:
     free_diagonal
         True if every reply contains the diagonal of the Hessian; otherwise only on request.
     columns
-        The columns of a regression whose prior is learned, or None.
+        The columns of a regression whose prior has learned scales, or None.
+    intercepts
+        Indices of the intercepts of a regression, which are correlated with all other coordinates.
     """
 
     family: MeanFieldGaussian
@@ -134,6 +124,7 @@ class WideSolver:
     scale_facts: ScaleFacts | None = None
     free_diagonal: bool = False
     columns: Columns | None = None
+    intercepts: tuple[int, ...] = ()
 
     def __call__(self, shared: Shared, answers: RoundSum) -> Shared:
         memory = dict(shared.memory or {"phase": np.asarray(FIRST)})
@@ -159,28 +150,38 @@ class WideSolver:
         return following._replace(public=following.public | {"prior_share": share})
 
     def first(self, mean: np.ndarray, scale: np.ndarray) -> Arrays:
-        """Return the public arrays of the first request: a point, and the direction of the
-        intercept.
+        """Return the public arrays of the first request, which evaluates a point and, for a
+        regression, the intercept's row of the Hessian.
         """
         directions = np.zeros((DIRECTION_COUNT, len(mean)))
         if self.columns is not None:
             directions[0, self.columns.constant] = 1.0
-        return request(mean, scale, np.zeros(len(mean)), directions, spread=0.0, exact=True)
+        return request(mean, scale, np.zeros(len(mean)), None, directions, spread=0.0, exact=True)
+
+    @property
+    def rooted(self) -> bool:
+        """True if expectations account for correlations between coordinates (`wide_root`)."""
+        return self.free_diagonal and not self.scales
 
     def site(self, stage: str, public: Arrays, released: Arrays) -> Natural | None:
-        """Return None, because factors of single parties are not kept."""
+        """Return None, because the server stores no factors of single parties."""
         del stage, public, released
 
     def concluded(self, shared: Shared) -> Shared:
-        """Return the last q, for a run that ends early."""
+        """Return the state with the last q as result. It is used if a run ends early."""
         place = Seen.unpack(shared.memory or {})
         if shared.finished is not None or place is None:
             return shared._replace(public={})
-        q = self.natural(shared.memory or {}, place.mean, place.scale)
-        return shared._replace(q=q, public={})
+        known = ("residual", "sd_noise")  # of an earlier phase
+        memory = {n: v for n, v in (shared.memory or {}).items() if n not in known}
+        sd = place.scale * np.sqrt(memory.get("variance", np.ones(())))
+        q = self.natural(memory, place.mean, sd)
+        return shared._replace(q=q, public={}, memory=memory)
 
     def known_scale_prior(self, memory: Arrays) -> LearntScalePrior | None:
-        """Return the prior with learned scales, once the scales of the columns are known."""
+        """Return the prior with learned scales; None if there is none, or if the scales of the
+        columns are not known yet.
+        """
         found = ScalesPrior.known(self.scale_facts, memory)
         return None if found is None else found.density
 
@@ -190,7 +191,7 @@ class WideSolver:
         public, total = shared.public, answers.total
         mean, scale = public["mean"], public["scale"]
         if not float(total["value"]) > 0.1 * FAILED:
-            return _given_up(shared, memory, "the log-density is not finite where the fit starts")
+            return given_up(shared, memory, "the log-density is not finite where the fit starts")
         gradient = total["gradient"] / scale
         information = -total["diagonal"] / np.square(scale)
         row, centre = np.zeros(len(mean)), np.zeros(len(mean))
@@ -227,7 +228,7 @@ class WideSolver:
         if before is None and failed:
             shrunk = int(memory["shrunk"]) + 1
             if shrunk > MAX_SHRUNK:
-                return _given_up(shared, memory, "no starting point has a finite lower bound")
+                return given_up(shared, memory, "no starting point has a finite lower bound")
             memory |= {"shrunk": np.asarray(shrunk)}
             directions = shared.public["directions"]
             return self.ask(shared, memory, seen.mean, 0.1 * seen.scale, directions, exact=True)
@@ -241,10 +242,10 @@ class WideSolver:
         return self.advance(shared, memory, seen, space)
 
     def _shorten(self, shared: Shared, memory: Arrays, before: Seen) -> Shared:
-        """Request a shorter step of the mean alone."""
+        """Return a request for a shorter step, in which only the mean changes."""
         length = 0.3 * float(memory["length"])
         if length < SHORTEST_STEP:
-            return wide_variances.begin(self, shared, memory, before, settled=False)
+            return wide_variances.leave(self, shared, memory, before, settled=False)
         memory |= {"length": np.asarray(length), "allowed": np.asarray(0.0)}
         mean = before.mean + length * memory["step"]
         directions = shared.public["directions"] * (shared.public["scale"] / before.scale)
@@ -252,56 +253,70 @@ class WideSolver:
         return self.ask(shared, memory, mean, before.scale, directions, exact)
 
     def advance(self, shared: Shared, memory: Arrays, seen: Seen, space: Subspace) -> Shared:
-        """Continue from an accepted place: one more step, or the standard deviations."""
+        """Return the next request after an accepted step: for one more step, or for the standard
+        deviations.
+        """
         proposal = self._proposal(memory, seen, space)
         steps, nats = int(memory["steps"]) + 1, proposal.nats
         measured = bool(shared.public["exact"])
         precision = np.clip(positive(proposal.precision), *SCALE_CHANGE)
         off = float(np.max(np.abs(np.log(precision)))) if measured else 0.0
-        unmeasured = 0 if measured else int(memory["unmeasured"]) + 1
         memory |= seen.pack() | {
             "steps": np.asarray(steps),
             "last_change": np.asarray(nats),
-            "unmeasured": np.asarray(unmeasured),
+            "unmeasured": np.asarray(0 if measured else int(memory["unmeasured"]) + 1),
             "space.directions": space.directions,
             "space.products": space.products,
+            "renewed": np.asarray(0.0),
         }
-        near = nats < max(self.settled_kl, WIDE_SETTLED)
+        enough, tolerance = self._tolerances(memory)
         right = (seen.gradient + proposal.term.gradient)[None]
-        resolved = float(proposal.solved.share(right)[0]) < RESOLVED or nats < 1e-9
-        if near and resolved and measured and off <= SCALE_TOLERANCE and proposal.solved.definite:
-            mean = seen.mean + seen.scale * proposal.step
-            return wide_variances.begin(
-                self, shared, memory, seen._replace(mean=mean), settled=True
-            )
-        if steps >= wide_variances.MAX_STEPS:
-            return wide_variances.begin(self, shared, memory, seen, settled=False)
-        wanted = np.concatenate([proposal.residual[None], space.products[-DIRECTION_COUNT:]])
-        directions = space.new_directions(wanted, DIRECTION_COUNT, steps)
-        scale, allowed = seen.scale, 0.0
-        if off > SCALE_TOLERANCE:
-            scale = seen.scale / np.sqrt(precision)
-            allowed = 0.5 * float(np.sum(1.0 / precision - 1.0 + np.log(precision)))
-            allowed = 0.5 * allowed if self.free_diagonal else max(allowed, SAMPLED_ENERGY)
-        length, step = float(memory["limit"]), seen.scale * proposal.step
+        resolved = float(proposal.solved.share(right)[0]) < RESOLVED or nats < 0.1 * enough
+        arrived = nats < enough and resolved and proposal.solved.definite
+        if arrived and measured and off <= tolerance:
+            seen = seen._replace(mean=seen.mean + seen.scale * proposal.step)
+            return wide_variances.leave(self, shared, memory, seen, settled=True)
+        if steps >= MAX_STEPS:
+            return wide_variances.leave(self, shared, memory, seen, settled=False)
+        changes = off > tolerance and (ROOT not in memory or nats < MEASURED_BELOW)
+        scale = seen.scale / np.sqrt(precision) if changes else seen.scale
+        allowed = self._allowed(memory, precision) if changes else 0.0
+        step = seen.scale * proposal.step
         if allowed > 0 and nats < MEASURED_BELOW and not self.free_diagonal:
-            step = np.zeros_like(step)  # in turn: changing mean and scales at once would oscillate
+            step = np.zeros_like(step)  # change scales first: both at once would oscillate
         memory |= {
             "step": step,
-            "length": np.asarray(length),
-            "bend": self._likelihood_part(proposal, right[0]) if np.any(step) else step,
+            "length": memory["limit"],
+            "bend": proposal.likelihood_part(right[0]) if np.any(step) else step,
             "allowed": np.asarray(allowed),
         }
-        mean = seen.mean + length * memory["step"]
-        exact = nats < MEASURED_BELOW or unmeasured >= LONGEST_WITHOUT_DIAGONAL
+        if changes and ROOT in memory:
+            memory |= {"root.rescaled": np.asarray(1.0)}
+        mean = seen.mean + float(memory["length"]) * step
+        wanted = np.concatenate([proposal.residual[None], space.products[-DIRECTION_COUNT:]])
+        directions = space.new_directions(wanted, DIRECTION_COUNT, steps)
+        exact = nats < MEASURED_BELOW or int(memory["unmeasured"]) >= LONGEST_WITHOUT_DIAGONAL
         asked = directions * (seen.scale / scale)
         following = self.ask(shared, memory, mean, scale, asked, exact)
         return following._replace(energy=seen.energy, moved=nats)
 
-    def _likelihood_part(self, proposal: Proposal, right: np.ndarray) -> np.ndarray:
-        """Return the product of the likelihood's part of A with the proposed step."""
-        whole = right - proposal.residual
-        return whole - proposal.term.products(proposal.step[None])[0]
+    def _tolerances(self, memory: Arrays) -> tuple[float, float]:
+        """Return two limits at which steps have converged: the size of a step in nats, and the
+        largest change of a log-precision.
+        """
+        enough = max(self.settled_kl, WIDE_SETTLED)
+        if not self.rooted:
+            return enough, SCALE_TOLERANCE
+        return (enough, ROOT_SCALES) if ROOT in memory else (ROUGH_SETTLED, ROUGH_SCALES)
+
+    def _allowed(self, memory: Arrays, precision: np.ndarray) -> float:
+        """Return the number of nats by which the evidence lower bound may decrease if the scales of
+        q change.
+        """
+        if ROOT in memory:
+            return NO_COMPARISON  # the root is not changed, so these scales are not its optimum
+        change = 0.5 * float(np.sum(1.0 / precision - 1.0 + np.log(precision)))
+        return 0.5 * change if self.free_diagonal else max(change, SAMPLED_ENERGY)
 
     # Arithmetic
 
@@ -318,7 +333,9 @@ class WideSolver:
         return Seen(mean, scale, energy, total["gradient"], diagonal)
 
     def _remembered(self, memory: Arrays, before: Seen | None, seen: Seen) -> Subspace:
-        """Return the earlier products with A that are still valid."""
+        """Return the earlier directions, and their products with the negative Hessian, that are
+        still valid.
+        """
         size = len(seen.mean)
         if before is None:
             return Subspace.empty(size)
@@ -326,6 +343,8 @@ class WideSolver:
         if (len(space.directions) + DIRECTION_COUNT) * size > MOST_NUMBERS:
             return Subspace.empty(size)
         ratio, length = before.scale / seen.scale, float(memory["length"])
+        if bool(memory.get("renewed", np.asarray(0.0))):
+            return space.rescaled(ratio)  # with a new root A changes little, unlike the gradient
         near = float(memory["last_change"]) < MEASURED_BELOW
         if near and 0 < np.max(np.abs(np.log(ratio))) < LITTLE_RESCALED:
             return space.rescaled(ratio)  # the gradient changes with the scales, A does not
@@ -337,19 +356,18 @@ class WideSolver:
         return space.rescaled(ratio) if error <= FORGETTING * whole else Subspace.empty(size)
 
     def _proposal(self, memory: Arrays, seen: Seen, space: Subspace) -> Proposal:
-        """Return the step to the optimum of the quadratic model."""
+        """Return the step to the optimum of the quadratic approximation of the objective."""
         prior = self.prior_of(memory)
         solved, precisions = self.agreed(prior, seen, space)
         term = prior.term(seen.mean, seen.scale, precision=precisions)
         precision = seen.diagonal + term.diagonal
         inner = float((seen.gradient + term.gradient) @ solved.solution[0])
-        rest = np.sum(np.square(solved.residual[0]) / positive(precision))
-        return Proposal(solved, term, precision, 0.5 * (abs(inner) + float(rest)))
+        return Proposal(solved, term, precision, 0.5 * (abs(inner) + solved.missing(0)))
 
     def agreed(
         self, prior: NormalPrior | ScalesPrior, seen: Seen, space: Subspace
     ) -> tuple[Solved, np.ndarray]:
-        """Return a step, and the prior's precisions at the q that results from it."""
+        """Return a step, and the precisions of the prior at the q that results from this step."""
         basis, precisions = space.basis(), prior.precisions(seen.mean, seen.scale)
         for _ in range(TURNS if prior.learnt else 1):
             term = prior.term(seen.mean, seen.scale, precision=precisions)
@@ -371,7 +389,10 @@ class WideSolver:
         return NormalPrior.of(self.prior, self.family.dimension) if found is None else found
 
     def natural(self, memory: Arrays, mean: np.ndarray, sd: np.ndarray) -> Natural:
-        """Return natural parameters of q over θ, from independent normals of φ."""
+        """Return the natural parameters of q over θ.
+
+        `mean` and `sd` are those of the coordinates in which the solver works (`wide_columns`).
+        """
         if self.columns is not None and CENTRE in memory:
             rows = self.columns.functionals(memory[CENTRE])
             mean, sd = self.columns.theta(mean, memory[CENTRE]), sd.copy()
@@ -389,10 +410,6 @@ class WideSolver:
     ) -> Shared:
         del shared
         exact = exact or self.free_diagonal
-        public = request(mean, scale, memory[CENTRE], directions, spread=1.0, exact=exact)
+        root = memory.get(ROOT)
+        public = request(mean, scale, memory[CENTRE], root, directions, spread=1.0, exact=exact)
         return Shared(self.natural(memory, mean, scale), public, memory, stage=WIDE)
-
-
-def _given_up(shared: Shared, memory: Arrays, note: str) -> Shared:
-    memory |= {"settled": np.asarray(0.0), "last_change": np.asarray(1e300)}
-    return shared._replace(memory=memory, public={}, finished="no density", note=note)

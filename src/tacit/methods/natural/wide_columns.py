@@ -1,17 +1,19 @@
 """Coordinates for many parameters in which the columns of a regression are centred.
 
-The constant of a regression is correlated with the coefficients of columns whose mean is far from
-0, and a q of independent parameters cannot describe that: the linear predictor of a record would
-have many times its variance. The solver therefore works with φ. The coefficients are those of θ,
-and each constant is the linear predictor at the centre of the columns:
+The intercept of a regression is correlated with the coefficients of columns whose mean is far from
+0. A mean-field q cannot describe that: under q, the linear predictor of a record would have many
+   times its actual variance. The solver therefore works with coordinates φ. Their coefficients are
+   those of θ, and each intercept is replaced by the linear predictor at the centre of the columns.
+   With the matrix B that converts φ to θ,
 
-    φ_constant = θ_constant + Σ centre_j θ_j,    θ = B φ,    x·θ = (Bᵀx)·φ,
+    φ_intercept = θ_intercept + Σ centre_j θ_j,    θ = B φ,    x·θ = (Bᵀx)·φ,
 
-where Bᵀx is x with centred columns. The centre is a sum over parties, from the first exchange.
+where Bᵀx is the record x with centred columns. The centre is computed from sums over parties in the
+first exchange.
 
-This is done only for the default prior, whose learned scales belong to φ and depend on the
-variances. A declared prior has independent θ: in φ it would correlate the coefficients with each
-other.
+This is done only for the default prior, which is defined in φ and whose learned scales depend on
+the variances. Under a declared prior the coordinates of θ are independent, and those of φ would be
+correlated.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ from tacit.models.capabilities import LearnsScale
 
 
 class Columns(NamedTuple):
-    """Number of columns, and the index of the intercept among them.
+    """Number of columns of a regression, and the index of the intercept among them.
 
-    θ is one block of columns per output, and then parameters that belong to no column.
+    θ has one block of columns for each output, followed by parameters that belong to no column.
     """
 
     count: int
@@ -35,8 +37,9 @@ class Columns(NamedTuple):
 
     @classmethod
     def of(cls, model: object) -> Columns | None:
-        """Return the columns of a model; None if it has no columns, no intercept, or a declared
-        prior.
+        """Return the columns of a model.
+
+        The result is None if the model has no columns, no intercept, or a declared prior.
         """
         if not isinstance(model, LearnsScale) or model.scale_unit is None:
             return None
@@ -48,11 +51,11 @@ class Columns(NamedTuple):
         return self.constant + self.count * np.arange(size // self.count)
 
     def centre(self, row: np.ndarray) -> np.ndarray:
-        """Compute the means of the columns from the first intercept's row of the information
-        matrix.
+        """Return the means of the columns, computed from one row of the information matrix: that of
+        the first intercept.
 
-        There is one mean per parameter: the same for every output, and 0 for parameters without a
-        column.
+        The result has one mean per parameter. The means are the same for every output, and 0 for
+        parameters without a column.
         """
         means = np.where(row[self.constant] > 0, row[: self.count] / row[self.constant], 0.0)
         means[self.constant] = 0.0
@@ -60,8 +63,8 @@ class Columns(NamedTuple):
         return np.concatenate([np.tile(means, outputs), np.zeros(further)])
 
     def of_constants(self, values: Array) -> Array:
-        """Return, for each parameter, the value of its output's intercept; 0 if it belongs to no
-        output.
+        """Return, for each parameter, the entry of `values` at the intercept of the same output; 0
+        for parameters of no output.
         """
         xp = namespace(values)
         outputs, further = divmod(values.shape[-1], self.count)
@@ -79,22 +82,43 @@ class Columns(NamedTuple):
         return rows + sums @ here
 
     def theta(self, phi: Array, centre: Array) -> Array:
-        """Convert each row from φ to θ = B φ."""
+        """Convert parameters of centred columns to θ, the parameters of the original columns.
+
+        Each row of `phi` is one vector of parameters, and `centre` has the means of the columns.
+        """
         return self._shifted(phi, centre, -1.0)
 
     def phi(self, theta: Array, centre: Array) -> Array:
-        """The inverse of `theta`."""
+        """Convert θ to parameters of centred columns, in which intercepts are predictors at the
+        centre.
+
+        Each row of `theta` is one vector of parameters, and `centre` has the means of the columns.
+        """
         return self._shifted(theta, centre, 1.0)
 
     def back(self, rows: Array, centre: Array) -> Array:
-        """Multiply each row by Bᵀ, which converts gradients in θ to gradients in φ and centres
-        columns.
+        """Convert gradients in θ to gradients in the parameters of centred columns, one per row.
+
+        Applied to records, the function centres their columns.
         """
         return rows - centre * self.of_constants(rows)
 
     def functionals(self, centre: np.ndarray) -> np.ndarray:
-        """Return rows b such that b·φ are the intercepts in θ."""
+        """Return one row b for each intercept of θ, such that b·φ is this intercept if φ are the
+        parameters of centred columns.
+        """
         places = self.constants(len(centre))
         rows = np.zeros((len(places), len(centre)))
         rows[np.arange(len(places)), places] = 1.0
         return self.back(rows, centre)
+
+
+def intercepts(model: object) -> tuple[int, ...]:
+    """Return the indices of the intercepts of a regression, whether or not a prior is declared."""
+    if not isinstance(model, LearnsScale):
+        return ()
+    kinds = [feature.kind for feature in model.layout]
+    if "intercept" not in kinds:
+        return ()
+    columns = Columns(len(kinds), kinds.index("intercept"))
+    return tuple(int(place) for place in columns.constants(len(model.prior_mean)))

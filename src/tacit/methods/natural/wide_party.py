@@ -1,15 +1,16 @@
-"""The party's half of `NaturalVI` for models with too many parameters for a full covariance.
+"""Party side of `NaturalVI` for models with too many parameters for a full covariance.
 
-There is one kind of exchange, `WIDE`. The server publishes q = N(mean, diag(scale²)) and some
-directions; at φ = mean + scale·z the party replies, as sums over its records, with
+There is one kind of exchange, `WIDE`. The server publishes q and some directions. q is the
+distribution of φ = mean + scale·z with z ~ N(0, I), or with z ~ N(0, rootᵀroot) if `root` is not 0.
+The coordinates φ are θ, or the parameters of centred columns (`wide_columns`). The party replies
+with four arrays, which are sums over its records with derivatives in z:
 
-    E_q[log p],  E_q[∇ log p],  the diagonal of E_q[∇² log p],  its product with each direction,
+    E_q[log p],  E_q[∇ log p],  the diagonal of E_q[∇² log p],  its product with each direction.
 
-all in z. φ is θ, or the parameters of centred columns (`wide_columns`). For generalised linear
-models everything is computed by quadrature. For other models the first two are averages over fixed
-points with the right marginals (`wide_points`), products are averages over two opposite points one
-standard deviation away in every coordinate, and the diagonal, which costs one product per
-parameter, is evaluated at the mean and only on request.
+For generalised linear models, all are computed by quadrature. For other models, `root` is 0. The
+first two arrays are then averages over fixed points (`wide_points`). The products are averages over
+two opposite points, one standard deviation from the mean in every coordinate. The diagonal costs
+one product per parameter, so that it is evaluated only on request, and only at the mean.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 
 from tacit.arrays import Array, Arrays
 from tacit.methods.base import Task
-from tacit.methods.natural.party import TANGENT_BATCH, Scalar, share_of_log_joint
+from tacit.methods.natural.party import TANGENT_BATCH, Scalar, share_of_log_joint, with_products
 from tacit.methods.natural.plain import BLOCK_ROWS, blocks
 from tacit.methods.natural.stages import FAILED
 from tacit.methods.natural.wide_columns import Columns
@@ -30,7 +31,9 @@ from tacit.models.capabilities import DiagonalDerivatives, DiagonalExpectations
 from tacit.support.compiler import jax, jnp
 
 STRATA = 32
-"""Number of quantiles per coordinate; there are twice as many points, with both signs."""
+"""Number of positive quantiles per coordinate. Each is used with both signs, so that there are
+2·STRATA points.
+"""
 POINT_BATCH = 8
 
 
@@ -38,8 +41,9 @@ POINT_BATCH = 8
 def wide_points(dimension: int) -> tuple[np.ndarray, np.ndarray]:
     """Return fixed points of shape (2·STRATA, dimension) and fixed signs of shape (dimension,).
 
-    In every coordinate the points are the quantiles of a standard normal, scaled to variance 1, in
-    a separate random order: averages of sums of functions of single coordinates have little error.
+    In every coordinate, the points are the quantiles of a standard normal distribution, scaled to
+    variance 1 and in a separate random order. Averages over the points therefore have little error
+    for sums of functions of single coordinates.
     """
     from scipy.special import ndtri
 
@@ -58,14 +62,25 @@ def program_public(public: Arrays) -> Arrays:
 
 
 def derivatives(model: Model, task: Task) -> Arrays:
-    """Compute the arrays of the reply; compiled."""
+    """Return the expected log-likelihood of a party's records and its derivatives, compiled by JAX.
+
+    The derivatives are the gradient, the diagonal of the Hessian, and the products of the Hessian
+    with the requested directions.
+    """
     public = task.public
     if isinstance(model, DiagonalExpectations) and not model.has_site_prior:
-        parts = (public["mean"], public["scale"], public["directions"], public["spread"])
         records = _centred(model, public, task.records)
-        return _released(model.diagonal_derivatives(*parts, records, task.weights), jnp)
+        found = model.diagonal_derivatives(*_place(public), records, task.weights)
+        return _released(found, jnp)
     value = share_of_log_joint(model, task, public["prior_share"])
     return _released(_by_points(value, public, Columns.of(model)), jnp)
+
+
+def _place(public: Arrays) -> tuple[Array, Array, Array, Array, Array]:
+    """Return the published mean, scale, root, directions and spread."""
+    names = ("mean", "scale", "root", "directions", "spread")
+    mean, scale, root, directions, spread = (public[name] for name in names)
+    return mean, scale, root, directions, spread
 
 
 def _centred(model: object, public: Arrays, records: Records) -> Records:
@@ -78,12 +93,12 @@ def _centred(model: object, public: Arrays, records: Records) -> Records:
 
 
 def in_numpy(model: DiagonalExpectations, task: Task) -> Arrays:
-    """Compute the same as `derivatives` in NumPy, in blocks of records."""
+    """Return the same as `derivatives`, computed in NumPy for blocks of records."""
     public = task.public
-    parts = (public["mean"], public["scale"], public["directions"], public["spread"])
     found: DiagonalDerivatives | None = None
     for records, weights in blocks(task, BLOCK_ROWS):
-        part = model.diagonal_derivatives(*parts, _centred(model, public, records), weights)
+        records = _centred(model, public, records)
+        part = model.diagonal_derivatives(*_place(public), records, weights)
         found = part if found is None else DiagonalDerivatives(*map(np.add, found, part))
     assert found is not None
     return _released(found, np)
@@ -109,16 +124,16 @@ def _by_points(value: Scalar, public: Arrays, columns: Columns | None) -> Diagon
     count = wanted * POINT_BATCH
 
     def along(z: Array, tangents: Array) -> Array:
-        _, push = jax.linearize(jax.grad(log_joint), z)
-        return jax.lax.map(push, tangents, batch_size=TANGENT_BATCH)
+        product = with_products(log_joint, z)[2]
+        return jax.lax.map(product, tangents, batch_size=TANGENT_BATCH)
 
     reach = spread * public["signs"]
     products = 0.5 * (along(reach, public["directions"]) + along(-reach, public["directions"]))
 
     def diagonal() -> Array:
-        _, push = jax.linearize(jax.grad(log_joint), jnp.zeros(size))
+        product = with_products(log_joint, jnp.zeros(size))[2]
         return jax.lax.map(
-            lambda i: push(jax.nn.one_hot(i, size, dtype=gradient.dtype))[i],
+            lambda i: product(jax.nn.one_hot(i, size, dtype=gradient.dtype))[i],
             jnp.arange(size),
             batch_size=TANGENT_BATCH,
         )
@@ -128,7 +143,9 @@ def _by_points(value: Scalar, public: Arrays, columns: Columns | None) -> Diagon
 
 
 def _released(found: DiagonalDerivatives, xp: Array) -> Arrays:
-    """Return the values, or FAILED and zeros if a number is not finite."""
+    """Return the arrays of a reply. If a number is not finite, the value is FAILED and the other
+    arrays are 0.
+    """
     finite = xp.isfinite(found.value)
     for part in found[1:]:
         finite = finite & xp.all(xp.isfinite(part))

@@ -1,6 +1,4 @@
-"""A q of independent normals with the likelihood's value and derivatives; requests of
-`WideSolver`.
-"""
+"""The requests of `WideSolver`, and what it knows about the present q and the next step."""
 
 from __future__ import annotations
 
@@ -9,17 +7,29 @@ from typing import NamedTuple
 import numpy as np
 
 from tacit.arrays import Arrays
-from tacit.methods.natural.subspace import Subspace
+from tacit.methods.natural.stages import ROOT_COUNT
+from tacit.methods.natural.subspace import Solved, Subspace
+from tacit.methods.natural.wide_prior import WideTerm
+from tacit.server.combine import Shared
 
 FIRST, STEP, PROBE, RESPOND = range(4)
 """Phases of the solver."""
 MOST_NUMBERS = 4_000_000
 """Largest total size of the directions that are kept."""
+STEPS_PER_TURN = 20
+"""Number of steps that are always allowed after learned scales or a root were computed again."""
+MAX_STEPS = 60
+"""Largest number of steps otherwise."""
+NO_COMPARISON = 1e300
+"""Allowed decrease of the lower bound if it is not comparable with the last one."""
 
 
 class Seen(NamedTuple):
-    """A q of φ (`wide_columns`), and the likelihood's value and derivatives there, in the
-    coordinates z.
+    """A mean-field q = N(mean, diag(scale²)) of the coordinates φ (`wide_columns`), with its
+    evidence lower bound.
+
+    `gradient` and `diagonal` are derivatives of the expected log-likelihood in z, where φ = mean +
+    scale·z.
     """
 
     mean: np.ndarray
@@ -41,34 +51,72 @@ class Seen(NamedTuple):
         return cls(**parts)._replace(energy=float(parts["energy"]))
 
 
+class Proposal(NamedTuple):
+    """A full step of the mean of q, with the precision of each coordinate and the size of the step
+    in nats.
+    """
+
+    solved: Solved
+    term: WideTerm
+    precision: np.ndarray
+    """Diagonal A_jj of the precision matrix A, including the prior's part."""
+    nats: float
+    """½ gᵀA⁻¹g, with the part of the residual bounded by the smallest known eigenvalue of A."""
+
+    @property
+    def step(self) -> np.ndarray:
+        return self.solved.solution[0]
+
+    @property
+    def residual(self) -> np.ndarray:
+        return self.solved.residual[0]
+
+    def likelihood_part(self, right: np.ndarray) -> np.ndarray:
+        """Return the negative Hessian of the log-likelihood times the step.
+
+        `right` is the negative Hessian of the log-joint times the exact step.
+        """
+        return right - self.residual - self.term.products(self.step[None])[0]
+
+
 def request(
     mean: np.ndarray,
     scale: np.ndarray,
     centre: np.ndarray,
+    root: np.ndarray | None,
     directions: np.ndarray,
     *,
     spread: float,
     exact: bool,
 ) -> Arrays:
-    """Return the public arrays of a request, except the share of the prior."""
+    """Return the public arrays of a request. The share of the prior is added later."""
     return {
         "mean": mean,
         "scale": scale,
         "centre": centre,
+        "root": np.zeros((ROOT_COUNT, len(mean))) if root is None else root,
         "directions": directions,
         "spread": np.asarray(spread),
         "exact": np.asarray(float(exact)),
     }
 
 
+def given_up(shared: Shared, memory: Arrays, note: str) -> Shared:
+    """Return the state at the end of a run that has no result."""
+    memory |= {"settled": np.asarray(0.0), "last_change": np.asarray(1e300)}
+    return shared._replace(memory=memory, public={}, finished="no density", note=note)
+
+
 def positive(diagonal: np.ndarray) -> np.ndarray:
-    """Return absolute values, with 1 in place of 0 (a coordinate without information)."""
+    """Return absolute values of `diagonal`, with 1 in place of 0 (a coordinate without
+    information).
+    """
     size = np.abs(diagonal)
     return np.where(size > 0, size, 1.0)
 
 
 def known_space(memory: Arrays, size: int) -> Subspace:
-    """Return the subspace of known directions from the server's memory."""
+    """Return the known directions, and the products with them, from the server's memory."""
     if "space.directions" not in memory:
         return Subspace.empty(size)
     return Subspace(memory["space.directions"], memory["space.products"])

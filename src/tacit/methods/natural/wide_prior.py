@@ -1,4 +1,4 @@
-"""Priors in `WideSolver`: value, gradient, diagonal and products, in z with φ = mean + scale·z."""
+"""Priors in `WideSolver`: value and derivatives in z, where q has φ = mean + scale·z."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ UNITS, CENTRE, FIXED = "prior.units", "prior.centre", "prior.fixed"
 
 
 class WideTerm(NamedTuple):
-    """E_q[log p(θ)] up to a constant, its gradient, and diagonal of and products with −∇²."""
+    """The prior's part of the objective, and its derivatives.
+
+    `value` is E_q[log p(θ)] or a lower bound of it, up to a constant. `gradient` is its gradient,
+    `diagonal` the diagonal of the negative Hessian, and `products` a function that multiplies rows
+    by the negative Hessian.
+    """
 
     value: float
     gradient: np.ndarray
@@ -26,8 +31,8 @@ class WideTerm(NamedTuple):
 
 
 class NormalPrior(NamedTuple):
-    """Prior of independent normals; all zeros if parties add shares of the prior to their
-    replies.
+    """Prior of independent normals. All arrays are 0 if the parties add shares of the log-prior to
+    their replies.
     """
 
     precision: np.ndarray
@@ -41,7 +46,7 @@ class NormalPrior(NamedTuple):
         return cls(-2.0 * np.asarray(prior["quadratic"]), np.asarray(prior["linear"]))
 
     def precisions(self, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        """Return the precisions, which do not depend on q."""
+        """Return the precisions of the prior, which do not depend on q."""
         del mean, scale
         return self.precision
 
@@ -64,23 +69,27 @@ class NormalPrior(NamedTuple):
 
 
 class ScalesPrior(NamedTuple):
-    """The default prior of regressions (`tacit.models.learnt_scale`) without matrices over all θ.
+    """The default prior of regressions (`tacit.models.learnt_scale`) without matrices over all
+    parameters.
 
-    Coefficients per `units` of their columns, and the intercepts at the centre of the columns, are
-    independent: in φ (`wide_columns`) the prior has a diagonal transform, `units`.
+    It is a density of units∘φ. The vector φ consists of the coefficients and of the predictors at
+    the centre of the columns, which replace the intercepts (`wide_columns`). `units` are the scales
+    of the columns.
     """
 
     facts: ScaleFacts
     units: np.ndarray
     centre: np.ndarray
     inflation: np.ndarray | float = 1.0
-    """Variances of φ over those of a mean-field q, whose variances would make scales too small."""
+    """Ratio of the variances of φ to those of the mean-field q. The variances of a mean-field q
+    alone would make the learned scales too small.
+    """
     fixed: np.ndarray | None = None
-    """Precisions per `units` that are kept fixed for now; the prior is then normal."""
+    """Fixed precisions of units∘φ, with which the prior is normal; None if they are learned."""
 
     @property
     def learnt(self) -> bool:
-        """True if the precisions change with q."""
+        """True if the precisions of the prior change with q."""
         return self.fixed is None
 
     @classmethod
@@ -91,8 +100,10 @@ class ScalesPrior(NamedTuple):
 
     @staticmethod
     def measured(facts: ScaleFacts, information: np.ndarray, row: np.ndarray) -> Arrays:
-        """Return the scale of each column, from the diagonal of the information matrix at θ = 0 and
-        its row for the intercept.
+        """Return the scales of the columns, for the server's memory.
+
+        `information` is the diagonal of the information matrix at θ = 0, and `row` is its row for
+        the intercept.
         """
         layout, columns = facts.model.layout, Columns.of(facts.model)
         matrix = np.diag(information[: len(layout)])
@@ -108,12 +119,14 @@ class ScalesPrior(NamedTuple):
 
     @property
     def density(self) -> LearntScalePrior:
-        """The same prior as a density of θ, with a dense transform; for few parameters."""
+        """The same prior as a density of θ, with a dense matrix; for few parameters."""
         size = len(self.facts.mean)
         return self.facts.prior((self._phi(np.eye(size)) * self.units).T)
 
     def precisions(self, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        """Return the precision of each φ per `units`, at q = N(mean, scale²)."""
+        """Return the prior's precision of each coordinate of units∘φ if φ has the distribution q =
+        N(mean, scale²).
+        """
         return self._density_term(self._apart(mean), scale, 1.0)[1]
 
     def term(
@@ -123,8 +136,10 @@ class ScalesPrior(NamedTuple):
         spread: float = 1.0,
         precision: np.ndarray | None = None,
     ) -> WideTerm:
-        """Return the prior's term at q, or with given precisions. At a point (`spread` = 0) the
-        priors are normals with the scale `facts.unit`.
+        """Return the prior's part of the objective at q = N(mean, scale²).
+
+        `precision` is used instead of the prior's precisions at q, if given. At a point (`spread` =
+        0) the prior is taken to be normal, with the scale `facts.unit` for coefficients.
         """
         apart = self._apart(mean)
         if spread == 0:
@@ -143,7 +158,7 @@ class ScalesPrior(NamedTuple):
         return rows if columns is None else columns.phi(rows, self.centre)
 
     def _apart(self, mean: np.ndarray) -> np.ndarray:
-        """Return the distance of φ from the prior's mean, times `units`."""
+        """Return `units` times the distance of φ from the prior's mean."""
         return (mean - self._phi(self.facts.mean)) * self.units
 
     def _density_term(
@@ -152,6 +167,6 @@ class ScalesPrior(NamedTuple):
         square = apart * apart + spread**2 * self.inflation * np.square(scale * self.units)
         if self.fixed is not None:
             return -0.5 * float(self.fixed @ square), self.fixed
-        flat = self.facts.prior(np.zeros((0, 0)))  # a function of squares alone
+        flat = self.facts.prior(np.zeros((0, 0)))  # `term_of` does not use the transform
         found = flat.term_of(square)
         return found.value, found.precision

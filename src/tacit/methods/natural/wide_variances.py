@@ -1,4 +1,13 @@
-"""The phases of `WideSolver` that compute standard deviations, accounting for correlations."""
+"""The phases of `WideSolver` that compute standard deviations, accounting for correlations.
+
+The variance of coordinate j is (A⁻¹)_jj, where A is the negative expected Hessian. For the
+coordinates with the strongest correlations it is computed by solving A x = e_j for the unit vector
+e_j. For the other coordinates it is estimated from the solutions for random signs
+(`Subspace.diagonal_of_inverse`).
+
+The variances of many effects and their common scale parameter depend on each other. For scale
+parameters of a user's model, this dependence is included.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +17,31 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacit.arrays import Arrays
+from tacit.methods.natural import wide_root
 from tacit.methods.natural.stages import DIRECTION_COUNT, FAILED
-from tacit.methods.natural.subspace import Subspace
+from tacit.methods.natural.subspace import Solved, Subspace
 from tacit.methods.natural.wide_place import (
+    MAX_STEPS,
     MOST_NUMBERS,
     PROBE,
     RESPOND,
     STEP,
+    STEPS_PER_TURN,
     Seen,
     known_space,
     positive,
 )
 from tacit.methods.natural.wide_prior import CENTRE, FIXED, ScalesPrior
+from tacit.methods.natural.wide_root import LAST, ROOT
 from tacit.server.combine import RoundSum, Shared
 
 if TYPE_CHECKING:
     from tacit.methods.natural.wide import WideSolver
 
 MOST_SCALES = 4
-"""Largest number of scales whose response is measured; each takes two exchanges."""
+"""Largest number of scales for which the response of the variances to the scale is measured. Each
+takes two exchanges.
+"""
 HUBS = 16
 """Number of coordinates whose standard deviation is solved for exactly."""
 MOST_CONSTANTS = 24
@@ -34,29 +49,55 @@ MOST_CONSTANTS = 24
 MAX_PROBES = 16
 SETTLED_STEP = 0.1
 """If a full step at the end is larger than this, in nats, the mean had not converged."""
-PROBE_RESIDUAL = 0.05
+PROBE_RESIDUAL, LAST_RESIDUAL = 0.05, 0.03
+"""Largest relative residual of solved systems, for a mean-field q and with a root."""
 MAX_TURNS, INFLATED = 8, 0.1
 """Largest number of times that learned scales are computed again from corrected variances, and the
 change of log-precisions below which both agree (5 % of a scale).
 """
 LEAST_SHARE = 0.1
-STEPS_PER_TURN = 20
-"""Number of steps that are always allowed after learned scales were computed again."""
-MAX_STEPS = 60
-"""Largest number of steps otherwise."""
+UNCHANGED_MEAN = 0.1
+"""If the first root moves no mean by more than this many sds, and no scale, it is the last one."""
 SEEDS = 1_000
 """First seed of the random directions; it differs from the seeds of the steps."""
+
+
+def leave(
+    solver: WideSolver, shared: Shared, memory: Arrays, seen: Seen, *, settled: bool
+) -> Shared:
+    """Return the next request after the last step, for the standard deviations; or the result, if
+    they are known.
+    """
+    if ROOT not in memory:
+        return begin(solver, shared, memory, seen, settled=settled)
+    sd = seen.scale * np.sqrt(memory["variance"])
+    moved = float(np.max(np.abs(seen.mean - memory["root.mean"]) / sd))
+    first, same = int(memory["root.number"]) == 1, not bool(memory["root.rescaled"])
+    last = bool(memory[LAST])
+    if not last and not (first and same and settled and moved <= UNCHANGED_MEAN):
+        return begin(solver, shared, memory, seen, settled=settled)
+    if last and settled:
+        seen = seen._replace(mean=0.5 * (seen.mean + memory["root.mean"]))
+        moved = 0.5 * moved
+    memory |= {
+        "settled": np.asarray(float(settled)),
+        "residual": memory["root.residual"],
+        "mean_error": np.asarray(moved),
+    }
+    return finished(solver, seen, memory)
 
 
 def begin(
     solver: WideSolver, shared: Shared, memory: Arrays, seen: Seen, *, settled: bool
 ) -> Shared:
-    """Request the first products with unit vectors and random signs."""
+    """Return the first request for products with unit vectors and random signs."""
     size = len(seen.mean)
     space = known_space(memory, size)
     precision = seen.diagonal + solver.prior_of(memory).term(seen.mean, seen.scale).diagonal
-    hubs = _hubs(solver, space, seen.diagonal)
-    rng = np.random.default_rng([size, 0x9B0BE])
+    hubs = (
+        memory["hubs"].astype(np.int64) if ROOT in memory else _hubs(solver, space, seen.diagonal)
+    )
+    rng = np.random.default_rng([size, 0x9B0BE + int(memory.get("root.number", np.asarray(0)))])
     right = rng.choice([-1.0, 1.0], (DIRECTION_COUNT, size))
     right[: len(hubs)] = 0.0
     right[np.arange(len(hubs)), hubs] = 1.0
@@ -77,8 +118,9 @@ def begin(
 
 
 def _constants(solver: WideSolver, memory: Arrays) -> np.ndarray:
-    """Return rows b such that b·φ are the intercepts in θ; no rows without columns or for too many
-    outputs.
+    """Return one row b for each intercept, such that b·φ is the intercept in θ (`wide_columns`).
+
+    There are no rows if the solver has no columns or there are more than `MOST_CONSTANTS` outputs.
     """
     size = solver.family.dimension
     if solver.columns is None or size // solver.columns.count > MOST_CONSTANTS:
@@ -87,77 +129,119 @@ def _constants(solver: WideSolver, memory: Arrays) -> np.ndarray:
 
 
 def _hubs(solver: WideSolver, space: Subspace, diagonal: np.ndarray) -> np.ndarray:
-    """Choose coordinates: the scales, then those with the strongest correlations in the random
-    products.
+    """Return the indices of the coordinates whose standard deviations are solved for exactly.
+
+    These are the scale parameters, the intercepts, and then the coordinates with the strongest
+    correlations according to the last products with the Hessian.
     """
     few = slice(max(0, len(space.directions) - DIRECTION_COUNT), None)
     apart = space.products[few] - diagonal * space.directions[few]
     order = np.argsort(-np.linalg.norm(apart, axis=0), kind="stable")
-    chosen = list(dict.fromkeys([*solver.scales[:MOST_SCALES], *order.tolist()]))
+    first = (*solver.scales[:MOST_SCALES], *solver.intercepts)
+    chosen = list(dict.fromkeys([*first, *order.tolist()]))
     return np.array(chosen[:HUBS], dtype=np.int64)
 
 
 def after_probe(solver: WideSolver, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
-    """Request more directions until the linear systems are solved; then compute the variances."""
+    """Return a request for more products with the Hessian, as long as the linear systems are not
+    solved.
+
+    Once they are solved, the variances are computed.
+    """
     place = Seen.unpack(memory)
     assert place is not None
     space = known_space(memory, len(place.mean))
     least = 1.0 / positive(memory["precision"])
     if not float(answers.total["value"]) > 0.1 * FAILED:
         memory |= {"settled": np.asarray(0.0), "residual": np.asarray(1.0)}
-        return _finished(solver, place, memory | {"variance": least, "sd_noise": np.asarray(1.0)})
+        return finished(solver, place, memory | {"variance": least, "sd_noise": np.asarray(1.0)})
     space = space.joined(shared.public["directions"], -answers.total["products"])
     term = solver.prior_of(memory).term(place.mean, place.scale)
     gradient = answers.total["gradient"] + term.gradient
     right, basis = np.concatenate([memory["right"], gradient[None]]), space.basis()
     found = space.solved(basis, term.products, right)
     residual = float(np.max(found.share(right)[:-1]))
-    probes, known = int(memory["probes"]) + 1, len(basis[0])
-    done = residual <= PROBE_RESIDUAL or known >= len(place.mean) or probes >= MAX_PROBES
-    if not done and (known + DIRECTION_COUNT) * len(place.mean) <= MOST_NUMBERS:
+    probes, rank = int(memory["probes"]) + 1, len(basis[0])
+    enough = LAST_RESIDUAL if ROOT in memory else PROBE_RESIDUAL
+    done = residual <= enough or rank >= len(place.mean) or probes >= MAX_PROBES
+    if not done and (rank + DIRECTION_COUNT) * len(place.mean) <= MOST_NUMBERS:
         memory |= {
             "probes": np.asarray(probes),
             "space.directions": space.directions,
             "space.products": space.products,
         }
-        directions = space.new_directions(found.residual[:-1], DIRECTION_COUNT, SEEDS + probes)
+        directions = space.new_directions(_wanted(found, right), DIRECTION_COUNT, SEEDS + probes)
         return solver.ask(shared, memory, place.mean, place.scale, directions, exact=False)
-    hubs, constants = memory["hubs"].astype(np.int64), _constants(solver, memory) * place.scale
-    signs = slice(len(hubs) + len(constants), -1)
-    variance, noise = space.diagonal_of_inverse(
-        basis, term.products, right[signs], found.solution[signs]
-    )
-    variance[hubs] = found.solution[np.arange(len(hubs)), hubs]
-    variance = np.maximum(variance, least)
+    known = _variances(solver, memory, place, space, found)
+    variance = known["variance"] = np.maximum(known["variance"], least)
+    step = 0.5 * (float(gradient @ found.solution[-1]) + found.missing(-1))
     again = _with_variances(solver, memory, place, space, variance / least)
+    definite = bool(memory["settled"]) and found.definite
+    settled = definite and step < SETTLED_STEP
+    known |= {
+        "settled": np.asarray(float(settled)),
+        "last_change": np.asarray(max(step, 0.0) if np.isfinite(step) else 1e300),
+    }
+    if solver.rooted and (settled or (definite and ROOT not in memory)):
+        kept = (again or memory) | known | {"root.residual": np.asarray(residual)}
+        last = again is None and ROOT in memory
+        return wide_root.renew(solver, shared, kept, place, space, last=last)
     if again is not None:
         place = place._replace(energy=float(again["place.energy"]))
         return solver.advance(shared, again, place, space)
-    step = 0.5 * float(gradient @ found.solution[-1])
-    settled = bool(memory["settled"]) and found.definite and step < SETTLED_STEP
-    memory |= {
-        "settled": np.asarray(float(settled)),
-        "last_change": np.asarray(max(step, 0.0) if np.isfinite(step) else 1e300),
-        "residual": np.asarray(residual),
-        "sd_noise": np.asarray(0.5 * noise),
-        "variance": variance,
-        "constants": np.sum(constants * found.solution[len(hubs) : signs.start], axis=1),
-    }
+    memory |= known | {"residual": np.asarray(residual)}
     count = min(len(solver.scales), MOST_SCALES)
     if not settled or not count:
-        return _finished(solver, place, memory)
+        return finished(solver, place, memory)
     memory = {n: v for n, v in memory.items() if not n.startswith("space.") and n != "right"}
     memory |= {
         "response.solution": found.solution[:count],
-        "response.hubs": hubs[:count].astype(np.float64),
+        "response.hubs": memory["hubs"][:count],
         "response.slopes": np.zeros((0, len(place.mean))),
         "phase": np.asarray(RESPOND),
     }
     return _ask_response(solver, shared, memory, place)
 
 
+def _variances(
+    solver: WideSolver, memory: Arrays, place: Seen, space: Subspace, found: Solved
+) -> Arrays:
+    """Return the variances of the coordinates, those of the intercepts, and the relative noise of
+    the standard deviations.
+    """
+    hubs, constants = memory["hubs"].astype(np.int64), _constants(solver, memory) * place.scale
+    signs = slice(len(hubs) + len(constants), len(memory["right"]))
+    more = solver.prior_of(memory).term(place.mean, place.scale).products
+    variance, noise = space.diagonal_of_inverse(
+        space.basis(), more, memory["right"][signs], found.solution[signs]
+    )
+    variance[hubs] = found.solution[np.arange(len(hubs)), hubs]
+    return {
+        "variance": variance,
+        "sd_noise": np.asarray(0.5 * noise),
+        "constants": np.sum(constants * found.solution[len(hubs) : signs.start], axis=1),
+    }
+
+
+def _wanted(found: Solved, right: np.ndarray) -> np.ndarray:
+    """Return the residuals that the next directions are to reduce.
+
+    The last row of the residuals belongs to the gradient. If it is small, it is left out. Otherwise
+    it comes first, and the others follow in decreasing order.
+    """
+    rows = found.residual
+    if 0.5 * found.missing(-1) < 0.5 * SETTLED_STEP:
+        return rows[:-1]
+    order = np.argsort(-found.share(right)[:-1], kind="stable")
+    return rows[np.concatenate([[len(rows) - 1], order])]
+
+
 def _ask_response(solver: WideSolver, shared: Shared, memory: Arrays, place: Seen) -> Shared:
-    """Request the diagonal on one side of q along the response to a scale."""
+    """Return a request for the diagonal of the Hessian at a shifted mean.
+
+    The shift changes one scale parameter by half a standard deviation, and the other coordinates as
+    their correlation with it implies. A first request shifts the mean up, a second one down.
+    """
     number, side = divmod(len(memory["response.slopes"]), 2)
     row, hub = memory["response.solution"][number], int(memory["response.hubs"][number])
     reach = (0.5 - side) * row / np.sqrt(row[hub])
@@ -167,16 +251,19 @@ def _ask_response(solver: WideSolver, shared: Shared, memory: Arrays, place: See
 
 
 def after_response(solver: WideSolver, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
-    """Combine the responses of variances to a scale, and of the scale to the variances.
+    """Correct the variances for the dependence between scale parameters and the variances of
+    effects.
 
-    With w_h the change of A_jj along the response x_h = A⁻¹e_h to scale h, V the block of A⁻¹ of
-    the scales and W = (w_h), linear response of mean and variances replaces V by V(V − ½WWᵀ)⁻¹V,
-    which is exact for groups that are independent given their scale.
+    Let A be the negative expected Hessian, V the block of A⁻¹ for the scale parameters, e_h the
+    unit vector of scale parameter h, and W the matrix whose row h is the relative change of the
+    diagonal of A along A⁻¹e_h. The covariance V of the scale parameters is replaced by V(V −
+    ½WWᵀ)⁻¹V, the linear response of mean and variances. This is exact for groups that are
+    independent given their scale.
     """
     place = Seen.unpack(memory)
     assert place is not None
     if not float(answers.total["value"]) > 0.1 * FAILED:
-        return _finished(solver, place, memory | {"residual": np.asarray(1.0)})
+        return finished(solver, place, memory | {"residual": np.asarray(1.0)})
     slopes = np.concatenate([memory["response.slopes"], -answers.total["diagonal"][None]])
     memory |= {"response.slopes": slopes}
     rows, hubs = memory["response.solution"], memory["response.hubs"].astype(np.int64)
@@ -189,7 +276,7 @@ def after_response(solver: WideSolver, shared: Shared, memory: Arrays, answers: 
     try:
         np.linalg.cholesky(0.5 * (changed + changed.T))
     except np.linalg.LinAlgError:
-        return _finished(solver, place, memory | {"residual": np.asarray(1.0)})
+        return finished(solver, place, memory | {"residual": np.asarray(1.0)})
     more = np.linalg.inv(changed) - np.linalg.inv(inner)
     added = np.sum(rows * (more @ rows), axis=0)
     memory |= {"variance": memory["variance"] + added}
@@ -197,11 +284,12 @@ def after_response(solver: WideSolver, shared: Shared, memory: Arrays, answers: 
         across = rows @ (_constants(solver, memory) * place.scale).T
         added = np.sum(across * (more @ across), axis=0)
         memory |= {"constants": memory["constants"] + added}
-    return _finished(solver, place, memory)
+    return finished(solver, place, memory)
 
 
-def _finished(solver: WideSolver, place: Seen, memory: Arrays) -> Shared:
-    names = ("settled", "last_change", "residual", "sd_noise")
+def finished(solver: WideSolver, place: Seen, memory: Arrays) -> Shared:
+    """Return the final state, with the mean and the corrected standard deviations."""
+    names = ("settled", "last_change", "residual", "sd_noise", "mean_error")
     kept = {n: v for n, v in memory.items() if n in names or n.startswith("prior.")}
     independent = positive(memory["precision"]) ** -1.0
     finished = "converged" if bool(memory["settled"]) else "rounds"
@@ -221,10 +309,11 @@ def _finished(solver: WideSolver, place: Seen, memory: Arrays) -> Shared:
 def _with_variances(
     solver: WideSolver, memory: Arrays, place: Seen, space: Subspace, inflation: np.ndarray
 ) -> Arrays | None:
-    """Return the memory with which to continue if the variances change learned scales; otherwise
-    None.
+    """Return the memory for further steps if the corrected variances change the learned scales of
+    the prior; otherwise None.
 
-    The prior's precisions that agree with variances and mean are then kept fixed.
+    During these steps the prior's precisions are fixed at values that agree with the mean and the
+    corrected variances.
     """
     turns = int(memory.get("turns", np.asarray(0)))
     prior = ScalesPrior.known(solver.scale_facts, memory)
@@ -255,11 +344,12 @@ def _with_variances(
 
 
 def _share_of_change(memory: Arrays, change: float) -> float:
-    """Estimate, by a secant, the share of the way to agreement that one `change` of log-precisions
+    """Return the share of the distance to the fixed point that one `change` of the log-precisions
     covers.
 
-    Larger variances make larger scales, which make larger variances: repeating the computation
-    approaches agreement slowly, and each time by a constant factor.
+    Larger variances give larger scales, which give larger variances. Repeating the computation
+    would therefore converge slowly, by a constant factor each time. The share is estimated by the
+    secant method.
     """
     if "turn.step" not in memory:
         return 1.0

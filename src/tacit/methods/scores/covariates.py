@@ -1,7 +1,7 @@
-"""Synthetic covariates of private scores: rows with the released marginals and moment.
+"""Synthetic covariates of private scores: rows with the released marginals and second moment.
 
-They contain no record. They give expectations over x: the information of θ, and the slope and
-variance of scores. Counts and second moment are computed as in private scoring
+They contain no record. They are used for expectations over covariates x: the information about θ,
+and the slope and variance of scores. Counts and second moment are computed as in private scoring
 (`tacit.methods.scoring`), for a matrix with an additional constant column.
 """
 
@@ -31,7 +31,9 @@ CONSTANT_SCALE = 1e-3
 
 
 class Design(NamedTuple):
-    """The columns that are counted: those of the covariates, and one constant."""
+    """The columns whose values are counted: the covariates, a constant, and the outcome if it has
+    public bounds.
+    """
 
     layout: Layout
     counted: Counted
@@ -45,7 +47,9 @@ class Design(NamedTuple):
 
 
 def design_of(covariates: Covariates, likelihood: ScoreLikelihood | None = None) -> Design:
-    """Return the columns to count: covariates by the public schema, and an outcome with bounds."""
+    """Return the columns to count: the covariates, a constant, and the outcome if `likelihood` has
+    public bounds for it.
+    """
     layout = covariates.layout
     own = len(layout)
     if not any(feature.kind == "intercept" for feature in layout):
@@ -56,8 +60,10 @@ def design_of(covariates: Covariates, likelihood: ScoreLikelihood | None = None)
 
 
 def counted_outcome(model: Model) -> ScoreLikelihood | None:
-    """Return the likelihood of a regression on one predictor whose outcome has public bounds,
-    because the outcome's mean gives a starting point; None for other models.
+    """Return the likelihood of a model with one predictor and an outcome with public bounds; None
+    for other models.
+
+    The values of such an outcome are counted, because their mean gives a starting point.
     """
     likelihood = model.score_likelihood() if isinstance(model, Scores) else None
     bounded = likelihood is not None and likelihood.largest is not None and not likelihood.levels
@@ -65,14 +71,20 @@ def counted_outcome(model: Model) -> ScoreLikelihood | None:
 
 
 def described(design: Design, counts: np.ndarray, noise_sd: float, records: float) -> Marginals:
-    """Estimate marginals from noisy counts; `records` is 0 if the number of records is not
-    public.
+    """Return estimates of the columns' marginal distributions, from noisy counts.
+
+    `noise_sd` is the sd of the noise in a count. `records` is the number of records, or 0 if it is
+    not public.
     """
     return marginals(design.layout, design.counted, counts, noise_sd, records)
 
 
 def public_scale(design: Design, found: Marginals) -> np.ndarray:
-    """Return `scale` of the map z = scale∘(x − centre) for the second moment, so that E|z|² = 1."""
+    """Return the scale of each column in z = scale∘(x − centre). The second moment of z is
+    released.
+
+    The columns of z that are not constant have equal variances, and E|z|² is about 1.
+    """
     scale = 1.0 / np.sqrt(found.variance)
     constant = [feature.kind == "intercept" for feature in design.layout]
     return np.where(constant, CONSTANT_SCALE, scale) / math.sqrt(max(design.numbers, 1))
@@ -84,8 +96,10 @@ def synthetic_rows(
     moment: np.ndarray | None = None,
     noise_sd: float = 0.0,
 ) -> np.ndarray:
-    """Return synthetic rows of the covariates' columns; without a moment the columns are
-    independent.
+    """Return `ROWS` synthetic rows of covariates with the released marginals `found`.
+
+    `moment` is the released second moment, with noise of sd `noise_sd`. Without it, the columns are
+    drawn independently.
     """
     scale = public_scale(design, found)
     layout, what = design.layout, design.counted
@@ -98,7 +112,10 @@ def synthetic_rows(
 
 
 def _clean_moment(design: Design, moment: np.ndarray, noise_sd: float) -> np.ndarray:
-    """Return the second moment with less noise in the entries of columns that are not constant."""
+    """Return the released second moment with less noise.
+
+    Only entries of columns that are not constant are changed.
+    """
     matrix = triangle(moment, len(design.layout))
     free = np.array([feature.kind != "intercept" for feature in design.layout])
     inner = np.ix_(free, free)
@@ -108,13 +125,12 @@ def _clean_moment(design: Design, moment: np.ndarray, noise_sd: float) -> np.nda
 
 
 def denoised(seen: np.ndarray, noise_sd: float) -> np.ndarray:
-    """Return the expected symmetric matrix given a matrix with independent normal noise in its
-    entries.
+    """Return an estimate of a symmetric matrix from `seen`, which is the matrix plus normal noise.
 
-    `noise_sd` is the noise off the diagonal; on the diagonal it is √2 times as large, as in a
-    released moment, so that the noise has the same distribution in every basis. Noise spreads
-    eigenvalues. If nothing is known about the eigenvectors, the expectation keeps them and replaces
-    each eigenvalue λ by λ − 2·noise_sd²·Σⱼ 1/(λ − λⱼ), here with terms that are bounded near λ.
+    The noise has the sd `noise_sd` off the diagonal and √2 times as much on it, so that its
+    distribution is the same in every orthonormal basis. Noise moves eigenvalues apart. The estimate
+    has the eigenvectors of `seen`, and each eigenvalue λ is replaced by λ − 2·noise_sd²·Σⱼ 1/(λ −
+    λⱼ), where λⱼ are the other eigenvalues. Terms with λⱼ near λ are limited.
     """
     values, vectors = np.linalg.eigh(seen)
     gaps = values[:, None] - values
@@ -123,10 +139,10 @@ def denoised(seen: np.ndarray, noise_sd: float) -> np.ndarray:
 
 
 def check_ranges(design: Design, tables: Sequence[np.ndarray]) -> None:
-    """Refuse plain records in units that the counts cannot describe.
+    """Raise a DataError if the values of a column do not fit the range in which they are counted.
 
-    A private method takes no range from the data. Undeclared numbers are counted between −3 and 3.
-    See `check_units`.
+    A private method computes no range from the records: numbers without declared bounds are counted
+    between −3 and 3. `tacit.methods.scoring.units.check_units` explains when records are checked.
     """
     what = design.counted
     for place, low, high in zip(what.numbers, what.low, what.high, strict=True):
@@ -137,12 +153,14 @@ def check_ranges(design: Design, tables: Sequence[np.ndarray]) -> None:
         name = design.layout[place].source
         raise DataError(
             f"column {name!r}: private scores count it in [{low:g}, {high:g}], but {seen}; declare "
-            f"its public bounds, from_numpyro(…, columns={{{name.split('[')[0]!r}: (low, high)}}), "
-            "or scale the column with public constants, e.g. (x − 60)/15"
+            f"its public bounds with tacit.from_numpyro(…, columns={{{name.split('[')[0]!r}: (low, "
+            "high)}), or scale the column with public constants, e.g. (x − 60)/15"
         )
 
 
 def counted_at_ends(design: Design, counts: np.ndarray, noise_sd: float) -> str | None:
-    """Return why a column is probably not in the units assumed for its counts, or None."""
+    """Return the reason why a column is probably not on the scale assumed for its counts; None if
+    there is none.
+    """
     seen = counted_at_end(design.layout, design.counted, counts, noise_sd)
     return None if seen is None else f"{seen}; declare its low and high"

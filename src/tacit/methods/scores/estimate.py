@@ -1,18 +1,24 @@
 """Estimate θ and its posterior from released scores and curvatures. NumPy, post-processing only.
 
-At (θₜ, W) the n records' scores add up to sₜ ≈ n E[ψ] + N(0, nV + σₜ²I). The simulator's
-expectation (`tacit.methods.scores.expected`) is for synthetic covariates; the released curvature
-corrects it. With H₀ the simulated slope and H = H₀^½ R H₀^½ the real one,
+**Scores.** In round t the parties release the sum sₜ of the scores ψ of n records at the point θₜ,
+transformed by a matrix W (`tacit.methods.scores.party`). Let V be the variance of ψ and σₜ the sd
+of the noise. Then sₜ is about n E[ψ] + N(0, nV + σₜ²I). E[ψ] and V are simulated with synthetic
+covariates (`tacit.methods.scores.expected`), and the released curvature corrects them.
 
-    E[ψ] is multiplied by T = H₀^½ R H₀^(−½),    V by G = H₀^½ R^½ H₀^(−½) from both sides.
+**Correction.** Let H₀ be the simulated slope of E[ψ], and R the ratio of released to simulated
+curvature, shrunk to 1 by empirical Bayes. The real slope is H = H₀^½ R H₀^½. The simulated E[ψ] is
+multiplied by T = H₀^½ R H₀^(−½), and the simulated V is multiplied from both sides by G = H₀^½ R^½
+H₀^(−½).
 
-R is the ratio of released and simulated curvature, shrunk to 1 by empirical Bayes. A burn-in round
-solves n T (E[ψ | θ′] − E[ψ | θₜ]) = sₜ for θ′ under prior, noise and a proximal term. All main
-rounds use one W and are transferred to the last estimate m,
+**Burn-in.** A burn-in round solves n T (E[ψ | θ′] − E[ψ | θₜ]) = sₜ for the next point θ′, taking
+into account the prior, the noise and a proximal term.
 
-    s̄ = Σ aₜ(sₜ − n T (E[ψₜ | m] − E[ψₜ | θₜ])) ~ N(A(θ − m), nV + σ̄²I),    A = n T ∂E[ψ]/∂θ,
+**Posterior.** All main rounds use one W. Their scores are transferred to the last estimate m of θ
+and averaged with weights aₜ. With A = n T ∂E[ψ]/∂θ and the sd σ̄ of the averaged noise,
 
-a Gaussian likelihood of θ that includes the privacy noise.
+    s̄ = Σ aₜ(sₜ − n T (E[ψₜ | m] − E[ψₜ | θₜ])) ~ N(A(θ − m), nV + σ̄²I).
+
+This is a Gaussian likelihood of θ that includes the privacy noise.
 """
 
 from __future__ import annotations
@@ -32,7 +38,7 @@ LEAST_RATIO = 0.15
 DRIFT = 0.05
 """Largest plausible change of an entry of R between two curvatures."""
 TRANSPORT_ERROR = 0.15
-"""Relative error of the predicted change of a score from θₜ to m."""
+"""Assumed relative error of the predicted change of a score between θₜ and the estimate m."""
 WALKS, WALK = 8, 1.0
 """Number of steps towards the solution of a burn-in round, and the largest length of a step."""
 PROXIMAL_RANK = 20
@@ -52,7 +58,7 @@ LONGEST = 2.0
 
 
 class Ratio(NamedTuple):
-    """Estimated ratio R of the released to the simulated curvature, and the variance of its
+    """The estimated matrix ratio of released to simulated curvature, and the variances of its
     entries.
     """
 
@@ -61,8 +67,11 @@ class Ratio(NamedTuple):
 
 
 class Corrected(NamedTuple):
-    """Corrected curvature: H₀^(−½) in the active directions, and the matrices T and G of the module
-    docstring.
+    """Matrices that correct simulated scores: for their expectation (`change`) and variance
+    (`variance`).
+
+    `inverse_root` is the power −½ of the simulated slope H₀. Directions in which the eigenvalue of
+    H₀ is negligible are left unchanged.
     """
 
     inverse_root: np.ndarray
@@ -73,7 +82,11 @@ class Corrected(NamedTuple):
 
 
 class History(NamedTuple):
-    """The main rounds so far, one row each: θₜ, the score sum sₜ and the sd σₜ of its noise."""
+    """The released score sums of the main rounds so far, one row per round.
+
+    `points` are the points θ at which the scores were computed, and `noise_sds` the sds of the
+    noise.
+    """
 
     points: np.ndarray
     scores: np.ndarray
@@ -81,7 +94,9 @@ class History(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The posterior q ∝ prior · exp(linear·θ − ½ θᵀ information θ): its mean and precision."""
+    """The posterior q(θ) ∝ prior(θ) · exp(linear·θ − ½ θᵀ information θ), with its mean and
+    precision.
+    """
 
     mean: np.ndarray
     precision: np.ndarray
@@ -102,16 +117,19 @@ class Walked(NamedTuple):
 
 
 class Estimator:
-    """The server's estimator: everything that is constant once the covariates are known."""
+    """The server's estimator of θ, for fixed synthetic covariates, prior and number of records."""
 
     def __init__(self, simulator: Simulator, prior: PriorTerm, records: float) -> None:
         self.simulator, self.prior, self.records = simulator, prior, records
         self.dimension = len(prior.mean)
 
     def mapping(self, theta: np.ndarray, ratio: Ratio) -> np.ndarray:
-        """Return the map W that whitens the information of one record, which then has trace d.
+        """Return the matrix W by which scores are transformed.
 
-        Directions that the prior determines as well as all records together are not whitened.
+        W whitens the information of one record plus 1/n of the prior's precision, for n records. It
+        is scaled so that the whitened information of one record has trace d, the number of
+        parameters. Because the prior is included, directions that only the prior determines are not
+        enlarged.
         """
         fisher = self.simulator.fisher(theta)
         whole = self._whole(fisher)
@@ -124,12 +142,13 @@ class Estimator:
         return whiten * np.sqrt(self.dimension / max(told, 1.0))
 
     def narrowest(self, theta: np.ndarray, ratio: Ratio, noise: float) -> np.ndarray:
-        """Return the map W at the scale that minimises the volume of the expected posterior.
+        """Return the matrix W by which scores are transformed, scaled to minimise the volume of the
+        expected posterior.
 
-        With a larger W more scores are clipped, which loses information, but the relative noise is
-        smaller: `noise`, the standard deviation in the sum, is the same for every W. Scales are
-        tried from 1 upwards or downwards until the volume increases. The volume weighs all
-        directions equally; the mean variance would be dominated by a few rare levels.
+        `noise` is the sd of the noise in a score sum, which is the same for every W. A larger W
+        therefore reduces the noise relative to the scores, but clips more scores, which loses
+        information. The volume weighs all directions equally; the mean variance would be dominated
+        by a few rare levels.
         """
         mapping, found = self.mapping(theta, ratio), {}
 
@@ -156,12 +175,14 @@ class Estimator:
         ratio: Ratio,
         noises: tuple[float, float],
     ) -> np.ndarray | None:
-        """Return a new map W for θ if the remaining rounds with it are more informative than all
-        rounds with the present W.
+        """Return a new matrix W by which scores are transformed at θ = `theta`, or None to keep
+        `mapping`.
 
-        A map computed where the information was different clips most scores in some direction.
-        `noises` are the standard deviations of the noise in the mean of all main scores, and of the
-        remaining main scores.
+        The present matrix `mapping` was computed for θ = `made_at`. A new matrix is returned if two
+        conditions hold. The information of a record has changed between `made_at` and `theta`, and
+        the remaining main rounds with the new matrix are more informative than all main rounds with
+        the present one. `noises` has two sds: that of the noise in the mean of all main score sums,
+        and that of the noise in the mean of the remaining ones.
         """
         before, now = (self._whole(self.simulator.fisher(one)) for one in (made_at, theta))
         root = np.linalg.cholesky(before)
@@ -177,14 +198,14 @@ class Estimator:
         return other if there < WORTH * here else None
 
     def _whole(self, fisher: np.ndarray) -> np.ndarray:
-        """Return the information of one record plus 1/n of the prior's."""
         return _symmetric(fisher) + np.diag(self.prior.precision) / self.records
 
     def _variances(
         self, theta: np.ndarray, mapping: np.ndarray, ratio: Ratio, noise: float
     ) -> np.ndarray:
-        """Return the expected posterior variance along each direction, relative to a fit without
-        privacy.
+        """Return the expected posterior variances with privacy, divided by those without privacy.
+
+        There is one ratio for each principal direction in which the two covariances differ.
         """
         here = self._at(theta, mapping)
         corrected = self._corrected(here, mapping, ratio)
@@ -204,8 +225,11 @@ class Estimator:
         theta: np.ndarray,
         mapping: np.ndarray,
     ) -> Ratio:
-        """Update R with one more released curvature; `noise_sd` is the sd of the noise of each
-        packed entry.
+        """Return the matrix ratio of released to simulated curvature, updated with one more
+        released curvature.
+
+        The curvature was released at θ = `theta`, with scores transformed by the matrix `mapping`.
+        `noise_sd` is the sd of the noise in each number of the released upper triangle.
         """
         expected = self._at(theta, mapping)
         values, vectors = np.linalg.eigh(_symmetric(expected.released))
@@ -228,11 +252,12 @@ class Estimator:
         noise: float,
         earlier: np.ndarray | None = None,
     ) -> Walked:
-        """Compute θ after a burn-in round.
+        """Return the θ to which a burn-in round moves from `theta`.
 
-        `score` is the sum over all records, and `noise` the standard deviation of its noise.
-        `earlier` is the information about θ from earlier rounds, which all point to the present θ:
-        rounds whose noise alone would move θ too far still converge together.
+        `score` is the released sum over all records, and `noise` the sd of its noise. `earlier` is
+        the information about θ from earlier burn-in rounds. It acts as a Gaussian likelihood
+        centred at `theta`. With it, the rounds converge together even if the noise of a single
+        round would move θ too far.
         """
         seen, noise = score / self.records, noise / self.records
         start = self._at(theta, mapping)
@@ -271,8 +296,10 @@ class Estimator:
         start: np.ndarray,
         turns: int,
     ) -> Found:
-        """Compute q from all main rounds; also return the Gaussian likelihood that q is based
-        on.
+        """Compute q from all main rounds, with at most `turns` iterations that start at the mean
+        `start`.
+
+        The result also has the Gaussian likelihood on which q is based.
         """
         mean, precision = start, np.diag(self.prior.precision)
         information, linear, moved = np.zeros_like(precision), np.zeros_like(mean), np.inf
@@ -311,10 +338,11 @@ class Estimator:
         return self.simulator.expected(theta, mapping, theta, theta)
 
     def _proximal(self, here: Expected) -> np.ndarray:
-        """Return the proximal term: a quarter of the 20th largest information per record, on the
-        prior's scale.
+        """Return the precision of the term that keeps a burn-in round near its starting point.
 
-        It prevents a coordinate with little information from moving far away.
+        It is a multiple of the prior's precision. The factor is a quarter of the `PROXIMAL_RANK`-th
+        largest eigenvalue of the information of one record, in coordinates in which the prior's sd
+        is 1. Coordinates with little information therefore do not move far.
         """
         scale = 1.0 / np.sqrt(self.prior.precision)
         values = np.linalg.eigvalsh(_symmetric(np.outer(scale, scale) * here.fisher))[::-1]
@@ -336,19 +364,21 @@ class Estimator:
 
 
 def curvature_noise(noise_sd: float, dimension: int) -> float:
-    """Convert a noise sd relative to the bound to the noise sd of the entries of a released
-    curvature.
+    """Return the sd of the noise in each number of a released curvature.
+
+    `noise_sd` is this sd divided by the norm bound of one record's contribution.
     """
     return noise_sd * trace_bound(dimension)
 
 
 def shrunk_ratio(before: Ratio | None, seen: np.ndarray, noise: float) -> Ratio:
-    """Update R with one more noisy observation; off-diagonal entries have 1/√2 of the diagonal's
-    noise.
+    """Return the matrix ratio of released to simulated curvature, updated with the noisy
+    observation `seen`.
 
-    Before the first observation, entries are assumed to vary around the identity, and diagonal
-    entries around their mean. The assumed variance is the observed variance minus the noise
-    (empirical Bayes).
+    `noise` is the sd of the noise on the diagonal; off the diagonal the sd is 1/√2 of this. Without
+    an earlier estimate `before`, the ratio is assumed to vary around a multiple of the identity.
+    Its variance is then estimated as the observed variance minus that of the noise (empirical
+    Bayes).
     """
     size = len(seen)
     diagonal = np.eye(size, dtype=bool)
@@ -374,8 +404,8 @@ def shrunk_ratio(before: Ratio | None, seen: np.ndarray, noise: float) -> Ratio:
 def without_part(whole: np.ndarray, part: np.ndarray, share: float) -> np.ndarray:
     """Return `whole` − `share` · `part`, with `part` limited to at most `whole` in every direction.
 
-    Both are simulated. With heavy tails a simulated part may be larger than its whole, and a
-    difference of the two would not be a covariance.
+    `part` is one component of the covariance `whole`. Both are simulated, so that with heavy tails
+    `part` may be larger than `whole`. Without the limit, the difference would not be a covariance.
     """
     values, vectors = np.linalg.eigh(_symmetric(whole))
     root = np.sqrt(np.maximum(values, 1e-12 * np.max(values)))

@@ -1,15 +1,17 @@
 """Expected scores at the server: averages over synthetic records and simulated outcomes.
 
-For the score ψ at (θ, W) with outcomes from θ′, per record and in the coordinates φ = W⁻ᵀθ:
+A score ψ is computed at a point θ with a map W (`tacit.methods.scores.party`), for outcomes y that
+are distributed with the parameters θ′. The averages per record are
 
     score     E[ψ], which is 0 at θ′ = θ
     slope     ∂E[ψ]/∂θ′ = E[ψ ∇log p(y | θ′)ᵀ]
     variance  E[ψψᵀ], including the part due to the draws of a visit
-    released  E[h], the expectation of a released curvature per record
-    fisher    E[∇log p ∇log pᵀ] at θ′, in the coordinates of θ
+    released  E[h], the expectation of the curvature h that a record contributes to a release
+    fisher    E[∇log p ∇log pᵀ] at θ′
 
-Outcomes are drawn at `base` and weighted by p(y | θ′)/p(y | base): near θ with base = θ, far away
-with base = θ′. All calls use the same draws, so that differences of two scores are smooth in θ′.
+where ψ and h are in the coordinates W⁻ᵀθ. Outcomes are drawn with parameters `base` and weighted by
+p(y | θ′)/p(y | base). If θ′ is near θ, base = θ, otherwise base = θ′. All calls use the same random
+numbers, so that differences of two scores are smooth in θ′.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ FARTHEST_RATIO = 30.0
 
 
 class Expected(NamedTuple):
-    """The averages listed in the module docstring."""
+    """Averages of scores and curvatures over synthetic records and simulated outcomes."""
 
     score: Any
     slope: Any
@@ -47,7 +49,7 @@ class Expected(NamedTuple):
 
 
 class Simulator:
-    """Computes `Expected` for one set of synthetic records, and caches the results."""
+    """Computes `Expected` for one set of synthetic records and caches the results."""
 
     def __init__(self, law: OutcomeLaw, rows: np.ndarray) -> None:
         self.law, self.rows = law, rows
@@ -57,19 +59,23 @@ class Simulator:
     def expected(
         self, theta: np.ndarray, mapping: np.ndarray, base: np.ndarray, truth: np.ndarray
     ) -> Expected:
-        """Return averages at (θ, W) over outcomes drawn at `base` and reweighted to follow
-        `truth`.
+        """Return averages of scores over the synthetic records and simulated outcomes.
+
+        The scores are computed at the parameters θ = `theta` and transformed by the matrix W =
+        `mapping`. The averages are those for outcomes that are distributed with the parameters
+        `truth`. The outcomes are drawn with the parameters `base`, and each is weighted by the
+        ratio of its probabilities under `truth` and `base`.
         """
         return Expected(*self._kept("all", theta, mapping, base, truth))
 
     def score(
         self, theta: np.ndarray, mapping: np.ndarray, base: np.ndarray, truth: np.ndarray
     ) -> np.ndarray:
-        """Return `Expected.score` alone."""
+        """Return the average score, `Expected.score`, without computing the other averages."""
         return self._kept("score", theta, mapping, base, truth)[0]
 
     def fisher(self, theta: np.ndarray) -> np.ndarray:
-        """Return `Expected.fisher` alone, at θ′ = θ."""
+        """Return `Expected.fisher` alone: the average information of one record at `theta`."""
         return self._kept("fisher", theta)[0]
 
     def _kept(self, what: str, *points: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -82,8 +88,9 @@ class Simulator:
 
 @functools.lru_cache(maxsize=32)
 def _program(law: OutcomeLaw, what: str) -> Callable[..., Any]:
-    """Return a function that is compiled once per distribution, so that runs of one model share
-    it.
+    """Return the compiled function that computes the averages `what`: "all", "score" or "fisher".
+
+    It is compiled once for each distribution of outcomes `law`, so that runs of one model share it.
     """
     programs: dict[str, Callable[..., Any]] = {
         "all": _averages,
@@ -100,7 +107,9 @@ def _keys(count: int) -> Array:
 
 
 def _fisher(law: OutcomeLaw, records: Records, theta: Array) -> tuple[Array]:
-    """Return the average information of one record, from the same draws as `_averages`."""
+    """Return the average information of one record, computed from the same simulated outcomes as in
+    `_averages`.
+    """
 
     def one(record: Records, key: Array) -> tuple[Array, Array]:
         drawn = law.simulated(law.parameters(theta, record), jax.random.split(key)[1], DRAWS)
@@ -162,8 +171,11 @@ def _averages(
 
 
 def _curvature(found: Centring) -> tuple[Array, Array]:
-    """Return rows r such that the curvature h is Σ rrᵀ, and half the difference of the two centres:
-    the deviation of ψ that is due to the simulated outcomes of a visit.
+    """Return rows whose outer products add up to the curvature h of a record, and a deviation of
+    its score ψ.
+
+    This is the deviation that is due to the outcomes simulated in a visit: half the difference of
+    the two weighted centres (`tacit.methods.scores.party`).
     """
     share = found.gains[:, None] * found.weights / found.weights.size
     rows = jnp.sqrt(jnp.maximum(share, 0.0))[..., None] * found.scores

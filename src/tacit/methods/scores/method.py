@@ -1,19 +1,19 @@
 """`PrivateScores`: inference from centred clipped scores, for any model with a differentiable
 likelihood per record.
 
-Five kinds of answer, all of them sums over all records of a party:
+There are five kinds of answer. Each is a sum over all records of a party:
 
     counts      of the covariates           → synthetic covariates
     moment      of z/|z|, z = scale∘(x − centre)  → their correlations
     curvature   at a first θ                → how far the real curvature is from the synthetic one
     score × 7   burn-in                     → θ near the mode
-    curvature   there
+    curvature   at this θ
     score × 5   with one map W              → q
     ranks       of outcomes under q's mean  → goodness of fit
 
-The budget of each is fixed in advance. The clip and the map come from released numbers. Parties
-release sums only and the server uses their total. docs/methods/dp-scores.md has the derivation and
-the proof of the sensitivities, `tacit.methods.scores.party` the formulas.
+The share of the budget for each answer is fixed in advance. The clip and the map W are computed
+from released numbers. The server uses only the total over parties. docs/methods/dp-scores.md has
+the derivation and the proof of the sensitivities, and `tacit.methods.scores.party` the formulas.
 """
 
 from __future__ import annotations
@@ -74,15 +74,16 @@ MOST_GROWING = 40
 """Number of last burn-in rounds over which shares grow; earlier rounds have equal shares."""
 MOMENT_SHARES = (0.03, 0.12)
 COUNT_ERROR, LOOSE = 14.0, 0.3
-"""Relative error of a number's variance that noise of sd 1 in the share of each knot causes, if
-knots cover ± 3 standard deviations; and the relative error that is accepted.
+"""`COUNT_ERROR` is the relative error in the variance of a numeric column that noise of sd 1 in the
+share of each knot causes, if the knots cover ± 3 standard deviations. `LOOSE` is the largest
+relative error that is accepted.
 """
 MAIN_ROUNDS = 5
 USUAL_ROUNDS, LEAST_ROUNDS = 17, 12
 MOST_PARAMETERS = 100
 FARTHEST = 0.5
-"""Limit on how far the noise of the main rounds may move θ, in the norm given by one record's
-information.
+"""Limit on how far the noise of the main rounds may move θ, in standard deviations of an estimate
+from one record: the norm √(ΔᵀIΔ) of a move Δ, with I the information of one record.
 """
 ROUNDED = 1e-3
 MOST_BLURRED = 1.0
@@ -93,14 +94,17 @@ average.
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateScores(SummedMethod):
-    """Counts, moment, curvatures, centred scores and ranks; see the module docstring.
+    """Private inference from counts, a second moment, curvatures, centred scores and ranks.
+
+    Counts and second moment describe the covariates. Curvatures and scores determine the posterior.
+    The ranks of outcomes test the goodness of fit.
 
     Parameters
     ----------
     clip, clip_end, noise_end
-        Not used by this method, which computes its own scale: leave them out.
+        Leave these out: this method scales the contributions to each release by itself.
     dtype
-        Floating-point type of the records, "float64".
+        Floating-point type of the records; only "float64".
     """
 
     kind: ClassVar[str] = "dp-scores"
@@ -130,7 +134,7 @@ class PrivateScores(SummedMethod):
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """The stages of the run, one per visit."""
+        """Names of the stages of the run, one per visit."""
         first = (COUNTS, MOMENT, CURVATURE) if self._has_moment else (COUNTS, CURVATURE)
         burn_in = max(0, self._rounds - len(first) - MAIN_ROUNDS - 2)
         return (*first, *(SCORE,) * burn_in, CURVATURE, *(SCORE,) * MAIN_ROUNDS, RANK)
@@ -138,28 +142,29 @@ class PrivateScores(SummedMethod):
     def check(self, model: Model, family: Family) -> None:
         if not isinstance(model, SimulatesOutcomes):
             raise ConfigError(
-                f"method.kind = 'dp-scores' with model {model.kind!r}, which cannot simulate "
-                "outcomes: use method.kind = 'dp-sgd'"
+                f"method.kind = 'dp-scores' cannot be combined with model {model.kind!r}, because "
+                "this model cannot simulate outcomes: use method.kind = 'dp-sgd'"
             )
         if not isinstance(family, GaussianFamily):
             raise ConfigError(
-                f"method.kind = 'dp-scores' needs a Gaussian family, not {family.kind!r}"
+                f"method.kind = 'dp-scores' needs a Gaussian posterior, not {family.kind!r}; set "
+                "posterior = 'full' or 'mean-field'"
             )
         if model.dimension > MOST_PARAMETERS:
             raise ConfigError(
-                f"method.kind = 'dp-scores' with {model.dimension} parameters; at most "
-                f"{MOST_PARAMETERS} are supported, because curvatures of more are mostly noise: "
-                "use method.kind = 'dp-sgd'"
+                f"the model has {model.dimension} parameters, but method.kind = 'dp-scores' "
+                f"supports at most {MOST_PARAMETERS}, because the released curvature of more "
+                "parameters would be mostly noise: use method.kind = 'dp-sgd'"
             )
 
     def check_settled(self, model: Model, settled: Mapping[str, Any]) -> None:
-        """Refuse a run whose noise is too large for a linearised posterior, or whose burn-in could
-        not converge.
+        """Raise a ConfigError if noise would move θ too far, or would hide the correlations of the
+        columns.
 
-        In the coordinates of the map W the information of one record is about 1, so that noise of
-        sd σ̄ in the sum of scores moves θ by about σ̄√d/(0.75n). Noise of sd σ in the sum of D × D
-        second moments, whose entries are about n/D on the diagonal, moves the eigenvalues of their
-        correlations by up to 2√D·(σ/√2)·D/n.
+        With n records and d parameters, noise of sd σ in the sum of scores moves θ by about
+        σ√d/(0.75n), in standard deviations of an estimate from one record. With D columns, noise of
+        sd σ in their second moment moves the eigenvalues of their correlation matrix by up to
+        2√D·(σ/√2)·D/n.
         """
         if not self.total_units:
             return
@@ -174,43 +179,47 @@ class PrivateScores(SummedMethod):
             blurred = noise * self._columns * math.sqrt(2.0 * self._columns)
         if blurred > MOST_BLURRED:
             raise ConfigError(
-                f"{self._columns} columns, {given}: noise would change eigenvalues of the columns' "
-                f"correlations by {blurred:.2g}, at most {MOST_BLURRED:g} is supported; "
-                f"{helps('columns')}"
+                f"{self._columns} columns, {given}: the noise is too large, because it would "
+                f"change eigenvalues of the columns' correlations by {blurred:.2g} instead of at "
+                f"most {MOST_BLURRED:g}; {helps('columns')}"
             )
         moved = max(self._moved(self._main_noise(model, settled)), self._burn_in_moves(settled)[-1])
         if moved > FARTHEST * (1.0 + ROUNDED):
             raise ConfigError(
-                f"{model.dimension} parameters, {given}: noise alone would move θ by {moved:.2g} "
-                f"units of one record's information; at most {FARTHEST:g} is supported; "
-                f"{helps('parameters')}"
+                f"{model.dimension} parameters, {given}: the noise is too large, because noise "
+                f"alone would move θ by {moved:.2g} instead of at most {FARTHEST:g} standard "
+                f"deviations of an estimate from one record; {helps('parameters')}"
             )
 
     def _main_noise(self, model: Model, settled: Mapping[str, Any]) -> float:
-        """Return the standard deviation of the noise in the weighted mean of the main rounds' score
-        sums.
+        """Return the sd of the noise in the weighted mean of the score sums after the burn-in.
+
+        The weights are the inverse variances of the noise.
         """
         main = range(self._rounds - 1 - MAIN_ROUNDS, self._rounds - 1)
         precision = sum(_summed_noise(settled, visit) ** -2.0 for visit in main)
         return score_bound(model.dimension) / math.sqrt(precision)
 
     def _moved(self, noise: float) -> float:
-        """Return how far noise of that sd in a sum of scores moves θ, in the norm given by one
-        record's information.
+        """Return how far noise of sd `noise` in a sum of scores moves θ, in standard deviations of
+        an estimate from one record.
         """
         return noise * math.sqrt(self._dimension) / (0.75 * self.total_units)
 
     def _burn_in_moves(self, settled: Mapping[str, Any]) -> list[float]:
-        """Return how far the noise of each burn-in round moves θ."""
+        """Return how far the noise of each burn-in round moves θ, in standard deviations of an
+        estimate from one record.
+        """
         rounds = range(self.stages.index(CURVATURE) + 1, self._rounds - 2 - MAIN_ROUNDS)
         bound = score_bound(self._dimension)
         return [self._moved(bound * _summed_noise(settled, visit)) for visit in rounds] or [0.0]
 
     def settling_risk(self, model: Model, settled: Mapping[str, Any]) -> str | None:
-        """Return a warning if the burn-in needs more than its usual share of the budget.
+        """Return a warning if the burn-in would need more than its smallest share of the budget;
+        otherwise None.
 
-        With the usual share it would exceed the limit of `check_settled`. Such a burn-in may not
-        converge, which shows only afterwards.
+        With the smallest share, noise would move θ by more than `check_settled` allows. Such a
+        burn-in may not converge, which is known only after the budget is spent.
         """
         if not self.total_units:
             return None
@@ -221,7 +230,7 @@ class PrivateScores(SummedMethod):
         return (
             f"Some fits with {self.total_units} records in {len(settled)} parties and this ε do "
             "not converge, which is reported only after the budget is spent: in an early round "
-            f"noise moves θ by {moved:.2g} units of one record's information; use "
+            f"noise moves θ by {moved:.2g} standard deviations of an estimate from one record; use "
             "privacy.aggregation = 'secure' or 'trusted', a larger epsilon, more records or fewer "
             "parameters."
         )
@@ -250,8 +259,10 @@ class PrivateScores(SummedMethod):
         )
 
     def check_ranges(self, model: Model, parties: Mapping[str, Records]) -> None:
-        """Refuse plain records whose columns have scales that the counts cannot describe; for
-        simulations.
+        """Raise a DataError if the values of a column do not fit the range in which they are
+        counted.
+
+        This is only for simulations, in which one process has the records of all parties.
         """
         assert isinstance(model, SimulatesOutcomes)
         covariates = model.outcome_law().covariates
@@ -279,7 +290,9 @@ class PrivateScores(SummedMethod):
     def from_integers(
         self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
     ) -> Arrays:
-        """Convert released integers to sums on the scale of the records' contributions."""
+        """Return the sums that the released integers encode, on a scale on which `bound_of` is the
+        norm bound of one record.
+        """
         del family
         unit = event.step * self.bound_of(model, asked.stage) / event.clip
         return {asked.stage: integers[asked.stage] * unit}
@@ -304,14 +317,19 @@ class PrivateScores(SummedMethod):
         return self.budget_shares(mu)[visit]
 
     def budget_shares(self, mu: float) -> tuple[float, ...]:
-        """Return each visit's share of Σ μ² = `mu`²; the shares add up to 1."""
+        """Return each visit's share of the budget; the shares add up to 1.
+
+        The budget is Σ μₜ² = `mu`², where μₜ is the sensitivity of visit t divided by its noise sd.
+        """
         sizes = self._columns, self._dimension, self._counted
         return _budget_shares(
             self.stages, mu, sizes, self.total_units, self.parties, self.aggregation
         )
 
     def bound_of(self, model: Model, stage: str) -> float:
-        """Return the largest norm of one record's contribution to the sum of a stage."""
+        """Return the largest norm of one record's contribution to the sum of `stage`, before it is
+        scaled to the clip.
+        """
         assert isinstance(model, SimulatesOutcomes)
         if stage == COUNTS:
             return math.sqrt(_design(model).counted.columns)
@@ -319,8 +337,8 @@ class PrivateScores(SummedMethod):
         return bounds[stage](model.dimension) if stage in bounds else 1.0
 
     def bounded(self, model: Model, task: Task) -> Bounded:
-        """Compute the clipped sum of the task's stage, scaled such that one record contributes at
-        most the clip.
+        """Return the clipped sum for the stage of the task. The contribution of each record is
+        scaled to a norm of at most the clip.
         """
         assert isinstance(model, SimulatesOutcomes)
         law, public = model.outcome_law(), task.public
@@ -342,8 +360,9 @@ class PrivateScores(SummedMethod):
         return summed(law, records, weights, clip, point=point, mapping=mapping, key=key)
 
     def learns_scale(self, model: Model) -> bool:
-        """True if no prior is declared; its scales, relative to those of the counted columns, are
-        then integrated out.
+        """True if the model declares no prior.
+
+        The prior's scales, relative to the released scales of the columns, are then integrated out.
         """
         return isinstance(model, LearnsScale) and model.scale_unit is not None
 
@@ -352,8 +371,8 @@ class PrivateScores(SummedMethod):
 
 
 def _summed_noise(settled: Mapping[str, Any], visit: int) -> float:
-    """Return the standard deviation of the noise in the sum over parties, relative to one record's
-    bound.
+    """Return the sd of the noise in the sum over all parties, divided by the norm bound of one
+    record's contribution.
     """
     each = (
         event.noise_sd**2 / one.shares / event.clip**2
@@ -369,8 +388,9 @@ def _design(model: Model) -> Design:
 
 
 def main_share(aggregation: str) -> float:
-    """Return the share of Σ μ² that the main scores get if no other release needs more than
-    usual.
+    """Return the share of the budget for the scores after the burn-in.
+
+    It is the share that remains if every other release gets its smallest share.
     """
     rank = RANK_SHARES["plain" if aggregation == "plain" else "sum"]
     first = COUNTS_SHARES[0] + MOMENT_SHARES[0] + FIRST_CURVATURE
@@ -386,13 +406,18 @@ def _budget_shares(
     parties: int,
     aggregation: str,
 ) -> tuple[float, ...]:
-    """Return each release's share of Σ μ²; the main scores get the rest, the t-th one in proportion
-    to t.
+    """Return each visit's share of the budget Σ μₜ² = `mu`², where μₜ is the sensitivity of visit t
+    divided by its noise sd.
 
-    Three releases get more, within limits, if their noise would be too large with the usual share:
-    the counts of G columns if the variance of a number would be known with a relative error above
-    `LOOSE` (`COUNT_ERROR` times that of a share), the second moment of D columns if correlations of
-    0.3 would be hidden, and the burn-in if its last round would move θ by more than `FARTHEST`.
+    Three kinds of release get more than their smallest share, within limits, if their noise would
+    otherwise be too large:
+
+    - the counts, if the variance of a numeric column would have a relative error above `LOOSE`;
+    - the second moment, if noise would hide correlations of 0.3;
+    - the burn-in, if the noise of its last round would move θ by more than `FARTHEST`.
+
+    The scores after the burn-in get the remaining budget, the t-th of them in proportion to t.
+    `sizes` are the numbers of columns, of parameters and of counted columns.
     """
     columns, dimension, counted = sizes
     summed = math.sqrt(parties) if aggregation == "plain" else 1.0

@@ -1,23 +1,34 @@
 """The sums that a party releases in private scores, each bounded by construction.
 
-At a public θ and map W (d × d), with C = `CLIP`·√d, B = 2d and η = `SLACK`, a record has the score
-u = W∇log p(y | x, θ), clipped by c = min(1, C/|u|). Clipping makes its expectation under the model
-differ from 0. The record therefore simulates outcomes yₖ for its own covariates, in two independent
-sets a = 1, 2 with weights qₖ (`tacit.models.outcomes`), and subtracts
+**Score of a record.** The server publishes a point θ and a matrix W, for d parameters. A record has
+the score u = W∇log p(y | x, θ). It is multiplied by c = min(1, C/|u|), which clips it to the norm C
+= `CLIP`·√d. Clipping makes its expectation under the model differ from 0, so that an estimate of
+the expectation is subtracted.
 
-    b_a = meanₖ qₖ(cₖ − 1)uₖ,                         which estimates E[cu | x], for E[u | x] = 0
-    τ_a = meanₖ qₖcₖ|uₖ|²,   g_a = min(1, (1 + η/2)C/(C + |b_a|), B/τ_a)
-    w₁ = min(g₂, (1 + η)C/(C + |b₁|)),  w₂ likewise
-    score       ψ = ½ Σ_a w_a(cu − b_a)
-    curvature   h = ½ Σ_a g_a meanₖ qₖcₖuₖuₖᵀ
+**Centres.** The party simulates outcomes yₖ for the covariates x of the record, in two independent
+sets a = 1, 2 with weights qₖ (`tacit.models.outcomes`). Let uₖ and cₖ be u and c for the outcome
+yₖ. From each set a the party computes
 
-For any record, draws, θ and W: |w_a(cu − b_a)| ≤ w_a(C + |b_a|) ≤ (1 + η)C, hence |ψ| ≤ (1 + η)C; h
-is positive semi-definite with |h| ≤ tr h ≤ B. Both are then divided by their bounds and clipped by
-`tacit.privacy.bounded`, which has no effect except for rounding.
+    b_a = meanₖ qₖ(cₖ − 1)uₖ,     τ_a = meanₖ qₖcₖ|uₖ|².
 
-Draws depend only on a record's position and the visit's secret key. With the key fixed, replacing a
-record changes only its own term; if a record is added or removed, other records move to other
-positions and get other draws, which have the same joint distribution. The proof is in
+The centre b_a estimates E[cu | x], because E[u | x] = 0.
+
+**Weights.** With B = 2d and η = `SLACK`, the gains g_a and the weights w_a are
+
+    g_a = min(1, (1 + η/2)C/(C + |b_a|), B/τ_a)
+    w₁ = min(g₂, (1 + η)C/(C + |b₁|)),    w₂ = min(g₁, (1 + η)C/(C + |b₂|)).
+
+**Contributions.** The record contributes its centred score ψ or its curvature h:
+
+    ψ = ½ Σ_a w_a(cu − b_a),     h = ½ Σ_a g_a meanₖ qₖcₖuₖuₖᵀ.
+
+**Bounds.** For any record, draws, θ and W, |w_a(cu − b_a)| ≤ w_a(C + |b_a|) ≤ (1 + η)C, hence |ψ| ≤
+(1 + η)C. The matrix h is positive semi-definite with |h| ≤ tr h ≤ B. Both are then divided by their
+bounds and clipped by `tacit.privacy.bounded`, which has no effect except for rounding.
+
+**Sensitivity.** Draws depend only on a record's position and the visit's secret key. With the key
+fixed, replacing a record changes only its own term. If a record is added or removed, other records
+move to other positions and get other draws, which have the same joint distribution. The proof is in
 docs/methods/dp-scores.md.
 """
 
@@ -40,7 +51,7 @@ from tacit.privacy.bounded import (
 from tacit.support.compiler import jax, jnp
 
 CLIP = 1.3
-"""The clip C over √d; a whitened score u has |u|² = d on average."""
+"""The clip C divided by √d; a whitened score u has |u|² = d on average."""
 SLACK = 0.1
 """η: a centred score may exceed the clip C by this share."""
 TRACE = 2.0
@@ -57,8 +68,9 @@ _DRAWS = 0x0D7A
 
 
 class Centring(NamedTuple):
-    """Quantities from a record's simulated outcomes; the first axis (except of `sound`) is the set
-    a.
+    """Simulated outcomes of one record, and the estimates that centre its clipped score.
+
+    The first axis of every array except `sound` is the number of the set of outcomes.
     """
 
     scores: Array
@@ -78,25 +90,24 @@ class Centring(NamedTuple):
 
 
 def score_bound(dimension: int) -> float:
-    """Return (1 + η)C, the bound of a centred score."""
+    """Return the bound on the norm of a record's centred score, for `dimension` parameters."""
     return (1.0 + SLACK) * clip_norm(dimension)
 
 
 def clip_norm(dimension: int) -> float:
-    """Return the clip C of a score."""
+    """Return the norm to which the score of a record is clipped, for `dimension` parameters."""
     return CLIP * math.sqrt(dimension)
 
 
 def trace_bound(dimension: int) -> float:
-    """Return the bound B on the trace of a record's curvature."""
+    """Return the bound on the trace of a record's curvature, for `dimension` parameters."""
     return TRACE * dimension
 
 
 def draws_key(secret: Array) -> Array:
-    """Return the key of a visit's simulated outcomes.
+    """Return the random key of a visit's simulated outcomes, derived from the visit's secret key.
 
-    It is derived from the secret key and expanded by JAX's own generator, because these draws
-    protect nothing.
+    JAX's default generator is sufficient for it, because these draws are not privacy noise.
     """
     words = jax.random.bits(jax.random.fold_in(secret, _DRAWS), (2,), jnp.uint32)
     return jax.random.wrap_key_data(words, impl="threefry2x32")
@@ -105,7 +116,11 @@ def draws_key(secret: Array) -> Array:
 def centring(
     law: OutcomeLaw, theta: Array, mapping: Array, record: Records, key: Array, count: int
 ) -> Centring:
-    """Return centres and gains of one record, from two sets of simulated outcomes."""
+    """Return the quantities that centre the clipped score of one record.
+
+    They are computed from two sets of `count` simulated outcomes, or from all possible outcomes if
+    there are finitely many.
+    """
     parameters = law.parameters(theta, record)
     sets = 2 if law.support(parameters) is None else 1  # a listed support has no randomness
     keys = jax.random.split(key, sets)
@@ -130,7 +145,10 @@ def centring(
 
 
 def centred(scores: Array, found: Centring) -> Array:
-    """Return the centred scores ψ for several scores u of one record, (…, d)."""
+    """Return clipped scores of one record minus their estimated expectation.
+
+    `scores` has the shape (…, parameters), and `found` contains the estimates.
+    """
     clip = MARGIN * clip_norm(scores.shape[-1])
     shorter, _ = shortened(scores, clip)
     # The first set is weighted by the gain of the second and vice versa: a weight must not depend
@@ -142,7 +160,7 @@ def centred(scores: Array, found: Centring) -> Array:
 
 
 def shortened(scores: Array, clip: Array | float) -> tuple[Array, Array]:
-    """Return c = min(1, clip/|u|) and |u| for scores u."""
+    """Return the factors min(1, clip/norm) that clip each score, and the norms of the scores."""
     norms = _norms(scores)
     return jnp.minimum(1.0, clip / jnp.maximum(norms, 1e-300)), norms
 
@@ -161,7 +179,10 @@ def score_sum(
     mapping: Array,
     key: Array,
 ) -> Bounded:
-    """Return the sum of the records' centred scores ψ, each scaled to norm ≤ `clip`."""
+    """Return the sum of the records' centred scores, each scaled to a norm of at most `clip`.
+
+    A centred score is a clipped score minus an estimate of its expectation under the model.
+    """
     dimension = point.shape[0]
 
     def one(record: Records, own_key: Array) -> Array:
@@ -188,13 +209,15 @@ def curvature_sum(
     mapping: Array,
     key: Array,
 ) -> Bounded:
-    """Return the sum of the records' curvatures h, each scaled to norm ≤ `clip`, as upper
-    triangle.
+    """Return the sum of the records' curvatures as a packed upper triangle.
+
+    The curvature of a record is a weighted average of outer products of the scores of simulated
+    outcomes. It is scaled to a norm of at most `clip`.
     """
     dimension = point.shape[0]
 
     def one(record: Records, own_key: Array) -> Array:
-        """Return rows r such that the record's curvature h is Σ rrᵀ."""
+        # The record's curvature h is the sum of the outer products of these rows.
         found = centring(law, point, mapping, record, own_key, OUTCOMES)
         share = found.gains[:, None] * found.weights / found.weights.size
         rows = jnp.sqrt(jnp.maximum(share, 0.0))[..., None] * found.scores
@@ -219,8 +242,10 @@ def rank_sum(
     edges: Array,
     key: Array,
 ) -> Bounded:
-    """Return a histogram of randomised ranks by bins of the predicted mean; each record counts
-    once.
+    """Return a histogram of the records' ranks for each level of the predicted mean.
+
+    The rank of a record, in (0, 1), is the probability of a smaller outcome under the model, with
+    ties broken at random. `edges` separate the levels. Each record is counted once.
     """
 
     def one(record: Records, own_key: Array) -> Array:
@@ -238,7 +263,11 @@ def rank_sum(
 def _in_chunks(
     summed: Callable[[Records, Array, Array], Bounded], records: Records, mask: Array, key: Array
 ) -> Bounded:
-    """Add up all records in chunks; `summed` receives records as batches of length 1."""
+    """Return the sum over all records, computed for `CHUNK` records at a time.
+
+    `summed` is called with the records of a chunk, each with an additional axis of length 1, their
+    mask, and one random key per record.
+    """
     count = mask.shape[0]
     size = min(CHUNK, count)
     chunks = math.ceil(count / size)

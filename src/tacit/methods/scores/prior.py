@@ -1,9 +1,10 @@
 """The prior at the server: any differentiable density, and the resulting posterior.
 
-A Gaussian prior is exact. With any other prior, q is a variational Gaussian: its natural gradient
-uses E_q[∇log p] and E_q[∇²log p] over fixed antithetic draws, and a step is taken only if the free
-energy does not increase. If the posterior is not normal, its moments are computed from many such q,
-one at each value of one coordinate.
+With a Gaussian prior the posterior is exact. With any other prior p, q is the Gaussian that
+minimises the free energy. Its natural gradient uses averages of ∇log p and ∇²log p over fixed
+antithetic draws from q, and a step is taken only if the free energy does not increase. If the
+posterior is not normal, its moments are computed from many such q, one at each of several values of
+one coordinate.
 """
 
 from __future__ import annotations
@@ -24,29 +25,31 @@ NORMAL_ENOUGH = 0.95
 AXES = 8
 """Number of coordinates considered as the axis of a divided posterior."""
 NEGLIGIBLE, MOST_NODES = 9.0, 60
-"""A side of a divided posterior ends where its log-weight is this many nats below the maximum, or
-after that many nodes.
+"""On each side of a divided posterior, nodes are added until the log-weight is `NEGLIGIBLE` nats
+below the maximum, or until there are `MOST_NODES` nodes.
 """
 CUT_OFF = 1e-3
 """Largest weight of the last value on a side; above it that side counts as truncated."""
 
 
 class Local(NamedTuple):
-    """Gradient of a log-density at a point, and a positive definite precision there."""
+    """Gradient of a log-density at a point, and a positive definite precision matrix."""
 
     gradient: np.ndarray
     precision: np.ndarray
 
 
 class Likelihood(NamedTuple):
-    """exp(linear·θ − ½ θᵀ information θ)."""
+    """The Gaussian likelihood exp(linear·θ − ½ θᵀ information θ)."""
 
     information: np.ndarray
     linear: np.ndarray
 
 
 class Node(NamedTuple):
-    """A normal q of some coordinates, given fixed values of the others."""
+    """A normal approximation of some coordinates of θ, given fixed values of the other
+    coordinates.
+    """
 
     mean: np.ndarray
     """Mean of all coordinates."""
@@ -58,7 +61,11 @@ class Node(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """Negative free energy of q up to a constant, E_q[∇log p], E_q[∇²log p]; see `Node`."""
+    """The free energy of q, up to a constant, and the averages of gradient and Hessian of the
+    log-prior under q.
+
+    `evidence` and `share` are those of `Node`.
+    """
 
     energy: float
     gradient: np.ndarray
@@ -68,7 +75,9 @@ class Evaluation(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Mean and precision of the posterior, and the effective share of its draws."""
+    """Mean and precision of the posterior, and the effective share of draws from its normal
+    approximation.
+    """
 
     mean: np.ndarray
     precision: np.ndarray
@@ -76,7 +85,7 @@ class Moments(NamedTuple):
 
 
 class PriorTerm:
-    """log p(θ) of a model, with a Gaussian approximation of its location and scale."""
+    """The log-prior log p(θ) of a model, with mean and precision of a Gaussian approximation."""
 
     def __init__(
         self,
@@ -85,9 +94,10 @@ class PriorTerm:
         precision: np.ndarray,
         log_density: Callable[[Any], Any] | None = None,
     ) -> None:
-        """`mean` and diagonal `precision` are those of the prior, or of its approximation.
+        """Store the mean and the precision (a diagonal) of the prior, or of a Gaussian
+        approximation.
 
-        `log_density` replaces the model's prior.
+        `log_density` is used instead of the model's log-prior, if given.
         """
         self.mean, self.precision = mean, precision
         self.exact = log_density is None and not model.has_site_prior
@@ -98,17 +108,21 @@ class PriorTerm:
         self._run: Any = None
 
     def local(self, point: np.ndarray) -> Local:
-        """Return gradient and precision of the Gaussian approximation, for the search for the mode.
+        """Return the gradient of the prior's Gaussian approximation at `point`, and its precision.
 
-        The exact density may have no mode there: the density of a hierarchy grows without bound if
-        all groups are equal and their spread goes to 0, as at the start of a fit.
+        The burn-in uses the approximation, because the exact prior may have no mode: the density of
+        a hierarchical model grows without bound if all groups are equal and their spread goes to 0.
         """
         return Local(self.precision * (self.mean - point), np.diag(self.precision))
 
     def posterior(
         self, information: np.ndarray, linear: np.ndarray, start: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Compute mean and precision of q ∝ p(θ) exp(linear·θ − ½ θᵀ information θ)."""
+        """Return mean and precision of q(θ) ∝ p(θ) exp(linear·θ − ½ θᵀ information θ), where p is
+        the prior.
+
+        `start` is the mean at which iterations start.
+        """
         if self.exact:
             precision = information + np.diag(self.precision)
             return np.linalg.solve(precision, linear + self.precision * self.mean), precision
@@ -120,11 +134,12 @@ class PriorTerm:
     def moments(
         self, information: np.ndarray, linear: np.ndarray, mean: np.ndarray, precision: np.ndarray
     ) -> Moments:
-        """Compute moments of the exact posterior; `mean` and `precision` are a first estimate.
+        """Return mean and precision of the exact posterior; `mean` and `precision` are a first
+        estimate.
 
-        Importance weights of q's draws show whether the posterior is normal. If the posterior is
-        not normal, as with the spread of a hierarchy, it is divided along one coordinate: given a
-        value of this coordinate, the other coordinates are nearly normal.
+        If importance weights show that the posterior is not normal, as for the spread of a
+        hierarchical model, the result is averaged over values of one coordinate. Given such a
+        value, the other coordinates are nearly normal.
         """
         if self.exact:
             return Moments(mean, precision, 1.0)
@@ -136,7 +151,7 @@ class PriorTerm:
         axis = self._axis(likelihood, whole)
         free = np.delete(every, axis)
         alone, among = whole.precision[axis, axis], np.linalg.inv(whole.precision)[axis, axis]
-        step = max(0.5 / np.sqrt(alone), 0.1 * np.sqrt(among))  # complete within `MOST_NODES`
+        step = max(0.5 / np.sqrt(alone), 0.1 * np.sqrt(among))  # the sides end within `MOST_NODES`
         nodes = self._nodes(likelihood, whole, axis, free, step)
         evidence = np.array([node.evidence for node in nodes])
         weight = np.exp(evidence - np.max(evidence))
@@ -154,7 +169,10 @@ class PriorTerm:
     def _nodes(
         self, likelihood: Likelihood, whole: Node, axis: int, free: np.ndarray, step: float
     ) -> list[Node]:
-        """Compute normal posteriors given values of one coordinate, outwards until the weight is
+        """Return normal approximations of the coordinates `free` at several values of the
+        coordinate `axis`.
+
+        Neighbouring values differ by `step`. They extend in both directions until the weight is
         negligible.
         """
         start = whole._replace(precision=whole.precision[np.ix_(free, free)])
@@ -172,10 +190,11 @@ class PriorTerm:
         return [*reversed(sides[1]), middle, *sides[0]]
 
     def _axis(self, likelihood: Likelihood, whole: Node) -> int:
-        """Return the coordinate such that, given its value, the posterior is closest to normal.
+        """Return the coordinate that, if its value is fixed, makes the other coordinates closest to
+        normal.
 
-        Candidates are the coordinates along which the prior's curvature changes most, relative to
-        the curvature of q.
+        Only `AXES` coordinates are tried: those along which the prior's curvature changes most,
+        relative to the precision of q.
         """
         covariance, every = np.linalg.inv(whole.precision), np.arange(len(whole.mean))
         shifts = covariance / np.sqrt(np.diagonal(covariance))
@@ -193,7 +212,9 @@ class PriorTerm:
     def _variational(
         self, likelihood: Likelihood, mean: np.ndarray, precision: np.ndarray, free: np.ndarray
     ) -> Node:
-        """Fit a normal q of the coordinates `free`, with the others fixed at `mean`."""
+        """Fit a normal q of the coordinates `free`; the other coordinates are fixed at their values
+        in `mean`.
+        """
         inner = np.ix_(free, free)
         information = likelihood.information[inner]
         least = 1e-3 * self.precision[free]  # keeps q proper where log p is not concave
@@ -228,7 +249,10 @@ class PriorTerm:
     def _evaluation(
         self, likelihood: Likelihood, mean: np.ndarray, precision: np.ndarray, free: np.ndarray
     ) -> Evaluation:
-        """Compute free energy and expected derivatives of q, as averages over its draws."""
+        """Return the free energy and the expected derivatives for a q of the coordinates `free`.
+
+        They are averages over draws from q.
+        """
         still = np.zeros(len(free)), np.zeros((len(free), len(free)))
         nowhere = Evaluation(np.inf, *still, -np.inf, 0.0)
         try:
@@ -254,8 +278,9 @@ class PriorTerm:
         return Evaluation(energy, gradient[free], hessian[np.ix_(free, free)], evidence, share)
 
     def _evaluated(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Evaluate log p with gradients and Hessians, in batches of as many points as q has
-        draws.
+        """Return the log-prior, its gradients and its Hessians at the points, one row per point.
+
+        All batches have the same size, so that the function is compiled once.
         """
         if self._run is None:
             log_prior = self.log_density
@@ -279,5 +304,5 @@ def _symmetric(matrix: np.ndarray) -> np.ndarray:
 
 
 def _whitened(root: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """Return root⁻¹ · matrix · root⁻ᵀ."""
+    """Return root⁻¹ · matrix · root⁻ᵀ for a lower-triangular `root`."""
     return _symmetric(np.linalg.solve(root, np.linalg.solve(root, matrix).T))

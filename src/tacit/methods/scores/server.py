@@ -1,4 +1,4 @@
-"""The server's half of private scores: it goes from stage to stage, using released sums alone."""
+"""Server side of private scores: computes the request of each stage, and q, from released sums."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ PUBLIC = {
 }
 """Public arrays of each stage."""
 UNUSABLE = (ValueError, ArithmeticError)
-"""Errors that mean: the released numbers give no estimate. NumPy's LinAlgError is a ValueError."""
+"""Errors that are raised if the released numbers give no estimate. NumPy's LinAlgError is a
+ValueError.
+"""
 TURNS, LAST_TURNS = 1, 4
 SIGNIFICANT = 0.01
 LEAST_SHARE = 0.5
@@ -51,13 +53,13 @@ well.
 SETTLED = 0.5
 """Largest move of q's mean in the last iteration of a converged run, in posterior sd."""
 FAR = 1.0
-"""Largest move of θ in the last burn-in round of a converged run, in units of one record's
-information.
+"""Largest move of θ in the last burn-in round of a converged run, in standard deviations of an
+estimate from one record.
 """
 
 
 class Staged(Protocol):
-    """The parts of the method that the server needs."""
+    """The attributes of a method that `ScoresServer` uses."""
 
     @property
     def stages(self) -> tuple[str, ...]: ...
@@ -76,9 +78,7 @@ class Fit(NamedTuple):
 
 
 class ScoresServer:
-    """Computes the next request and q as a pure function of the releases, and caches
-    simulations.
-    """
+    """Computes the next request and q from the released sums alone. Simulations are cached."""
 
     def __init__(self, method: Staged, run: Run) -> None:
         assert isinstance(run.model, SimulatesOutcomes)
@@ -117,8 +117,9 @@ class ScoresServer:
     def _released(
         self, known: Arrays, stage: str, total: np.ndarray, noise_sd: float, number: int
     ) -> Arrays:
-        """Return the released numbers of this round; they are kept even if they give no
-        estimate.
+        """Return the arrays of this round's release that the server stores.
+
+        They are stored even if no estimate can be computed from them.
         """
         if stage in (COUNTS, MOMENT):
             return {stage: total}
@@ -145,7 +146,12 @@ class ScoresServer:
         return self._with_score(known, number) if stage == SCORE else {}
 
     def _fallback(self, known: Arrays, following: Sequence[str]) -> Arrays:
-        """Return usable arrays for the next stage if `_published` failed."""
+        """Return default values of the arrays that the server publishes for the next stage and that
+        are not in `known`.
+
+        The server uses these defaults if the arrays could not be computed from the releases.
+        `following` contains the next stage, or nothing after the last stage.
+        """
         columns = len(self.design.layout)
         usable = {
             "centre": np.zeros(columns),
@@ -158,7 +164,7 @@ class ScoresServer:
         return {name: usable[name] for name in names if name not in known}
 
     def _published(self, known: Arrays, following: Sequence[str]) -> Arrays:
-        """Return the public arrays of the next stage."""
+        """Return the arrays that the server publishes for the next stage."""
         if following == (MOMENT,):
             found = self._marginals(known)
             return {"centre": found.centre, "scale": public_scale(self.design, found)}
@@ -181,13 +187,17 @@ class ScoresServer:
         return {name: known[name] for name in names}, memory
 
     def _burns_in(self, number: int) -> bool:
-        """True if the run is in its burn-in: a second curvature is still to be released."""
+        """True if the burn-in continues after round `number`, that is, if a curvature is still to
+        be released.
+        """
         return CURVATURE in self.method.stages[number:]
 
     def _with_curvature(
         self, known: Arrays, total: np.ndarray, noise_sd: float, number: int
     ) -> Arrays:
-        """Return R (`Ratio`) updated by the released curvature, and a map W for the next scores."""
+        """Return the ratio of released to simulated curvature, updated by the new release, and the
+        matrix by which the next scores are transformed.
+        """
         estimator, point = self.estimator(known), known["point"]
         before = self._ratio(known) if "ratio" in known else None
         noise = curvature_noise(noise_sd, estimator.dimension)
@@ -200,15 +210,18 @@ class ScoresServer:
         return found | {"map": mapping, "made_at": point}
 
     def _main_noise(self, number: int) -> float:
-        """Return the standard deviation of the noise in the weighted mean of the remaining
-        scores.
+        """Return the sd of the noise in the weighted mean of all score sums after round `number`.
+
+        The weights are the inverse variances of the noise.
         """
         following = enumerate(self.method.stages[number:], number + 1)
         noise = np.array([self.run.noise_sd(one) for one, stage in following if stage == SCORE])
         return score_bound(self.declared.mean.size) / math.sqrt(float(np.sum(noise**-2.0)))
 
     def _with_burn_in(self, known: Arrays, total: np.ndarray, noise_sd: float) -> Arrays:
-        """Return the point θ that solves this round's equation, and the map W there."""
+        """Return the θ to which a burn-in round moves, and the matrix by which scores are
+        transformed there.
+        """
         estimator, ratio = self.estimator(known), self._ratio(known)
         noise = noise_sd * score_bound(estimator.dimension)
         found = estimator.walked(
@@ -219,7 +232,9 @@ class ScoresServer:
         return {"point": found.point, "map": mapping, "ways": ways, "walked": found.information}
 
     def _with_score(self, known: Arrays, number: int) -> Arrays:
-        """Return q from all main rounds, with its mean as the next point."""
+        """Return q computed from all main rounds so far. The mean of q is the θ of the next
+        round.
+        """
         history = History(known["points"], known["scores"], known["noise"])
         last = SCORE not in self.method.stages[number:]
         turns = LAST_TURNS if last else TURNS
@@ -239,8 +254,13 @@ class ScoresServer:
         return found | {"effective_share": np.array([moments.share]), "moved": np.array([q.moved])}
 
     def _renewed(self, known: Arrays, mean: np.ndarray, number: int) -> Arrays:
-        """Return a new map W if the remaining rounds gain from it; rounds with the old map are
-        dropped.
+        """Return a new map W and an empty history of releases; nothing if the present map is kept.
+
+        W is the matrix by which the parties transform a record's score before clipping. `mean` is
+        the present estimate of θ, and `number` the number of the round. Scores that were released
+        with the present map cannot be used with a new map. A new map is therefore returned only if
+        the remaining rounds with it give more information about θ than all main rounds (those after
+        the burn-in) with the present map.
         """
         left = self._main_noise(number)
         noise = (left**-2.0 + float(np.sum(known["noise"] ** -2.0))) ** -0.5
@@ -263,7 +283,7 @@ class ScoresServer:
 
     @property
     def count_noise_sd(self) -> float:
-        """Standard deviation of the noise in each count."""
+        """Standard deviation of the noise in each count of the sum over parties."""
         number = self.method.stages.index(COUNTS) + 1
         return math.sqrt(self.design.counted.columns) * self.run.noise_sd(number)
 
@@ -272,8 +292,9 @@ class ScoresServer:
         return described(self.design, known["counts"], self.count_noise_sd, records)
 
     def estimator(self, known: Arrays) -> Estimator:
-        """Return the estimator for counts and second moment; equal inputs give equal
-        simulations.
+        """Return the estimator for the released counts and second moment.
+
+        It is computed again only if these arrays change.
         """
         names = [name for name in (COUNTS, MOMENT) if name in known]
         key = b"".join(known[name].tobytes() for name in names)
@@ -289,7 +310,9 @@ class ScoresServer:
         return Estimator(Simulator(self.law, rows), self._prior(found), found.records)
 
     def _first_point(self, known: Arrays) -> np.ndarray:
-        """Return the model's start, with an intercept that gives the mean of a counted outcome."""
+        """Return the model's starting point. If the outcome was counted, the intercept is set so
+        that the prediction at the mean covariates is the counted mean.
+        """
         found = self._marginals(known)
         places = [i for i, one in enumerate(self.law.covariates.layout) if one.kind == "intercept"]
         if self.outcome is None or found.outcome is None or not places:
@@ -300,8 +323,11 @@ class ScoresServer:
         return point
 
     def scale_prior(self, known: Arrays) -> LearntScalePrior | None:
-        """Return the prior with learned scales, scaled by the columns; None if a prior is
-        declared.
+        """Return the prior of a model that learns the scales of its prior; None for all other
+        models.
+
+        The prior depends on the means and standard deviations of the columns, which are estimated
+        from the releases in `known`.
         """
         return self._scale_prior(self._marginals(known))
 
@@ -318,8 +344,9 @@ class ScoresServer:
         )
 
     def _prior(self, found: Marginals) -> PriorTerm:
-        """Return the prior; if scales are learned, its normal start uses their largest likely
-        value.
+        """Return the prior of θ.
+
+        If its scales are learned, its Gaussian approximation uses their largest likely values.
         """
         learnt = self._scale_prior(found)
         if learnt is None:
@@ -328,8 +355,9 @@ class ScoresServer:
         return PriorTerm(self.run.model, learnt.mean, sd**-2.0, learnt.log_density)
 
     def _gaussian(self, known: Arrays) -> Natural:
-        """Return q in the run's family; a mean-field q keeps the marginals, so intervals do not
-        change.
+        """Return the natural parameters of q in the run's family.
+
+        A mean-field q has the marginal variances of the full q, so that intervals do not change.
         """
         mean, precision = known["mean"], known["precision"]
         if isinstance(self.run.family, FullGaussian):
@@ -339,10 +367,12 @@ class ScoresServer:
 
 
 def checked(found: Arrays) -> Arrays:
-    """Return `found`; raise an error if it is not finite or its precision not positive definite."""
+    """Return `found`. Raise an error if an array is not finite, or if "precision" is not positive
+    definite.
+    """
     wrong = [name for name, one in found.items() if name != "ways" and not np.isfinite(one).all()]
     if wrong:
-        raise FloatingPointError(f"not finite: {', '.join(wrong)}")
+        raise FloatingPointError(f"estimates that are not finite: {', '.join(wrong)}")
     if "precision" in found:
         np.linalg.cholesky(found["precision"])
     return found
@@ -353,10 +383,10 @@ def _failed(known: Arrays, number: int) -> Arrays:
 
 
 def trouble(server: ScoresServer, memory: Arrays) -> str | None:
-    """Return why q is not the posterior, if the releases show a problem.
+    """Return the reason why q may not be the posterior; None if the releases show no problem.
 
-    The counts show whether columns are in other units than assumed, the burn-in whether θ had
-    converged when the main rounds began, and the last estimate whether it had converged.
+    The counts show whether columns are on the assumed scale. The burn-in shows whether θ had
+    converged when the main rounds began, and the last estimate shows whether q has converged.
     """
     if "failed" in memory:
         rounds = ", ".join(f"{number:.0f}" for number in memory["failed"])
@@ -372,9 +402,9 @@ def trouble(server: ScoresServer, memory: Arrays) -> str | None:
     ways = memory.get("ways", np.zeros(0))
     if len(ways) and not ways[-1] <= FAR:
         return (
-            f"the last burn-in round still moved θ by {ways[-1]:.2g} units of one record's "
-            f"information (at most {FAR:g} after convergence); use more schedule.rounds, columns "
-            "of a similar scale, or a prior nearer to the records"
+            f"the last burn-in round still moved θ by {ways[-1]:.2g} standard deviations of an "
+            f"estimate from one record (at most {FAR:g} after convergence); use more "
+            "schedule.rounds, columns of a similar scale, or a prior nearer to the records"
         )
     moved = float(memory.get("moved", np.zeros(1))[0])
     if not moved <= SETTLED:
@@ -387,21 +417,33 @@ def trouble(server: ScoresServer, memory: Arrays) -> str | None:
     if share < LEAST_SHARE:
         return (
             f"{share:.0%} of the draws of the normal posterior are effective under the exact prior "
-            f"(at least {LEAST_SHARE:.0%} if it is right): intervals may be too narrow; use fewer "
-            "weakly determined scales, or give them a narrower prior"
+            f"(at least {LEAST_SHARE:.0%} for an accurate posterior): intervals may be too narrow; "
+            "use fewer weakly determined scales, or give them a narrower prior"
         )
     return None
 
 
 def rank_fit(ranks: np.ndarray, noise_sd: float) -> Fit:
-    """Test with χ² whether, at each level of the prediction, all ranks have equal counts.
+    """Test whether the records' outcomes agree with the model, given a noisy histogram of their
+    ranks.
 
-    Within a level of N records the counts have variance N/K each (about their mean, K ranks) and
-    noise of variance σ², so that Σ (count − mean)²/(N/K + σ²) has approximately a χ² distribution
-    with K − 1 degrees of freedom. The slope and the ends of each level are also tested separately,
-    and so are two combinations. Slopes of one sign at the outer levels and the other sign between
-    them indicate a wrong link; the ends of all levels together indicate a wrong spread. The
-    smallest of the four p-values is multiplied by 4.
+    The rank of a record is the position of its outcome among outcomes that are simulated from the
+    model. Records are grouped into levels by their predicted mean. If the model is correct, all K
+    ranks are equally frequent at each level. `ranks` has one count for each level and rank, and the
+    noise in each count has the standard deviation σ = `noise_sd`.
+
+    If a level has N records, the expected count of each rank is N/K, and its variance is about N/K
+    + σ². The scaled deviation (count − N/K)/√(N/K + σ²) then has a variance of about 1. From the
+    scaled deviations of each level two numbers are computed: their slope over the ranks, and the
+    excess at the lowest and highest ranks. Four statistics are compared with χ² distributions:
+
+    - the sum of the squares of all scaled deviations;
+    - the sum of the squares of all slopes and excesses;
+    - the square of the difference of the slopes between outer and inner levels, which is large if
+      the model has a wrong link function;
+    - the square of the sum of the excesses, which is large if the model has a wrong spread.
+
+    The p-value of the result is 4 times the smallest of the four p-values, but at most 1.
     """
     from scipy import stats
 
@@ -423,8 +465,8 @@ def rank_fit(ranks: np.ndarray, noise_sd: float) -> Fit:
 
 
 def _contrasts(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return two orthonormal contrasts: the slope over the positions, and the weight at both
-    ends.
+    """Return two orthonormal contrasts over `count` ordered bins: one for a slope, and one for an
+    excess at both ends.
     """
     place = np.arange(count) - 0.5 * (count - 1)
     ends = np.square(place) - np.mean(np.square(place))
@@ -432,10 +474,11 @@ def _contrasts(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _misfit(slopes: np.ndarray, spreads: np.ndarray) -> str:
-    """Describe the shape of the misfit that the histogram shows most clearly.
+    """Return a description of the misfit that the rank histogram shows most clearly.
 
-    Three contrasts over the ranks: their slope at all levels, how it differs between levels, and
-    the weight at both ends. By chance, the square of each is about its degrees of freedom.
+    Three deviations from equal counts are compared: a slope over the ranks that all levels have in
+    common; differences of the slopes between levels; and an excess at the lowest and highest ranks.
+    For a correct model, the square of each is about its degrees of freedom.
     """
     spread = float(np.sum(spreads)) / math.sqrt(LEVELS)
     named = {
@@ -448,8 +491,8 @@ def _misfit(slopes: np.ndarray, spreads: np.ndarray) -> str:
         return "outcomes are more extreme than the model allows: overdispersion or heavier tails"
     if most == "spread":
         return (
-            "outcomes lie closer to the centre than the model says: its tails are too light and "
-            "its scale was increased to compensate, or underdispersion"
+            "outcomes lie closer to the centre than the model says: underdispersion, or tails that "
+            "are too light in the model, for which its scale was increased to compensate"
         )
     if most == "levels":
         return "outcomes are too high at some predicted levels and too low at others: a wrong link"
@@ -457,7 +500,7 @@ def _misfit(slopes: np.ndarray, spreads: np.ndarray) -> str:
 
 
 def fit_of(memory: Arrays) -> Fit | None:
-    """Return how well the model fits by the rank histogram; None until it is released."""
+    """Return the goodness of fit from the rank histogram; None until the histogram is released."""
     if RANK not in memory:
         return None
     return rank_fit(memory[RANK], float(memory["rank_noise"][0]))

@@ -6,6 +6,8 @@ from tacit.methods.settings import MethodSettings
 
 
 class PrivateScoresSettings(MethodSettings, frozen=True, kw_only=True, tag="dp-scores"):
-    """Centred clipped scores: any model of up to 100 parameters that can simulate outcomes."""
+    """Releases centred clipped scores, for any model with up to 100 parameters that can simulate
+    outcomes.
+    """
 
     builds = "tacit.methods.scores.method:PrivateScores"

@@ -1,16 +1,19 @@
-"""Expected widths of intervals, from public facts before anything is released.
+"""Expected widths of intervals, computed from public facts before anything is released.
 
-Whitened scores in d dimensions are approximated by u = r·v with r standard normal, |v|² = d and
-independent directions, as for a regression with normal errors. If scores are clipped to norm C =
-a√d, the clip multiplies u by c = min(1, a/|r|). In one direction, the clipped score of a record
-then has slope H = E[c r²] and variance V = E[c² r²], and noise of variance σ̄² in the sum of n
-records adds σ̄²/n. The width of an interval is
+**Model of the scores.** The whitened score of a record in d dimensions is approximated by u = r·v,
+as for a regression with normal errors. The number r is standard normal, and v is a random direction
+of length √d.
 
-    √(V + σ̄²/n)/H   times the width without privacy,
+**Clipping.** Scores are clipped to norm a√d, which multiplies u by c = min(1, a/|r|). In one
+direction, the clipped score then has the slope H = E[c r²] and the variance V = E[c² r²]. If the
+sum over n records has noise of variance σ̄², the noise adds σ̄²/n to V. The width of an interval is
 
-where the scale of the map W (`tacit.methods.scores.party`) is chosen to minimise the width. The
-coefficient of a level with a share p of the records depends on scores of length |r|√(d − 1 + 1/p),
-which are clipped more.
+    √(V + σ̄²/n)/H   times the width without privacy.
+
+The scale of the map W (`tacit.methods.scores.party`) is chosen to minimise this width.
+
+**Rare levels.** The coefficient of a level with a share p of the records depends on scores of
+length |r|√(d − 1 + 1/p), which are clipped more.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ WIDE = 1.6
 
 
 class Widths(NamedTuple):
-    """Widths of intervals relative to those without privacy."""
+    """Expected widths of intervals, divided by those without privacy."""
 
     usual: float
     rare: float
@@ -38,8 +41,10 @@ class Widths(NamedTuple):
 
 
 def expected_widths(dimension: int, noise: float, records: int) -> Widths:
-    """Return expected widths; `noise` is the sd of the noise in the weighted mean of the main
-    scores.
+    """Return the expected widths of intervals for `dimension` parameters and `records` records,
+    relative to those without privacy.
+
+    `noise` is the sd of the noise in the weighted mean of the score sums after the burn-in.
     """
     extra = noise**2 / records
     scales = SCALE_STEP ** np.arange(-MOST_STEPS, MOST_STEPS + 1.0)
@@ -54,7 +59,11 @@ def expected_widths(dimension: int, noise: float, records: int) -> Widths:
 
 
 def width(clip: float, extra: float) -> float:
-    """Return √(V + extra)/H for c = min(1, clip/|r|) and standard normal r."""
+    """Return the width of an interval relative to that without privacy, √(V + extra)/H.
+
+    V and H are the variance and slope of a whitened score that is clipped to norm `clip`·√d, for d
+    parameters. `extra` is the variance of the noise divided by the number of records.
+    """
     outside = math.erfc(clip / math.sqrt(2.0))
     density = math.exp(-0.5 * clip**2) / math.sqrt(2.0 * math.pi)
     inside = 1.0 - outside - 2.0 * clip * density  # E[r²; |r| < clip]

@@ -1,4 +1,4 @@
-"""The server's half of private scoring: from released sums to the next posterior."""
+"""Server side of private scoring: computes the next request and q from the released sums."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ if TYPE_CHECKING:
 
 
 class ScoringServer:
-    """Computes the next request and q as a pure function of the releases, and caches results."""
+    """Computes the next request and q from the released sums alone. Intermediate results are
+    cached.
+    """
 
     def __init__(self, method: PrivateScoring, run: Run) -> None:
         model = run.model
@@ -102,7 +104,6 @@ class ScoringServer:
 
     @staticmethod
     def _shared(q: Natural, known: Arrays, public: Sequence[str], kept: Sequence[str]) -> Shared:
-        """Return the arrays published with the next requests, and the arrays kept at the server."""
         return Shared(q, {name: known[name] for name in public}, {n: known[n] for n in kept})
 
     def _no_width(self, public: Public) -> np.ndarray:
@@ -110,23 +111,28 @@ class ScoringServer:
 
     @property
     def _score_sd(self) -> float:
-        """Standard deviation of the noise in the precision-weighted mean of all scores."""
+        """Standard deviation of the noise in the weighted mean of the scores of all rounds.
+
+        The weights are the inverse variances of the noise.
+        """
         rounds = range(LEAST_ROUNDS, self.run.rounds + 1)
         return 1.0 / math.sqrt(sum(self.run.noise_sd(number) ** -2.0 for number in rounds))
 
     @property
     def count_noise_sd(self) -> float:
-        """Standard deviation of the noise in each count."""
+        """Standard deviation of the noise in each count of the sum over parties."""
         return math.sqrt(self.counted.columns) * self.run.noise_sd(COUNTS_ROUND)
 
     def marginals_of(self, q: Arrays) -> Marginals:
-        """Estimate the marginals of the columns from the released counts."""
+        """Return the marginal distributions of the columns, estimated from the released counts."""
         records = float(self.method.total_units)
         return marginals(self.layout, self.counted, q["counts"], self.count_noise_sd, records)
 
     def last_move(self, known: Arrays) -> float:
-        """Return the root mean square change of η in the last round, as a share of the longest
-        step.
+        """Return how far the last round moved the predictors η = x·θ, as a share of the longest
+        allowed move.
+
+        Both are root mean squares over synthetic records.
         """
         public = self._public(known)
         move = public.to_z @ (known["point"] - known["points"][-1])
@@ -134,8 +140,9 @@ class ScoringServer:
         return far / self.likelihood.step(public.reach)
 
     def predictor_sd(self, known: Arrays, theta: np.ndarray) -> float:
-        """Return the standard deviation over records of the predictor η = x·θ, if there is only
-        one.
+        """Return the standard deviation of the predictor η = x·θ over synthetic records.
+
+        The model must have a single predictor.
         """
         _, scale, drawn = self._synthetic(known)
         return float(np.std(drawn.z @ (theta / scale)))
@@ -156,7 +163,9 @@ class ScoringServer:
         return scales(found, widest, self._score_sd)
 
     def _prior_sd(self, found: Marginals) -> np.ndarray:
-        """Return the prior sd of each weight; if scales are learned, its largest likely value."""
+        """Return the prior sd of each coefficient of x. If scales are learned, it is their largest
+        likely value.
+        """
         if not self._autoscaled:
             return self.prior.sd
         sd = self._unit / np.where(self.scaled, self._column_scale(found), 0.1)
@@ -186,17 +195,19 @@ class ScoringServer:
 
     def _bend(self, q: Natural) -> np.ndarray:
         found, _, drawn = self._synthetic(q)
-        # The largest eigenvalue of a symmetric matrix of noise, twice √d its sd off the diagonal.
+        # Symmetric noise with sd s off the diagonal has eigenvalues up to about 2s√d.
         entry = self.run.noise_sd(MOMENT_ROUND) / math.sqrt(2.0) / found.records
         return flattened(drawn.z, self.scaled, 2.0 * entry * math.sqrt(len(self.layout)))
 
     def _start(self, found: Marginals) -> Any:
-        """Return the predictor η of a record about which nothing is known."""
         return 0.0 if found.outcome is None else self.likelihood.link(found.outcome)
 
     def _scaled(self, q: Natural) -> Natural:
-        """Add a map that shortens directions of large variance and includes C, so that the clip is
-        1.
+        """Return the known arrays `q`, extended by the public arrays "bend", "scale" and "reach" of
+        the score requests.
+
+        "bend" is the matrix that `flattened` returns. "scale" is divided by the norm bound of a
+        score, so that scores are clipped at 1. "reach" is the bound on a record's residual.
         """
         q = q | {"bend": self._bend(q)}
         public = self._public(q)
@@ -212,7 +223,9 @@ class ScoringServer:
         return q | {"scale": factor * q["scale"], "reach": np.array([reach])}
 
     def _synthetic(self, q: Natural) -> tuple[Marginals, np.ndarray, Synthetic]:
-        """Return synthetic rows from counts and second moment, scaled like the second moment."""
+        """Return the marginals, the scale of z = scale∘(x − centre) whose second moment was
+        released, and synthetic rows z.
+        """
         key = q["counts"].tobytes() + q["moment"].tobytes()
         if self._drawn is None or self._drawn[0] != key:
             found = self.marginals_of(q)
@@ -242,8 +255,10 @@ class ScoringServer:
         return self._known[1]
 
     def _gaussian(self, found: Solved) -> Natural:
-        """Return q in the run's family; a mean-field q keeps the marginals, so intervals do not
-        change.
+        """Return the natural parameters of q in the run's family.
+
+        A mean-field q has the marginal variances of the full posterior, so its intervals are the
+        same.
         """
         if isinstance(self.run.family, FullGaussian):
             precision = found.precision

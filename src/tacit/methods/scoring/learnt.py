@@ -1,15 +1,22 @@
 """The default prior of private scoring: scales of the coefficients are learned from the releases.
 
-The prior of `tacit.models.learnt_scale` is combined with a Gaussian likelihood of information J and
-linear term b, both in φ. Given the ratios λ_g of the columns' scales to the common scale, the
-posteriors for all fixed τ share the eigenvectors of DJD, D = diag(λ u). Their mixture over τ can
-therefore be computed: it has the mean and the average covariance of a normal prior of precision
+The prior of `tacit.models.learnt_scale` is combined with a Gaussian likelihood of the coefficients
+φ, which are in the units of their columns. The likelihood has the information J and the linear term
+b. The prior sd of the coefficients of column g is τ λ_g u. Here u is the unit of the predictor, τ
+the common scale of all columns, and λ_g the relative scale of column g.
+
+**Mixture over τ.** With D = diag(λ u) and the eigenvalues e and eigenvectors V of DJD, the
+posteriors for all values of τ have the same eigenvectors. Their mixture over τ can therefore be
+computed. It has the mean and the average covariance that result from a normal prior of precision
 
     P = D⁻¹ V diag(1/E[τ²/(1 + τ²e)] − e) Vᵀ D⁻¹,    DJD = V diag(e) Vᵀ,
 
-plus the covariance of the means. The scale is integrated out, so that intervals are not too narrow
-if the signal is weak. λ_g² is updated by E[φ²/τ²], as in variational inference. This is
-post-processing and costs no budget.
+and, in addition, the covariance of the means over τ. Because τ is integrated out, intervals are not
+too narrow if the signal is weak.
+
+**Relative scales.** λ_g² is updated with E[φ²/τ²], as in variational inference.
+
+All this is post-processing and costs no budget.
 """
 
 from __future__ import annotations
@@ -21,13 +28,15 @@ import numpy as np
 from tacit.models.learnt_scale import CONSTANT_SCALE, FREEDOM, LearntScalePrior
 
 SCALES = np.exp2(np.arange(-6.0, 3.25, 0.25))
-"""Values of τ/u over which the mixture is summed."""
+"""Values of the common scale, in units of u, over which the mixture is summed."""
 REFITS = 6
 
 
 class Integrated(NamedTuple):
-    """Precision of the equivalent normal prior of φ, and covariance of the posterior means over
-    τ.
+    """The normal prior that results if the common scale of all coefficients is integrated out.
+
+    `precision` is that of the normal prior. `between` is the covariance, over the values of the
+    common scale, of the posterior means of the coefficients.
     """
 
     precision: np.ndarray
@@ -35,7 +44,10 @@ class Integrated(NamedTuple):
 
 
 class _Mixture(NamedTuple):
-    """Posteriors for all values of τ in their common basis; `weights` are p(τ | releases)."""
+    """Posteriors of the coefficients φ for all values of their common scale τ, in a common basis.
+
+    `weights` are the probabilities of the values of τ, given the releases.
+    """
 
     weights: np.ndarray
     gain: np.ndarray
@@ -47,12 +59,14 @@ class _Mixture(NamedTuple):
     carried: np.ndarray
     """Change of the intercept per change of the other coefficients."""
     constant: np.ndarray
-    """Mean of the intercept if all others are 0."""
+    """Mean of the intercept if all other coefficients are 0."""
 
 
 def integrated(prior: LearntScalePrior, information: np.ndarray, pull: np.ndarray) -> Integrated:
-    """Integrate τ out: mix the posteriors with information J and linear term b = J·estimate in
-    φ.
+    """Return the normal prior that results if the common scale τ of the coefficients φ is
+    integrated out.
+
+    The likelihood of φ is Gaussian with the precision `information` and the linear term `pull`.
     """
     free, unit = prior.column >= 0, prior.unit
     column, size = prior.column[free], np.bincount(prior.column[free])
@@ -84,7 +98,11 @@ def integrated(prior: LearntScalePrior, information: np.ndarray, pull: np.ndarra
 def _mixture(
     free: np.ndarray, information: np.ndarray, pull: np.ndarray, scale: np.ndarray, constant: float
 ) -> _Mixture:
-    """Return the mixture for given ratios of scales; the intercept is integrated out first."""
+    """Return the posteriors of the coefficients for all values of their common scale τ.
+
+    The prior sd of each coefficient is τ times its `scale`, and the prior precision of the
+    intercept is `constant`.
+    """
     outer = information[np.ix_(~free, free)]
     own = information[np.ix_(~free, ~free)] + constant * np.eye(int(np.sum(~free)))
     carried = np.linalg.solve(own, outer)

@@ -1,15 +1,20 @@
 """Marginals from noisy counts, and the public map z = scale∘(x − centre) based on them.
 
-The scale of z determines the effect of the noise on each coordinate, because the noise is the same
-in every coordinate of a clipped score: a coordinate of variance v = E[z²] gives information ∝ f
-v/σ² about its weight on x, where f is the variance of x. The expected loss Σ f/(1/τ² + n²κ²f v/σ²)
-under Σ v = 1, with prior sd τ, is minimised by water-filling,
+**Why the scale matters.** A clipped score has the same noise in every coordinate of z. Let v =
+E[z²] be the variance of a coordinate of z, f the variance of its column of x, and σ the sd of the
+noise. The information about the coefficient of the column is proportional to f v/σ².
+
+**Optimal scale.** Let τ be the prior sd of a coefficient, n the number of records, and κ the
+information of a clipped record about its predictor. The expected loss Σ f/(1/τ² + n²κ²f v/σ²), with
+Σ v = 1, is minimised by
 
     v = max(0, c − b/f),    b = σ²/(nκτ)²,
 
-which gives nothing to columns that are too rare to be detected in the noise. But ‖z‖ must not vary
-too much between records, because the clip shortens the longest most. Setting scale² to v/√f instead
-of v/f is a compromise between the two.
+where the constant c makes the sum 1. Columns that are too rare to be detected in the noise get
+nothing.
+
+**Compromise.** The norm of z must not vary too much between records, because the clip shortens the
+longest z most. The scale is therefore √(v/√f) instead of √(v/f).
 """
 
 from __future__ import annotations
@@ -26,9 +31,9 @@ INFORMATION = 0.15
 DIRECTIONS, FEWEST_DIRECTIONS = 24, 8
 """Largest and smallest number of directions in which z is shortened (R in `flattened`)."""
 MISSING = 3.0
-"""Noise standard deviations up to which a count is treated as zero."""
+"""A deviation of up to this many standard deviations of the noise is attributed to the noise."""
 LEAST_SHARE = 0.02
-"""Smallest share of the water level c that a coordinate gets, so that no coordinate is dropped."""
+"""Smallest v of a coordinate, as a share of c (module docstring); no coordinate is dropped."""
 
 
 class Marginals(NamedTuple):
@@ -63,10 +68,10 @@ def simplex(values: np.ndarray) -> np.ndarray:
 def marginals(
     layout: Layout, what: Counted, counts: np.ndarray, noise_sd: float, records: float
 ) -> Marginals:
-    """Estimate marginals from noisy counts.
+    """Return the marginal distributions of the columns, estimated from noisy counts.
 
-    `noise_sd` is the sd of the noise in one count; `records` is 0 if the number of records is not
-    public.
+    `noise_sd` is the sd of the noise in one count. `records` is the number of records, or 0 if it
+    is not public.
     """
     outcome, first = None, len(counts) - what.outcomes
     counts, outcomes = counts[:first], counts[first:]
@@ -79,7 +84,7 @@ def marginals(
     if not records:
         columns = [*np.split(levels, split[:-1]), *hats] if len(split) else [*hats]
         sums = [column.sum() for column in columns or [outcomes]]
-        records = max(noise_sd, 1.0, float(np.mean(sums)))  # the first of them if the last is NaN
+        records = max(noise_sd, 1.0, float(np.mean(sums)))  # `max` skips a NaN here
     # If a count is zero, the true count may still be about a quarter of the noise's sd.
     least = min(0.1, max(0.5, 0.25 * noise_sd) / records)
     if what.largest is not None:
@@ -97,7 +102,7 @@ def marginals(
     knots = np.linspace(what.low, what.high, KNOTS, axis=-1).reshape(len(what.numbers), KNOTS)
     histograms = np.zeros_like(knots)
     for row, place in enumerate(what.numbers):
-        finest = (0.04 * (what.high[row] - what.low[row])) ** 2  # knots resolve no less
+        finest = (0.04 * (what.high[row] - what.low[row])) ** 2  # smallest variance
         histograms[row] = _count_numbers(moments, place, hats[row], knots[row], finest, noise)
     centre, variance = moments.centre, moments.variance
     if not any(feature.kind == "intercept" for feature in layout):
@@ -109,8 +114,9 @@ def marginals(
 
 
 class _Noise(NamedTuple):
-    """The sd of the noise in a count, the number of records, and the smallest share that is
-    used.
+    """The noise in the counts.
+
+    `sd` is that of the noise in one count, and `least` the smallest estimate of a frequency.
     """
 
     sd: float
@@ -119,12 +125,15 @@ class _Noise(NamedTuple):
 
     @property
     def share_variance(self) -> float:
-        """Return the variance of the noise in a share."""
+        """The variance of the noise in a share: a noisy count divided by the number of records."""
         return (self.sd / self.records) ** 2
 
 
 class _Moments(NamedTuple):
-    """Mean and variance of each column, with the error variances of both; filled in place."""
+    """Mean and variance of each column, and the variances of their errors.
+
+    `_count_levels` and `_count_numbers` write to these arrays.
+    """
 
     centre: np.ndarray
     variance: np.ndarray
@@ -137,7 +146,9 @@ class _Moments(NamedTuple):
 
 
 def _count_levels(moments: _Moments, group: Any, count: np.ndarray, noise: _Noise) -> np.ndarray:
-    """Fill in the indicator columns of one category; return the frequencies of its levels."""
+    """Write the estimates for the indicator columns of one category to `moments`, and return the
+    frequencies of its levels.
+    """
     share = np.maximum(count / noise.records, 0.0)
     # The shares add up to 1 unless more records lack a level than the noise explains. Otherwise
     # noise that all levels have in common would be taken for information.
@@ -161,7 +172,9 @@ def _count_numbers(
     finest: float,
     noise: _Noise,
 ) -> np.ndarray:
-    """Fill in one numeric column; returns its histogram over the knots."""
+    """Write the estimates for one numeric column to `moments`, and return its histogram over the
+    knots.
+    """
     share = simplex(count / noise.records)
     mean = share @ knots
     # A number is shared by its two nearest knots, h apart: that adds h²/6 on average.
@@ -175,8 +188,10 @@ def _count_numbers(
 
 
 def scales(found: Marginals, prior_sd: np.ndarray, score_sd: float) -> np.ndarray:
-    """Return the scale of each column, such that E‖z‖² = 1; `score_sd` is the noise of all scores
-    together.
+    """Return the scale of each column in z = scale∘(x − centre), such that E‖z‖² = 1.
+
+    Columns about which the noise would hide all information get small scales. `score_sd` is the sd
+    of the noise in the mean of the scores of all rounds.
     """
     hidden = (score_sd / (found.records * INFORMATION * prior_sd)) ** 2 / found.variance
     rising = np.sort(hidden)
@@ -188,10 +203,11 @@ def scales(found: Marginals, prior_sd: np.ndarray, score_sd: float) -> np.ndarra
 
 
 def apart(what: Counted, found: Marginals, scale: np.ndarray) -> np.ndarray:
-    """Return the matrix that removes, from weights on y = scale∘(x − centre), the part common to
-    all levels of a category.
+    """Return the matrix that removes the part of coefficients that is common to all levels of a
+    category.
 
-    If every record has one of the levels, that part contributes a constant 0 to η.
+    The coefficients are those of z = scale∘(x − centre). If every record has one of the levels, the
+    common part does not change the predictor of any record.
     """
     matrix = np.eye(len(scale))
     for group, share in zip(what.groups, found.frequencies, strict=True):
@@ -202,23 +218,27 @@ def apart(what: Counted, found: Marginals, scale: np.ndarray) -> np.ndarray:
 
 
 def direction_rows(columns: int) -> int:
-    """Return the number of rows of W (`flattened`) for a z with this many columns."""
+    """Return the number of rows of the matrix that `flattened` returns, for a z with this many
+    columns.
+    """
     return max(1, min(DIRECTIONS, columns // 2))
 
 
 def flattened(z: np.ndarray, free: np.ndarray, noise: float) -> np.ndarray:
-    """Return W such that z′ = (I − WᵀW) z has its largest variances reduced to that of the next
-    direction.
+    """Return the matrix W of the map z′ = (I − WᵀW) z, which shortens the directions in which z
+    varies most.
 
-    Noise is the same in every direction of z, while for correlated columns a few directions account
-    for most of ‖z‖, which the clip bounds. Shortening these reduces the relative noise of all
-    others. With vₖ the eigenvectors of z's second moment and lₖ its eigenvalues in decreasing
-    order, the rows of W are √(1 − gₖ)·vₖ with gₖ = √(l_R₊₁/lₖ) for k ≤ R. The constant keeps its
-    own direction.
+    The noise is the same in every direction of z, but the clip bounds ‖z‖, which for correlated
+    columns depends mostly on a few directions. Shortening these directions reduces the relative
+    noise in all others.
 
-    R is the number of eigenvalues above `noise`, the largest eigenvalue that the noise of the
-    second moment has by itself, from `FEWEST_DIRECTIONS` to `DIRECTIONS`: directions below it are
-    those of the noise.
+    Let vₖ and lₖ be the eigenvectors and eigenvalues of the second moment of z, in decreasing order
+    of lₖ. For the first R of them, row k of W is √(1 − gₖ)·vₖ with gₖ = √(l/lₖ), where l is
+    eigenvalue number R + 1. The map z′ then has the second moment l in each of these directions.
+    The constant is not mixed with other columns.
+
+    R is the number of eigenvalues above `noise`, which is the largest eigenvalue that noise alone
+    would have. But R is at least `FEWEST_DIRECTIONS` and at most `DIRECTIONS`.
     """
     moment = z.T @ z / len(z)
     moment[np.ix_(free, ~free)] = moment[np.ix_(~free, free)] = 0.0

@@ -1,22 +1,22 @@
 """`PrivateScoring`: generalised linear models from noisy counts, one second moment and scores.
 
-Three kinds of answer, all of them sums over all records of a party:
+There are three kinds of answer. Each is a sum over all records of a party:
 
     visit 0     counts of the columns           → one public map z = scale∘(x − centre)
     visit 1     second moment of z/‖z‖          → synthetic covariates, hence expected curvature
     visit 2 …   clipped scores at the server's θ → q
 
-The shares of the budget are fixed in advance; the share of the t-th score grows like √t. Parties
-release sums and the server uses only their total, so the division of records between the parties
-does not change the distribution of the result. The derivation is in
-docs/methods/private-scoring.md.
+The shares of the budget are fixed in advance, and the share of the t-th score grows like √t. The
+server uses only the total over parties, so the division of records between the parties does not
+change the distribution of the result. The derivation is in docs/methods/private-scoring.md.
 
-Requests publish what a party needs: the map, the point θ and the limit k of the residual. They
-contain neither q nor a factor, and a reply is the released sum alone.
+Requests contain the map, the point θ and the limit k of the residual. They contain neither q nor a
+factor, and a reply is the released sum alone.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import ClassVar
@@ -50,7 +50,7 @@ noise, "sum" if the parties share one noise, which is smaller. The scores get th
 
 
 def scores_share(aggregation: str) -> float:
-    """Return the share of the budget that all scores together get."""
+    """Return the share of the privacy budget for the scores of all rounds together."""
     return 1.0 - sum(_preparation(aggregation))
 
 
@@ -58,11 +58,19 @@ def _preparation(aggregation: str) -> tuple[float, float]:
     return PREPARATION["plain" if aggregation == "plain" else "sum"]
 
 
+@functools.cache
+def _round_weights(rounds: int) -> tuple[np.ndarray, np.float64]:
+    """Return √t for each round t = 1 … `rounds` of scores, and the sum of these numbers."""
+    weights = np.sqrt(np.arange(1, rounds + 1))
+    return weights, np.sum(weights)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PrivateScoring(SummedMethod):
-    """Private regression from counts, a second moment and scores; see the module docstring.
+    """Private regression from counts, a second moment and scores.
 
-    If the model declares no prior, the scales of the coefficients are learned from the releases and
+    Counts and second moment describe the covariates, and the scores determine the posterior. If the
+    model declares no prior, the scales of the coefficients are learned from the releases and
     integrated out (`tacit.models.learnt_scale`). A declared prior is used unchanged.
 
     Parameters
@@ -72,9 +80,9 @@ class PrivateScoring(SummedMethod):
         used. False: use N(0, 1) if no prior is declared. By default scales are learned only if no
         prior is declared.
     clip, clip_end, noise_end
-        Not used by this method, which computes its own scale: leave them out.
+        Leave these out: this method computes the scale of its contributions itself.
     dtype
-        Floating-point type of the records, "float64".
+        Floating-point type of the records; only "float64".
     """
 
     kind: ClassVar[str] = "dp-scoring"
@@ -85,18 +93,18 @@ class PrivateScoring(SummedMethod):
     def check(self, model: Model, family: Family) -> None:
         if not isinstance(model, Scores):
             raise ConfigError(
-                f"method.kind = 'dp-scoring' with model {model.kind!r}, which has no score "
-                "likelihood (logistic, softmax, linear and poisson have one): use method.kind = "
-                "'dp-sgd'"
+                f"method.kind = 'dp-scoring' needs a generalised linear model (logistic, softmax, "
+                f"linear or poisson), not {model.kind!r}; use method.kind = 'dp-sgd'"
             )
         if not isinstance(family, GaussianFamily):
             raise ConfigError(
-                f"method.kind = 'dp-scoring' needs a Gaussian family, not {family.kind!r}"
+                f"method.kind = 'dp-scoring' needs a Gaussian posterior, not {family.kind!r}; set "
+                "posterior = 'full' or 'mean-field'"
             )
         if not any(feature.kind != "intercept" for feature in model.layout):
             raise ConfigError(
-                f"method.kind = 'dp-scoring' with the columns {', '.join(model.names)}; "
-                "there is nothing to count: use method.kind = 'dp-sgd'"
+                f"method.kind = 'dp-scoring' needs a column besides the intercept, but the model "
+                f"has only {', '.join(model.names)}; use method.kind = 'dp-sgd'"
             )
 
     def stage_at(self, visit: int) -> Stage:
@@ -119,7 +127,11 @@ class PrivateScoring(SummedMethod):
     def from_integers(
         self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
     ) -> Arrays:
-        """Convert integers to sums in units of one record's contribution."""
+        """Return the sums that the released integers encode.
+
+        In these sums a record counts as 1, and the second moment or score of a record has norm at
+        most 1.
+        """
         del family
         unit = event.clip
         if asked.stage == COUNTS:
@@ -145,11 +157,13 @@ class PrivateScoring(SummedMethod):
         del mu
         if visit < 2:
             return _preparation(self.aggregation)[visit]
-        weights = np.sqrt(np.arange(1, visits - 1))
-        return float(scores_share(self.aggregation) * weights[visit - 2] / np.sum(weights))
+        weights, total = _round_weights(visits - 2)
+        return float(scores_share(self.aggregation) * weights[visit - 2] / total)
 
     def party_likelihood(self, model: Model) -> ScoreLikelihood:
-        """Return the score that parties sum, and its bound, which determines the clip."""
+        """Return the score likelihood of the model: the score that parties sum, and the bound on
+        its norm.
+        """
         assert isinstance(model, Scores)
         return model.score_likelihood()
 
@@ -181,14 +195,16 @@ class PrivateScoring(SummedMethod):
     def contributions(
         self, model: Model, family: Family, key: Array, task: Task, tally: Tally
     ) -> tuple[Bounded, Array]:
-        """Return the clipped scores. Counts never exceed the clip, and moments use directions
-        only.
+        """Return the sum of the clipped scores, and a mask that is False for padding.
+
+        In the other stages nothing is clipped: counts never exceed the clip, and second moments are
+        those of unit vectors.
         """
         del family, key
         return self._scores(model, task, tally), units_present(task.weights)
 
     def learns_scale(self, model: Model) -> bool:
-        """True if the prior's scale is learned."""
+        """True if the scales of the prior are learned from the releases."""
         if self.empirical_bayes is not None:
             return self.empirical_bayes
         return isinstance(model, LearnsScale) and model.scale_unit is not None

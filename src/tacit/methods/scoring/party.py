@@ -1,17 +1,20 @@
 """The three sums that a party releases in private scoring, each bounded by construction.
 
-With G counted columns (including y), z linear in x, and everything except x and y public:
+A record has covariates x and an outcome y. Everything else in these formulas is public.
 
-* counts: for each categorical column its one-hot vector, for each number its position between two
-  of a dozen knots, for a bounded y its position between its bounds, for a y of K levels its one-hot
-  vector. Each is a non-negative vector of norm ≤ 1, so a record has norm ≤ √G and replacing a
-  record moves the sum by at most √(2G) (everything is divided by √G);
-* second moment: uuᵀ with u = z/‖z‖, of norm 1; replacing a record moves it by at most √2;
-* score: w ψ(y, η) z with w = min(1, 1/(b(η)‖z‖)) and b(η) ≥ |ψ| for any y. Its norm is ≤ 1, and
-  replacing a record moves the sum by at most 2. With K levels it is w ψ ⊗ z with ψ = e_y − p, of
-  norm w‖ψ‖‖z‖, and ‖ψ‖² = 1 − 2p_y + ‖p‖² is largest, b², for the least probable y. w does not
-  depend on y, so the expected sum is 0 at the true θ: clipping loses information but causes no
-  bias.
+* **Counts.** Let G be the number of counted columns, including y. A categorical column contributes
+  its one-hot vector, and a number its position between two of a dozen knots. A bounded y
+  contributes its position between its bounds, and a y of K levels its one-hot vector. Each of these
+  vectors is non-negative with norm ≤ 1. All of them together have norm ≤ √G, and replacing a record
+  moves the sum by at most √(2G). Everything is then divided by √G.
+* **Second moment.** With z = scale∘(x − centre), a record contributes uuᵀ with u = z/‖z‖, which has
+  norm 1. Replacing a record moves the sum by at most √2.
+* **Score.** With the predictor η = x·θ and the residual ψ(y, η), a record contributes w ψ z. The
+  weight is w = min(1, 1/(b(η)‖z‖)), where b(η) ≥ |ψ| for any y, so that the norm is ≤ 1. Replacing
+  a record moves the sum by at most 2. For K levels with probabilities p, ψ is the vector e_y − p,
+  and the contribution is w ψ ⊗ z. Its norm is w‖ψ‖‖z‖, and b² is the largest value of ‖ψ‖² = 1 −
+  2p_y + ‖p‖², that of the least probable y. The weight w does not depend on y, so the expected sum
+  is 0 at the true θ: clipping loses information but causes no bias.
 """
 
 from __future__ import annotations
@@ -39,8 +42,11 @@ ROUNDING = 2.0**-44
 
 
 class Counted(NamedTuple):
-    """The counted columns: the indices in x of the levels of each category, and of numbers with
-    knots.
+    """Which columns are counted, and how.
+
+    `groups` has, for each category, the indices in x of the columns of its levels. `numbers` are
+    the indices in x of the numeric columns, whose values are counted at knots between `low` and
+    `high`. y is counted if `largest` or `levels` is given.
     """
 
     groups: tuple[np.ndarray, ...]
@@ -55,24 +61,30 @@ class Counted(NamedTuple):
 
     @property
     def outcomes(self) -> int:
-        """Number of counts of y."""
+        """Number of counts for the outcome y."""
         return self.levels or 2 * (self.largest is not None)
 
     @property
     def columns(self) -> int:
-        """Number G of vectors of norm ≤ 1 that a record contributes."""
+        """Number of counted variables. A record contributes a vector of norm ≤ 1 for each of
+        them.
+        """
         return len(self.groups) + len(self.numbers) + (self.outcomes > 0)
 
     @property
     def size(self) -> int:
-        """Number of counts."""
+        """Total number of counts."""
         return sum(len(group) for group in self.groups) + KNOTS * len(self.numbers) + self.outcomes
 
 
 def counted(
     layout: Layout, largest: float | None, smallest: float = 0.0, levels: int = 0
 ) -> Counted:
-    """Determine the columns to count, from the public schema alone."""
+    """Return which columns to count.
+
+    Only public facts are used: the `layout`, the range of a numeric outcome, and the number of
+    levels of the outcome.
+    """
     groups: dict[str, list[int]] = {}
     numbers, low, high = [], [], []
     for place, feature in enumerate(layout):
@@ -81,7 +93,7 @@ def counted(
         elif feature.kind == "numeric":
             ends = max(feature.low, -WIDEST), min(feature.high, WIDEST)
             if math.isfinite(feature.high - feature.low) and _own_units(feature):
-                ends = feature.low, feature.high  # the declared scale is not that of the bulk
+                ends = feature.low, feature.high  # most values are outside ± WIDEST
             numbers.append(place)
             low.append(ends[0])
             high.append(ends[1])
@@ -99,8 +111,8 @@ def counted(
 def _own_units(feature: Feature) -> bool:
     """True if the declared bounds show that most values are not within 0 ± `WIDEST`.
 
-    This is the case if the bounds exclude most of that interval, or if a wide range lies on one
-    side of 0, such as 0 … 120 years.
+    This is the case if the bounds exclude most of that interval, or if the column has a wide range
+    and only values of one sign, such as 0 … 120 years.
     """
     inside = min(feature.high, WIDEST) - max(feature.low, -WIDEST)
     one_sided = feature.low >= 0.0 or feature.high <= 0.0
@@ -108,10 +120,11 @@ def _own_units(feature: Feature) -> bool:
 
 
 def counts_sum(what: Counted, records: Records, mask: Array, clip: Array) -> Bounded:
-    """Sum the counts of all records, each times C/√G; a number is divided between its two nearest
-    knots.
+    """Return the sum of the counts of all records, times `clip`/√G, where G is the number of
+    counted columns.
 
-    Levels are summed in the columns of x and selected from the sum.
+    The counts of one record then have norm at most `clip`. A number is divided between its two
+    nearest knots.
     """
     x, unit = records["x"], clip / math.sqrt(what.columns)
     levels, parts = np.concatenate([np.zeros(0, np.int64), *what.groups]), []
@@ -146,14 +159,17 @@ def counts_sum(what: Counted, records: Records, mask: Array, clip: Array) -> Bou
 
 
 def _at_most_one(numbers: Array) -> Array:
-    """Bound the squared norm of a row's counts, with each number counted as a vector of norm ≤ 1;
-    or NaN.
+    """Return an upper bound on the squared norm of the counts of each row's numbers.
+
+    The bound is 1 per number, and NaN if a number is NaN.
     """
     return jnp.sum(jnp.where(jnp.isnan(numbers), jnp.nan, 1.0), axis=1)
 
 
 def moment_sum(x: Array, centre: Array, scale: Array, mask: Array, clip: Array) -> Bounded:
-    """Sum uuᵀ over records, u = z/‖z‖, as an upper triangle (`pack_symmetric`); z = 0 contributes
+    """Return the sum of `clip`·uuᵀ over the records, with u = z/‖z‖ and z = scale∘(x − centre).
+
+    The result is a packed upper triangle (`pack_symmetric`). A record with z = 0 contributes
     nothing.
     """
     return clip_moments(scale * (x - centre), clip, mask, filled=True)
@@ -172,25 +188,31 @@ def score_sum(
     reach: Array,
     tally: Tally | None = None,
 ) -> Bounded:
-    """Sum the records' scores w ψ z at θ = `point` (weights on x), where w clips each to norm ≤ 1,
-    times `clip`.
+    """Return the sum of the records' clipped scores at the parameters θ = `point`, times `clip`.
 
-    With K levels `point` has K rows of weights and the sum is Σ w ψ ⊗ z, one row per level.
+    The score of a record with covariates x is ψ z. The factor ψ is the residual of the outcome at
+    the predictor x·θ. `reach` is a limit of |ψ| that the server chose, for likelihoods with such a
+    limit. The vector z is x after centring, scaling and a linear map: z = v − Wᵀa with
+    v = scale∘(x − centre), a = Wv and W = `bend`.
 
-    z = y − Wᵀa with y = scale∘(x − centre), a = Wy and W = `bend` is computed explicitly for every
-    record, and its norm is computed from the summed numbers. A norm in closed form, or a projection
-    of the sum, would leave rounding errors of the size of y in a sum of much shorter z, and both
-    centre and W come from the server. a is computed once; the compiler may compute z from it twice,
-    for norm and sum, with different rounding. `ROUNDING` times ‖z‖ + Σ |a_r|‖W_r‖ ≥ ‖y‖, added to
-    the norm, covers the errors: each is at most 2⁻⁵³ of that, and there are fewer than 400.
+    A clipped score is w ψ z with a weight w ≤ 1 that makes its norm at most 1 for every outcome.
+    For K levels, `point` and the sum Σ w ψ ⊗ z have K rows. `mask` is 0 for padding, otherwise 1.
 
-    A record whose score is not finite, or whose x or z is beyond `LARGEST_NORM`, contributes
-    nothing, and no record contributes anything if the request contains numbers beyond
-    `LARGEST_ASKED`. The party answers in both cases: a refusal must not depend on a single record.
+    **Rounding.** z is computed explicitly for every record, and the norm of z is computed from the
+    same numbers that are summed. A norm in closed form, or a projection of the sum, would have
+    rounding errors of the size of v. The server chooses `centre` and W, so that v may be much
+    longer than z. The compiler may compute z twice from a, for the norm and for the sum, with
+    different rounding. There are fewer than 400 such errors. Each is at most 2⁻⁵³ S with S = ‖z‖ +
+    Σᵣ |aᵣ|‖Wᵣ‖ ≥ ‖v‖, where Wᵣ is row r of W. To cover them, `ROUNDING`·S is added to the norm.
+
+    **Refusals.** A record contributes nothing if its score is not finite, or if the norm of its x
+    or z is above `LARGEST_NORM`. No record contributes if the request contains a number above
+    `LARGEST_ASKED`. The party answers nevertheless, because a refusal must not depend on a single
+    record.
     """
-    x, y, outputs = jnp.asarray(records["x"]), records["y"], likelihood.outputs
+    x, y = jnp.asarray(records["x"]), records["y"]
     asked = jnp.concatenate([jnp.ravel(one) for one in (centre, scale, bend, point, reach)])
-    eta = x @ point.reshape(outputs, -1).T
+    eta = x @ point.reshape(likelihood.outputs, -1).T
     eta = eta if likelihood.levels else eta[:, 0]
     residual = likelihood.residual(y, eta, reach)
     # A y outside the declared range must not be treated like a y inside it.
@@ -207,10 +229,9 @@ def score_sum(
     mask = jnp.where(sound, mask, 0.0)
 
     def weighted_sum(weights: Array) -> Array:
-        if likelihood.levels:
-            each = jnp.where(weights[:, None] > 0, weights[:, None] * residual, 0.0)
-            return clip * (each.T @ kept_rows(weights, z)).reshape(-1)
-        each = jnp.where(weights > 0, weights * residual, 0.0)
-        return clip * (each @ kept_rows(weights, z))
+        if not likelihood.levels:
+            return clip * (jnp.where(weights > 0, weights * residual, 0.0) @ kept_rows(weights, z))
+        each = jnp.where(weights[:, None] > 0, weights[:, None] * residual, 0.0)
+        return clip * (each.T @ kept_rows(weights, z)).reshape(-1)
 
     return clip_sum(clip * most * length, clip, mask, weighted_sum, tally=tally)

@@ -1,22 +1,30 @@
-"""The server's half of private scoring: from noisy sums to q. NumPy, post-processing only.
+"""Server side of private scoring: computes q from noisy sums. NumPy, post-processing only.
 
-Near the truth the score at θₜ, clipped and with noise, is s(θₜ) ≈ H(θ − θₜ) + e, e ~ N(0, V +
-σₜ²I), with H = n E[w ψ' zzᵀ] its expected slope and V = n E[w² Var(ψ) zzᵀ] its sampling variance.
-All rounds use the same records, so V is common and only the noise averages out:
+**Model of a score.** Let s(θₜ) be the score that was released at the point θₜ, clipped and with
+noise of sd σₜ, and θ the true parameter. Near the truth
+
+    s(θₜ) ≈ H(θ − θₜ) + e,    e ~ N(0, V + σₜ²I).
+
+H = n E[w ψ' zzᵀ] is the expected slope and V = n E[w² Var(ψ) zzᵀ] the sampling variance, for n
+records with weights w, residuals ψ and features z (`tacit.methods.scoring.party`).
+
+**All rounds together.** All rounds use the same records. Averages over rounds with weights aₜ
+therefore reduce the noise but not V:
 
     s̄ + H θ̄ ~ N(H θ, V + σ̄² I),    s̄ = Σ aₜ sₜ,  θ̄ = Σ aₜ θₜ,  σ̄² = Σ aₜ² σₜ².
 
-With the prior N(m₀, P₀⁻¹) and the gain K = H(V + σ̄²I)⁻¹ this is a Gaussian posterior,
+**Posterior.** With the prior N(m₀, P₀⁻¹) and the gain K = H(V + σ̄²I)⁻¹, q is normal with
 
-    precision K H + P₀,    (K H + P₀) m = K(s̄ + H θ̄ − r) + P₀ m₀,
+    precision K H + P₀,    mean m from (K H + P₀) m = K(s̄ + H θ̄ − r) + P₀ m₀.
 
-whose variance includes the noise. H and V are expectations under q, not values at its mean, and r =
-n E[w (E_q ψ-mean − its value at m) z] is the change of the expected score due to the variance of q:
-the score is zero on average over q, as in variational inference. Without r, a wide q would predict
-rare outcomes far too often.
+Its variance includes the noise. H and V are expectations under q, not values at its mean.
 
-H is computed from a noisy second moment and noisy counts. An error E in H adds E(θ − θ̄) to the
-equation. The variance of this term is added to V + σ̄²I for the reported precision.
+**Correction r.** The variance of q changes the expected score by r = n E[w p z], where p is the
+mean of ψ at m over outcomes that are drawn for θ ~ q. With r, the score is zero on average over q,
+as in variational inference. Without r, a wide q would predict rare outcomes far too often.
+
+**Error of H.** H is computed from a noisy second moment and noisy counts. An error E in H adds E(θ
+− θ̄) to the equation. The variance of this term is added to V + σ̄²I for the reported precision.
 """
 
 from __future__ import annotations
@@ -40,7 +48,12 @@ STILL = 0.2
 
 
 class History(NamedTuple):
-    """For each round t: the point θₜ in units of x, the score in units of z, and its noise's sd."""
+    """The released scores, one row per round.
+
+    `points` are the parameters at which the scores were computed, as coefficients of the features
+    x. `scores` are the released scores, for coefficients of the transformed features z. `noise_sds`
+    are the sds of the noise in the scores.
+    """
 
     points: np.ndarray
     scores: np.ndarray
@@ -48,18 +61,17 @@ class History(NamedTuple):
 
 
 class Prior(NamedTuple):
-    """Normal prior N(mean, sd²) of each weight on x."""
+    """Normal prior N(mean, sd²) of each coefficient of x."""
 
     mean: np.ndarray
     sd: np.ndarray
 
 
 class Solved(NamedTuple):
-    """Mean and precision of q over the weights on x, and the variance of η under q for each row of
-    z.
+    """Mean and precision of q over the coefficients of x.
 
-    With K levels, `width` is the covariance of K − 1 numbers: see
-    `tacit.models.glm.softmax_scores`.
+    `width` is the variance of the predictor η under q, for each synthetic row. With K levels, it is
+    the covariance of the K − 1 coordinates of η that `tacit.models.glm.softmax_scores` defines.
     """
 
     mean: np.ndarray
@@ -68,8 +80,11 @@ class Solved(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """All rounds combined at one point: H, V + σ̄²I, aₜ, K, K H and the score (module
-    docstring).
+    """The scores of all rounds, combined at one point.
+
+    `curvature` is the expected slope of a score and `noise` its covariance. `share` are the weights
+    of the rounds, `gain` is slope times inverse covariance, and `information` is gain times slope.
+    `score` is the weighted mean of the scores, transferred to the point.
     """
 
     curvature: np.ndarray
@@ -81,7 +96,7 @@ class Heard(NamedTuple):
 
 
 class Public(NamedTuple):
-    """Public quantities that all rounds of scores share."""
+    """Public quantities that do not change between rounds of scores."""
 
     likelihood: ScoreLikelihood
     reach: float
@@ -99,8 +114,10 @@ class Public(NamedTuple):
 def coordinates(
     centre: np.ndarray, scale: np.ndarray, bend: np.ndarray, bias: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the matrices (to_x, to_z) between weights on x and on z = bend·(scale∘(x − centre)).
-    The weight of the constant absorbs the centre.
+    """Return the matrix from coefficients of z to coefficients of x, and its inverse.
+
+    z is bend·(scale∘(x − centre)), and `bias` is the column of the constant, whose coefficient
+    absorbs the centre.
     """
     to_x = scale[:, None] * bend
     if bias is not None:
@@ -117,11 +134,13 @@ def choose_scale(
     score_sd: float,
     start: Any,
 ) -> tuple[float, float]:
-    """Return (1/C, k), the factor of the map and the limit of ψ that minimise the expected loss.
+    """Return (1/C, k) with the smallest expected loss. C bounds the norm of a score and k the
+    residual ψ.
 
-    The expected loss in log-likelihood is ½ tr(H₁ S) per record, where H₁ is the unclipped
-    information and S the posterior's covariance, both at η = `start`. Among nearly equal values the
-    largest C is used, because it changes the scores least.
+    The expected loss in log-likelihood per record is ½ tr(H₁ S), with the information H₁ of an
+    unclipped record and the posterior's covariance S, both at the predictor η = `start`. Several
+    pairs may have a loss within the factor `CLOSE` of the smallest. Of these, the pair with the
+    largest k, and then with the largest C, is returned, because it changes the scores least.
     """
     length = np.sqrt(np.sum(z * z, axis=1))
     origin = start if likelihood.levels else np.full(len(z), start)
@@ -153,12 +172,13 @@ def solve(
     prior: Prior | LearntScalePrior,
     width: np.ndarray,
 ) -> Solved:
-    """Compute the posterior of all rounds, starting at the last point. `width` is the variance of η
-    under the last q.
+    """Compute q from the scores of all rounds, starting at the point of the last round.
 
-    H, r and the variance of q depend on each other and on m, and alternating updates can oscillate
-    between a wide q and a narrow one. Every pass after the first is damped by ½, as long as m moves
-    by more than `STILL` of its sd.
+    `width` is the variance of the linear predictors under the last q. The expected slope of the
+    scores depends on the variance of q, which in turn depends on the slope. Alternating updates
+    could oscillate between a wide and a narrow q. All iterations except the first therefore make
+    only half of the step. They end once a full step is shorter than `STILL` standard deviations per
+    coordinate.
     """
     points = history.points @ public.to_z.T
     start, last, mean = public.to_z @ prior.mean, points[-1], points[-1]
@@ -195,8 +215,9 @@ def solve(
 def _heard(
     public: Public, history: History, points: np.ndarray, mean: np.ndarray, width: np.ndarray
 ) -> Heard:
-    """Combine all scores at `mean`, after subtracting the effect of q's variance on expected
-    outcomes.
+    """Return the scores of all rounds, combined at `mean`.
+
+    The change of the expected score that is due to the variance of q is subtracted.
     """
     there = np.vstack([points, mean])
     curvature, sampling, widened, change = public.likelihood.expected_scores(
@@ -217,17 +238,20 @@ def _heard(
 
 
 def _limited(public: Public, move: np.ndarray) -> np.ndarray:
-    """Return the move, shortened so that η changes by at most the length of a step."""
+    """Return a move of the coefficients, shortened if the root mean square change of the predictors
+    exceeds the allowed step.
+    """
     far = public.likelihood.rms_change(public.synthetic.z, move)
     return move * min(1.0, public.likelihood.step(public.reach) / max(far, 1e-300))
 
 
 def _shares(noise_sds: np.ndarray, change: np.ndarray, linear: np.ndarray) -> np.ndarray:
-    """Return the weights aₜ of the rounds: larger for later rounds and less noise, ≈ 0 if θₜ is far
-    from m.
+    """Return the weights of the rounds in the mean of their scores, which add up to 1.
 
-    A score is moved from θₜ to m by H(m − θₜ). The error of this linear step is estimated from the
-    same change over the synthetic records, plus a share of that change, and counts as noise.
+    Later rounds and scores with less noise have larger weights. `change` is the change of each
+    round's score from its point to the present mean, computed with synthetic records, and `linear`
+    is the linear approximation of this change. Two errors count as noise: `change` − `linear`, and
+    the share `CURVATURE_ERROR` of `change`.
     """
     rounds = np.arange(1, len(noise_sds) + 1)
     wrong = np.mean(np.square(change - linear), axis=1)
@@ -237,13 +261,13 @@ def _shares(noise_sds: np.ndarray, change: np.ndarray, linear: np.ndarray) -> np
 
 
 def _steeper(points: np.ndarray, history: History, curvature: np.ndarray) -> float:
-    """Return the observed slope of the score over the last move, relative to that under H; at least
-    1.
+    """Return the observed slope of the score over the last move of the mean, divided by the
+    predicted slope; at least 1.
 
-    The change of the score over a move Δ is −HΔ if H is right. With an H below half of the true
-    slope, the steps would oscillate with growing amplitude. The noise is subtracted first: Δ
-    depends on the noise of the score before the move, so all of it may be in the observed change;
-    the noise of the score after the move is independent.
+    If the predicted slope were below half of the true one, the steps would oscillate with growing
+    amplitude. The noise is subtracted from the observed change of the score. All noise of the score
+    before the move is subtracted, because the move depends on it. For the score after the move,
+    whose noise is independent of the move, `DOUBTS` standard deviations are subtracted.
     """
     if len(points) < 2:
         return 1.0
@@ -255,7 +279,9 @@ def _steeper(points: np.ndarray, history: History, curvature: np.ndarray) -> flo
 
 
 def _reported(public: Public, heard: Heard, before: np.ndarray, gap: np.ndarray) -> np.ndarray:
-    """Return the precision, reduced by the uncertainty of H (`ScoreLikelihood.curvature_doubt`)."""
+    """Return the precision of q, reduced because the slope of the scores is uncertain
+    (`ScoreLikelihood.curvature_doubt`).
+    """
     (z, uncertain), bend = public.synthetic, public.bend
     curvature, information, told = heard.curvature, heard.information, public.apart @ bend
     for _ in range(2):
@@ -269,8 +295,9 @@ def _reported(public: Public, heard: Heard, before: np.ndarray, gap: np.ndarray)
 def _learnt(
     public: Public, prior: LearntScalePrior, information: np.ndarray, pull: np.ndarray
 ) -> Integrated:
-    """Return `integrated` in the coordinates of z; `pull` is the linear term at the prior's
-    mean.
+    """Return the result of `integrated`, for coefficients of the transformed features z.
+
+    `pull` is the linear term of the likelihood relative to the prior's mean.
     """
     to_phi = prior.transform @ public.to_x
     to_z = np.linalg.inv(to_phi)
@@ -286,8 +313,10 @@ def _prior_precision(public: Public, prior: Prior) -> np.ndarray:
 
 
 def _information(z: np.ndarray, each: np.ndarray, weight: np.ndarray, records: float) -> np.ndarray:
-    """Return n E[w c zzᵀ] for one number c per record, or n E[w C ⊗ zzᵀ] for one matrix C for
-    all.
+    """Return n·E[w c zzᵀ], the mean over the rows of z, times n = `records`.
+
+    The numbers w and c of a row are its entries in `weight` and `each`. If `each` is a matrix C,
+    the result is n·E[w C ⊗ zzᵀ].
     """
     if each.ndim == 1:
         return weighted_moment(z, weight * each, records)

@@ -6,7 +6,9 @@ from tacit.methods.settings import MethodSettings
 
 
 class PrivateScoringSettings(MethodSettings, frozen=True, kw_only=True, tag="dp-scoring"):
-    """Noisy counts, one second moment and scores: the default for generalised linear models."""
+    """Releases noisy counts, one second moment and scores; the default for generalised linear
+    models.
+    """
 
     builds = "tacit.methods.scoring.method:PrivateScoring"
     empirical_bayes: bool | None = None

@@ -1,4 +1,4 @@
-"""The stages of private scoring, and the arrays published and kept between them."""
+"""The stages of private scoring, and the arrays that are published and stored between them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Synthetic covariates with the released marginals and second moment, for both private methods
-that work with scores (`dp-scoring`, `dp-scores`).
+"""Synthetic covariates with the released marginals and second moment.
 
-They contain no record. They give expectations over x: information, slope and variance of scores.
+Both private methods that work with scores (`dp-scoring`, `dp-scores`) use them. They contain no
+record. They are used for expectations over covariates x: information, slope and variance of scores.
 """
 
 from __future__ import annotations
@@ -26,17 +26,27 @@ MATCHES = 8
 """Number of iterations in which the second moment of u = z/‖z‖ is matched."""
 MOST = 0.98
 """Largest correlation of z that is tried."""
+MOST_GAIN = 4.0
+"""Largest ratio of a change of the correlations of z to that of u. With p columns of equal variance
+and a normal distribution the ratio is 1 + 2/p.
+"""
+PROBE, PROBE_NORM = 0.1, 0.3
+"""Change of the correlations of z by which their ratio to those of u is measured: at most `PROBE`,
+and at most `PROBE_NORM`/√p with p columns, so that the matrix stays positive definite.
+"""
 
 
 class Synthetic(NamedTuple):
-    """Synthetic rows z, and the error variance of each entry of their covariance matrix."""
+    """Synthetic rows `z`, and the variance `doubt` of the error in each entry of their second
+    moment.
+    """
 
     z: np.ndarray
     doubt: np.ndarray
 
 
 def triangle(vector: np.ndarray, dimension: int) -> np.ndarray:
-    """Return the symmetric matrix that `pack_symmetric` packed into this vector."""
+    """Return the symmetric matrix that `pack_symmetric` has packed into `vector`."""
     matrix = np.zeros((dimension, dimension))
     upper = np.triu_indices(dimension)
     matrix[upper] = vector / np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0))
@@ -46,7 +56,9 @@ def triangle(vector: np.ndarray, dimension: int) -> np.ndarray:
 def independent(
     layout: Layout, what: Counted, found: Marginals, scale: np.ndarray, draws: int = DRAWS
 ) -> np.ndarray:
-    """Draw rows z whose columns are independent of each other."""
+    """Return synthetic rows z = scale∘(x − centre), drawn from the marginals as if all variables
+    were independent.
+    """
     rng = np.random.default_rng(SEED)
     x = np.ones((draws, len(layout)))
     for row, place in enumerate(what.numbers):
@@ -72,14 +84,15 @@ def correlated(
     noise_sd: float,
     draws: int = DRAWS,
 ) -> Synthetic:
-    """Draw rows z such that u = z/‖z‖ has the released second moment, as far as that exceeds its
-    noise.
+    """Return synthetic rows z = scale∘(x − centre) such that u = z/‖z‖ has the released second
+    moment `moment`, apart from its noise.
 
-    Correlations between columns are shrunk towards 0 (`_shrunk`). Correlations of u are smaller
-    than correlations of z, because a record in which many columns are large together has the
-    longest z. Correlations R of z are computed by R ← R + shrunk − have until the moment of the
-    synthetic u is the shrunk one. Independent rows are transformed by the linear map that moves
-    them least (the optimal transport of Gaussians); every column keeps its released variance.
+    The released correlations are shrunk towards 0, because they contain noise (`_shrunk`).
+    Correlations of u are smaller than those of z, because records in which many columns are large
+    together have the longest z. The correlations R of z are therefore found by iterating R ← R + S
+    − U, where S are the shrunk correlations and U those of the synthetic u. The R with the smallest
+    S − U is used. Independent rows are transformed to these correlations by the linear map that
+    moves them least (optimal transport of Gaussians). Every column keeps its released variance.
     """
     z = independent(layout, what, found, scale, draws)
     least = 0.1 * np.square(scale) * found.variance
@@ -109,8 +122,11 @@ def _matched(
     outer: np.ndarray,
     sd: np.ndarray,
 ) -> tuple[np.ndarray, float]:
-    """Draw rows whose u = z/‖z‖ has the moment `wanted`·`outer` in the pairs `among`; also return
-    the ratio of z's correlations to those of u.
+    """Transform the rows z so that u = z/‖z‖ has the second moment `wanted`·`outer` for the pairs
+    of columns in the mask `among`.
+
+    Return the rows, and a ratio of at least 1: by how much the correlations of z change if those of
+    u change by 1.
     """
     inner = np.ix_(free, free)
     among, wanted, outer, sd = among[inner], wanted[inner], outer[inner], sd[free]
@@ -118,22 +134,42 @@ def _matched(
     before = standard.T @ standard / len(z)
     known = np.where(among, 0.0, before)
     length = np.sqrt(np.diagonal(before))
-    correlation = best = wanted
-    smallest = np.inf
-    for turn in range(MATCHES):
+
+    def rows_with(correlation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         rows = standard @ _transport(before, known + correlation)
         rows *= length / np.maximum(np.sqrt(np.mean(rows * rows, axis=0)), 1e-12)
         trial = z.copy()
         trial[:, free] = rows * sd
         unit = _unit(trial)[:, free]
-        gap = np.where(among, wanted - unit.T @ unit / len(z) / outer, 0.0)
+        return trial, np.where(among, unit.T @ unit / len(z) / outer, 0.0)
+
+    correlation = best = wanted
+    smallest = np.inf
+    for turn in range(MATCHES):
+        trial, found = rows_with(correlation)
+        gap = np.where(among, wanted - found, 0.0)
         far = float(np.sum(np.square(gap)))
         if far < smallest or not turn:
             moved, best, smallest = trial, correlation, far
         correlation = np.where(among, np.clip(correlation + gap, -MOST, MOST), 0.0)
-    square = float(np.sum(np.square(wanted)))
-    gain = float(np.sum(best * wanted)) / square if square > 0 else 1.0
-    return moved, max(1.0, gain)
+    change = np.where(among, _signs(len(sd)) * min(PROBE, PROBE_NORM / np.sqrt(len(sd))), 0.0)
+    # Both sides use the same draws, so that the draws' own correlations cancel.
+    response = rows_with(best + change)[1] - rows_with(best - change)[1]
+    return moved, _ratio_of_changes(2.0 * change, response)
+
+
+def _ratio_of_changes(change: np.ndarray, response: np.ndarray) -> float:
+    """Return ‖change‖²/⟨change, response⟩, limited to 1 … `MOST_GAIN`; 1 if `change` is 0."""
+    square, along = float(np.sum(np.square(change))), float(np.sum(change * response))
+    if square == 0:
+        return 1.0
+    return max(1.0, square / along) if along * MOST_GAIN > square else MOST_GAIN
+
+
+def _signs(size: int) -> np.ndarray:
+    """Return a fixed symmetric matrix of random signs."""
+    upper = np.triu(np.random.default_rng(SEED).choice([-1.0, 1.0], (size, size)))
+    return upper + np.triu(upper, 1).T
 
 
 def _unit(z: np.ndarray) -> np.ndarray:
@@ -143,12 +179,12 @@ def _unit(z: np.ndarray) -> np.ndarray:
 
 
 def _shrunk(seen: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Compute posterior mean and variance of each correlation, given its noisy value and noise
-    variance.
+    """Return posterior mean and variance of each correlation, given its noisy value `seen` and the
+    variance `noise`.
 
-    The prior is a mixture of normals with the standard deviations `SIZES`, whose shares maximise
-    the likelihood (empirical Bayes, by EM): if most correlations are small, small values are shrunk
-    to 0 and large values are kept.
+    The prior is a mixture of centred normals with the standard deviations `SIZES`. The weights of
+    the mixture are estimated by maximum likelihood (empirical Bayes) with the EM algorithm. If most
+    correlations are small, small values are shrunk to 0 and large values are kept.
     """
     if not len(seen):
         return seen, noise
@@ -166,9 +202,11 @@ def _shrunk(seen: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _count_doubt(found: Marginals, scale: np.ndarray, free: np.ndarray) -> np.ndarray:
-    """Return the error variances of the moment that noise in the counts causes.
+    """Return the variance of the error that noise in the counts causes in each entry of the second
+    moment of z.
 
-    The counts give each column's variance, and its mean, which is its covariance with the constant.
+    The counts determine the variance of each column, and its mean, which is its moment with the
+    constant.
     """
     square = np.square(scale)
     doubt = np.diag(np.where(free, np.square(square) * found.variance_error, 0.0))
@@ -180,8 +218,9 @@ def _count_doubt(found: Marginals, scale: np.ndarray, free: np.ndarray) -> np.nd
 
 
 def _transport(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Return T = A^(−½)(A^½ B A^½)^½ A^(−½), which maps covariance A to B; eigenvalues of both are
-    floored.
+    """Return the matrix T that maps vectors of covariance A = `before` to covariance B = `after`.
+
+    T is A^(−½)(A^½ B A^½)^½ A^(−½). Eigenvalues of A and B below `FLOOR` are raised to `FLOOR`.
     """
     values, vectors = np.linalg.eigh(before)
     values = np.sqrt(np.maximum(values, FLOOR))

@@ -1,4 +1,4 @@
-"""Check that columns are in units that private counts can describe."""
+"""Check that columns are on a scale that private counts can describe."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ from tacit.models.capabilities import Scores
 MOST_OUTSIDE = 0.05
 """Largest share of a column's values that may be outside the range in which it is counted."""
 LEAST_SPREAD = 0.01
-"""Smallest standard deviation of a column, as a share of that range."""
+"""Smallest standard deviation of a column, as a share of the range in which it is counted."""
 MOST_AT_END = 0.25
 """Largest share of values that released counts may have at an end that is not a declared bound."""
 
 
 def counted_columns(model: Scores) -> Counted:
-    """Return how the columns of a model are counted."""
+    """Return which columns of a model private scoring counts, and between which bounds."""
     likelihood = model.score_likelihood()
     return counted(model.layout, likelihood.largest, likelihood.smallest, likelihood.levels)
 
 
 def check_units(model: Model, parties: Mapping[str, Records]) -> None:
-    """Refuse plain records in units that the counts of private scoring cannot describe.
+    """Raise a DataError if the values of a numeric column do not fit the range in which private
+    scoring counts them.
 
-    A private method takes no range from the data. Undeclared columns are assumed to be
-    standardised. Values far outside that range would be counted at its ends, and values close
-    together would all be counted between two knots. Curvature and posterior would then be wrong.
-    This check uses the records if one process has all of them, before anything is charged. Whether
-    it refuses depends on the records, but its message does not.
+    A private method computes no range from the records, so a column without declared bounds is
+    assumed to be standardised. Values far outside the range would be counted at its ends, and
+    values close together would all be counted between two knots. The posterior would then be wrong.
+    The check is made before anything is charged, and only if one process has all records. Whether
+    an error is raised depends on the records, but the message contains no number that is computed
+    from them.
     """
     if not isinstance(model, Scores):
         return
@@ -56,10 +58,17 @@ def check_units(model: Model, parties: Mapping[str, Records]) -> None:
 
 
 def unfit_values(x: np.ndarray, low: float, high: float, *, centred: bool = True) -> str | None:
-    """Return why the values of a column cannot be counted in [low, high]; None if they can.
+    """Return the reason why private scoring cannot count the values `x` of a column; None if it
+    can.
 
-    `centred`: the spread is measured from the mean, which an intercept absorbs, otherwise from 0.
-    The message contains no number computed from the records, because nothing is charged for one.
+    Private scoring counts the values at a few points between `low` and `high`. The values do not
+    fit if many of them are outside these bounds. They do not fit either if their spread is much
+    smaller than the range between the bounds, unless all values are equal. The spread is the root
+    mean square of the distances from the mean if `centred` is true, because an intercept absorbs
+    the mean. Otherwise the distances from 0 are used.
+
+    The reason contains no number that is computed from the records, because this check is not
+    charged to the budget.
     """
     if float(np.mean((x < low) | (x > high))) > MOST_OUTSIDE:
         return "many of its values are outside"
@@ -72,9 +81,11 @@ def unfit_values(x: np.ndarray, low: float, high: float, *, centred: bool = True
 def counted_at_end(
     layout: Layout, what: Counted, counts: np.ndarray, noise_sd: float
 ) -> str | None:
-    """Check whether released counts show many values at an end that is not a declared bound.
+    """Return a text if the released counts show many values at an end of a column's range;
+    otherwise None.
 
-    The last knot there contains everything beyond it. Returns a text with column, share and end.
+    Ends that are declared bounds are not checked. The count at an end includes all values beyond
+    it. The text names the column, the share and the end.
     """
     first = sum(len(group) for group in what.groups)
     hats = counts[first : first + KNOTS * len(what.numbers)].reshape(-1, KNOTS)
@@ -94,9 +105,11 @@ def counted_at_end(
 
 
 def counted_outside(model: Model, counts: np.ndarray, noise_sd: float) -> str | None:
-    """Return why a column is probably not in the units assumed for its counts, or None."""
+    """Return the reason why a column is probably not on the scale assumed for its counts; None if
+    there is none.
+    """
     assert isinstance(model, Scores)
     seen = counted_at_end(model.layout, counted_columns(model), counts, noise_sd)
     if seen is None:
         return None
-    return f"{seen}; declare low and high without center and scale, or other ones"
+    return f"{seen}; declare low and high without center and scale, or a different center and scale"

@@ -79,20 +79,21 @@ from tacit.support.validation import check_fields
 
 @dataclass(frozen=True)
 class ExpectedStatistics(LocalMethod):
-    """Conjugate update at q: λ of the cavity plus the sum of the records' statistics.
+    """Conjugate update at q: natural parameters of the cavity plus the sum of the records'
+    statistics. Not private.
 
     The update is exact if the statistics do not depend on q. Otherwise it is one step of coordinate
     ascent, which updates the latent variables given q and then θ. With `sampling_rate` < 1 the sum
-    over a batch is divided by its share of the records: stochastic variational inference, which
-    needs damping. `batches` are "poisson", or "shuffled": passes in which every record is in one
-    batch. Not private.
+    over a batch is divided by the batch's share of the records. This is stochastic variational
+    inference, which needs damping.
 
     Parameters
     ----------
     sampling_rate
         Share of the records in each batch; 1 uses all of them.
     batches
-        "poisson", or "shuffled" for passes in which every record is in one batch.
+        "poisson": each record is in a batch with probability `sampling_rate`. "shuffled": the
+        batches of one pass contain every record once.
     dtype
         Floating-point type of the records, "float32" or "float64".
     """
@@ -115,7 +116,6 @@ class ExpectedStatistics(LocalMethod):
 
     @property
     def _drawn(self) -> Batches:
-        """Poisson sampling of each visit's batch; not used for shuffled batches."""
         return Batches(self.sampling_rate, "poisson")
 
     def check(self, model: Model, family: Family) -> None:
@@ -145,7 +145,6 @@ class ExpectedStatistics(LocalMethod):
         return Answer(multiply(cavity(task.q, task.factor), factor), None)
 
     def _shuffled(self, task: Task, *, traced: bool) -> tuple[Records, Array, Array | float]:
-        """Return the visit's batch, its weights, and its share of the records."""
         if self.sampling_rate == 1:
             return task.records, task.weights, 1.0
         rows, mask, share = shuffled_rows(task, self.sampling_rate, traced=traced)
@@ -155,11 +154,7 @@ class ExpectedStatistics(LocalMethod):
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateStatistics(PrivateMethod):
-    """Release the sum of clipped expected statistics.
-
-    `sampling_rate` < 1 draws a batch for each release, Poisson or without replacement.
-    `precision_weight` is κ, the second moments' share in the clip. `repair` and `noise_aware`
-    control how a noisy sum is used; `one_shot` releases at the first visit only.
+    """Release the noisy sum of clipped expected statistics.
 
     Parameters
     ----------
@@ -172,17 +167,17 @@ class PrivateStatistics(PrivateMethod):
     sampling
         How a batch is drawn: "poisson" or "without-replacement".
     precision_weight
-        Share κ of the second moments in the clip.
+        Factor κ by which second moments are multiplied before clipping.
     repair
-        Repair of an invalid noisy sum: "none" or "truncate".
+        "truncate": negative counts or precisions of a release are set to 0. "none": they are kept.
     noise_aware
         True if the posterior accounts for the noise.
     one_shot
-        Release at the first visit only.
+        True: release at the first visit only; later visits repeat this release.
     adaptive
         Adapt the clip to this quantile of the contributions' norms; by default the clip is fixed.
     count_clipped
-        Release the number of clipped units with every sum, charged with it.
+        True: also release, with every sum, a noisy count of the units within the clip.
     dtype
         Floating-point type of the records, "float32" or "float64".
     """
@@ -234,13 +229,15 @@ class PrivateStatistics(PrivateMethod):
         self.batches.check(self.adjacency)
         if self.unit != "record" and not model.traceable:
             raise ConfigError(
-                f"privacy.unit = {self.unit!r} with model {model.kind!r}, whose statistics are "
-                "per record; use privacy.unit = 'record'"
+                f"privacy.unit = {self.unit!r} cannot be combined with model {model.kind!r}, "
+                "because this model computes its statistics for each record: use privacy.unit = "
+                "'record'"
             )
         if self.aggregation == "server" and not isinstance(family, Dirichlets):
             raise ConfigError(
-                f"privacy.aggregation = 'server' with model {model.kind!r}; supported only for "
-                "counts: use 'trusted'"
+                "privacy.aggregation = 'server' cannot be combined with model "
+                f"{model.kind!r}, because it is only for models of counts: set privacy.aggregation "
+                "= 'trusted'"
             )
         if self._counts:
             self._check_counts()
@@ -248,16 +245,18 @@ class PrivateStatistics(PrivateMethod):
             self._check_pure(model, family)
         if self.repair == "truncate" and self.aggregation != "plain":
             raise ConfigError(
-                f"method.repair = 'truncate' with privacy.aggregation = {self.aggregation!r}; a "
-                "sum of truncated numbers has less noise than is charged: use 'none'"
+                "method.repair = 'truncate' cannot be combined with privacy.aggregation = "
+                f"{self.aggregation!r}, because a sum of truncated numbers has less noise than is "
+                "charged: set method.repair = 'none'"
             )
         fixed = isinstance(model, ConjugateGaussian) and whole(family) and self.sampling_rate == 1
         if self.one_shot and not fixed:
             raise ConfigError(
-                f"method.one_shot = true with model {model.kind!r}, family {family.kind!r} and "
-                f"method.sampling_rate = {self.sampling_rate}; statistics that are released once "
-                "must not depend on q or on a batch: use a conjugate model with posterior = "
-                "'full' and sampling_rate 1"
+                f"method.one_shot = true cannot be combined with model {model.kind!r}, posterior "
+                f"{family.kind!r} and method.sampling_rate = {self.sampling_rate}, because "
+                "statistics that are released once must not depend on the present posterior or on "
+                "a batch: use a conjugate model with posterior = 'full' and method.sampling_rate = "
+                "1, or leave method.one_shot out"
             )
 
     @property
@@ -269,31 +268,34 @@ class PrivateStatistics(PrivateMethod):
         key = "count_clipped = true" if self.adaptive is None else f"adaptive = {self.adaptive}"
         if self.adjacency != "replace-one":
             raise ConfigError(
-                f"method.{key} with privacy.adjacency = {self.adjacency!r}, which keeps the number "
-                "of records secret, but a share of them is revealed; use 'replace-one', or leave "
-                "it out"
+                f"method.{key} releases a count, but privacy.adjacency = {self.adjacency!r} keeps "
+                "the number of records secret; set privacy.adjacency = 'replace-one', or leave the "
+                "method key out"
             )
         if self.pure:
             raise ConfigError(
-                f"method.{key} with privacy.delta = 0; counts are released with Gaussian noise: "
-                "set a small delta, e.g. 1e-9, or leave it out"
+                f"method.{key} cannot be combined with privacy.delta = 0, because counts are "
+                "released with Gaussian noise, which needs a delta > 0: set a small privacy.delta, "
+                "e.g. 1e-9, or leave the method key out"
             )
         if self.one_shot and self.adaptive is not None:
             raise ConfigError(
-                f"method.{key} with method.one_shot = true; one release has nothing to adapt to: "
-                "leave one of them out"
+                f"method.{key} cannot be combined with method.one_shot = true, because the clip of "
+                "a single release has nothing to adapt to: leave one of the two keys out"
             )
 
     def _check_pure(self, model: Model, family: Family) -> None:
         if self.sampling_rate < 1:
             raise ConfigError(
-                f"method.sampling_rate = {self.sampling_rate} with privacy.delta = 0; pure ε is "
-                "computed for sums over all records: leave sampling_rate out"
+                f"method.sampling_rate = {self.sampling_rate} cannot be combined with "
+                "privacy.delta = 0, because ε with delta = 0 is only computed for sums over all "
+                "records: leave method.sampling_rate out"
             )
         if not model.statistics_have_l1_norms:
             raise ConfigError(
-                f"privacy.delta = 0 with model {model.kind!r}, whose statistics have no L1 norm in "
-                "closed form; set a small delta, e.g. 1e-9"
+                f"privacy.delta = 0 cannot be combined with model {model.kind!r}, because the "
+                "statistics of this model have no L1 norm in closed form: set a small "
+                "privacy.delta, e.g. 1e-9"
             )
         del family
 
@@ -361,8 +363,8 @@ class PrivateStatistics(PrivateMethod):
     def from_integers(
         self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
     ) -> Arrays:
-        """Convert released integers to the damped change from the party's factor to the factor of
-        the sums.
+        """Convert released integers to the damped change of the party's factor, from its present
+        value to the factor that the released sums give.
         """
         assert asked.q is not None
         assert asked.factor is not None
@@ -384,8 +386,8 @@ class PrivateStatistics(PrivateMethod):
         return Stage("repeat" if self.one_shot and visit > 0 else UPDATE)
 
     def memory(self, model: Model, family: Family) -> Natural | None:
-        """Return the initial method memory: zeros in place of the released integers, if later
-        visits reuse these.
+        """Return the method memory before the first visit: None, or with `one_shot` zeros in the
+        shapes of the integers that the first visit will store.
         """
         del model
         if not self.one_shot:
@@ -432,16 +434,19 @@ class PrivateStatistics(PrivateMethod):
         return {0: "method.clip"} if self.one_shot else super().clipped_visits(visits)
 
     def server(self, run: Run) -> Combine:
-        """Return the server half, which keeps the raw sum of the releases and computes q from it.
+        """Return the server's `Combine` function, which stores the raw sum of the releases and
+        computes q from it.
 
-        An adaptive clip also updates its scale, and a count is remembered.
+        With an adaptive clip it also updates the scale of the clip. If units within the clip are
+        counted, it also stores the last count.
         """
         if not self._counts:
             return self._summing(run)
         if not self.total_units > 0:
             raise ConfigError(
                 f"method.adaptive = {self.adaptive}, method.count_clipped = {self.count_clipped} "
-                "need the total number of records, which is not set; declare it, or leave them out"
+                "need the total number of records, which is not known; declare records in the "
+                "federation file, or leave both method keys out"
             )
 
         weight = count_weight(self, run.rounds)
@@ -452,11 +457,11 @@ class PrivateStatistics(PrivateMethod):
         return noted(combine, run, counted)
 
     def _summing(self, run: Run) -> Combine:
-        """Return the server half that adds up the sums.
+        """Return the `Combine` function that adds up the released sums sₘ in a raw sum R.
 
-        Requests contain an equal share of the likelihood in q (possibly repaired) for every party,
-        and updates are Δₘ = ρ(sₘ − that share). With u = q/prior, k of M parties per round and R
-        the raw sum, R ← R − ρ(k/M)R + ΣΔₘ + ρ(k/M)u.
+        In a request, a party's factor is an equal share of u = q/prior, where q may have been
+        repaired. The update of party m is Δₘ = ρ(sₘ − its factor), with damping ρ. With replies of
+        k of M parties, R becomes R − ρ(k/M)R + ΣΔₘ + ρ(k/M)u.
         """
         prior = run.prior
         read = aware_q if self.noise_aware and self.repair == "none" else plain_q
@@ -543,7 +548,9 @@ class PrivateStatistics(PrivateMethod):
         return clip_units(contributions, clip, there, tally=tally, norm=norm)
 
     def _factor(self, model: Model, family: Family, q: Natural, value: Any) -> Natural:
-        """Return λ of the factor that the released sums give, scaled up to all records."""
+        """Return the factor that the released sums `value` give, scaled from the batch to all
+        records and repaired as `repair` says.
+        """
         value = jax.tree.map(lambda leaf: leaf / self.sampling_rate, value)
         truncate = self.repair == "truncate"
         if truncate and isinstance(family, Dirichlets):
@@ -562,7 +569,9 @@ class PrivateStatistics(PrivateMethod):
 
 
 def family_part(memory: Arrays | None, known: Natural) -> Natural:
-    """Return the raw sums; at the start, the likelihood contained in q."""
+    """Return the raw sum in the server's memory, or `known`, which is q/prior, before the first
+    round.
+    """
     return known if memory is None else {name: memory[name] for name in known}
 
 

@@ -1,24 +1,27 @@
 """Posteriors q from noisy sums, ignoring or including the noise.
 
-The sums are b̃ = b + n and P̃ = P + N, where b and P are the likelihood's natural parameters, n has
-standard deviation τ in every coordinate and N is symmetric with κ-scaled noise: t on the diagonal
-and t/√2 off it, t = τ/κ. For a conjugate Gaussian model b | P, θ ~ N(Pθ, P).
+**Sums.** The likelihood has the linear term b and the precision P. The released sums are b̃ = b + n
+and P̃ = P + N. The noise n has standard deviation τ in every coordinate. The noise N is symmetric,
+with standard deviation t on the diagonal and t/√2 off it, where t = τ/κ and κ is the weight of
+second moments in the clip. For a conjugate Gaussian model b | P, θ ~ N(Pθ, P). The prior has mean
+m₀ and precision Λ₀.
 
-**One coordinate.** With P flat on P > 0, p(θ | b̃, P̃) is a mixture over P of Gaussians: given P,
-b̃ ~ N(Pθ, v), v = P + τ², so that θ has precision Λ₀ + P²/v and weight N(P̃ | P, t²)·N(b̃ | Pm₀, v +
-P²/Λ₀). It is summed on a grid, and q has its mean and variance.
+**One coordinate.** With a flat prior of P on P > 0, p(θ | b̃, P̃) is a mixture over P of Gaussians.
+Given P, b̃ ~ N(Pθ, v) with v = P + τ², so that θ has precision Λ₀ + P²/v. The weight of P in the
+mixture is N(P̃ | P, t²)·N(b̃ | Pm₀, v + P²/Λ₀). The mixture is summed on a grid, and q has its mean
+and variance.
 
 **Several coordinates.** b̃ − P̃θ = (b − Pθ) + n − Nθ has mean 0 and covariance V(θ) = P + τ²I +
-½t²(‖θ‖²I + θθᵀ). With P in V replaced by the positive part of P̃ and V taken at the mean, which is
-iterated, θ has precision Λ₀ + P̃V⁻¹P̃ and mean from Λ₀m₀ + P̃V⁻¹b̃. This is proper for any noise.
-It is accurate if the noise is smaller than P, and overconfident if it is larger
-(docs/methods/statistics.md has the coverage).
+½t²(‖θ‖²I + θθᵀ). P in V is replaced by the positive part of P̃, and θ in V by the mean of q, which
+is found by iteration. Then q has precision Λ = Λ₀ + P̃V⁻¹P̃ and mean Λ⁻¹(Λ₀m₀ + P̃V⁻¹b̃). It is
+proper for any noise. It is accurate if the noise is smaller than P, and overconfident if the noise
+is larger (docs/methods/statistics.md has the coverage).
 
-**Counts.** For Dirichlet distributions the sums are noisy counts. Negative counts are set to zero;
-if the noise is included, every word's counts are shrunk towards equal topics
+**Counts.** For Dirichlet distributions the sums are noisy counts. Negative counts are set to zero.
+If the noise is included, every word's counts are shrunk towards equal topics
 (`tacit.models.lda.denoise`).
 
-None of these accounts for clipping, whose effect on b and P is unknown.
+None of these methods accounts for clipping, whose effect on b and P is unknown.
 """
 
 from __future__ import annotations
@@ -36,7 +39,11 @@ FIXED_POINT_STEPS = 30
 def plain_q(
     family: Family, prior: Natural, sums: Natural, noise_sd: float, precision_sd: float
 ) -> Natural:
-    """Return prior times sums, with the sums' precision replaced by its positive part."""
+    """Return the product of the prior and the likelihood in `sums`, after setting negative counts
+    or precisions to 0.
+
+    For a precision matrix, the negative eigenvalues are set to 0. The noise is ignored.
+    """
     del noise_sd, precision_sd
     if isinstance(family, Dirichlets):
         return multiply(prior, {"log": np.maximum(sums["log"], 0.0)})
@@ -50,7 +57,10 @@ def plain_q(
 def summed_q(
     family: Family, prior: Natural, sums: Natural, noise_sd: float, precision_sd: float
 ) -> Natural:
-    """Return prior times sums; each release was made proper before it was added."""
+    """Return the product of the prior and the likelihood in `sums`.
+
+    No repair is needed, because each release was repaired before the summation.
+    """
     del family, noise_sd, precision_sd
     return multiply(prior, sums)
 
@@ -58,15 +68,17 @@ def summed_q(
 def stepped_q(
     prior: Natural, sums: Natural, q: Natural, change: Natural, precision_sd: float
 ) -> Natural:
-    """Return a mean-field q: a step from the last mean m, with at least the precision of its noise.
+    """Return a mean-field q after one step from its last mean m.
 
-    The releases were made at m, so Δb − ΔP∘m is ρ times the gradient at m, including the prior,
-    without the precision's noise:
+    Let P̃ be the noisy precision in `sums`, t = `precision_sd` the sd of its noise, and Λ₀ the
+    prior's precision. Let Δb and ΔP be the changes of linear term and precision in `change`. The
+    step is
 
         Λ = Λ₀ + max(P̃, t),    m ← m + (Δb − ΔP∘m)/Λ.
 
-    If P̃ is above its noise t this is prior times sums. Otherwise P̃ may be near zero or negative,
-    and dividing by it would move m too far.
+    The releases were made at m, so Δb − ΔP∘m is the damping times the gradient at m, including the
+    prior's gradient, and has no noise of the precision. If P̃ is above t, the result is prior ×
+    `sums`. Otherwise P̃ may be near zero or negative, and dividing by it would move m too far.
     """
     mean = q["linear"] / (-2.0 * q["quadratic"])
     step = change["linear"] + 2.0 * change["quadratic"] * mean
@@ -99,7 +111,14 @@ def aware_q(
 
 
 def _mixed(prior: Natural, sums: Natural, noise_sd: float, precision_sd: float) -> Natural:
-    """Return a normal q with mean and variance of the mixture over P, computed on a grid."""
+    """Return a normal distribution with the mean and variance of the posterior of a single
+    parameter θ.
+
+    `sums` has the natural parameters of the likelihood with privacy noise: the linear term has
+    noise of sd `noise_sd`, and the precision has noise of sd `precision_sd`. The precision without
+    noise is unknown. The posterior of θ is therefore computed for each precision on a grid, and
+    these posteriors are averaged with the probability of each precision given `prior` and `sums`.
+    """
     shape = np.shape(prior["quadratic"])
     known = -2.0 * float(np.squeeze(prior["quadratic"]))
     start = float(prior["linear"][0]) / known

@@ -13,7 +13,7 @@ from tacit.support.validation import Count, Fraction, FromZeroToOne, Positive, U
 class ExpectedStatisticsSettings(
     MethodSettings, frozen=True, kw_only=True, tag="expected-statistics"
 ):
-    """Sums of expected sufficient statistics, for models with latent variables. Not private."""
+    """Adds up expected sufficient statistics, for models with latent variables. Not private."""
 
     builds = "tacit.methods.statistics.method:ExpectedStatistics"
     sampling_rate: UpToOne | None = None
@@ -25,7 +25,9 @@ class ExpectedStatisticsSettings(
 
 
 class PrivateStatisticsSettings(PrivateSettings, frozen=True, kw_only=True, tag="dp-statistics"):
-    """Clipped expected sufficient statistics of each record, summed and noised once per round."""
+    """Releases the noisy sum of the records' clipped expected sufficient statistics, once per
+    round.
+    """
 
     builds = "tacit.methods.statistics.method:PrivateStatistics"
     sampling_rate: UpToOne | None = None
@@ -47,7 +49,7 @@ class PrivateStatisticsSettings(PrivateSettings, frozen=True, kw_only=True, tag=
 
 
 class HybridSettings(PrivateSettings, frozen=True, kw_only=True, tag="dp-hybrid"):
-    """One release of statistics, then DP-SGD."""
+    """Releases statistics in the first round, then makes DP-SGD steps."""
 
     builds = "tacit.methods.hybrid:Hybrid"
     statistics_share: Fraction | None = None

@@ -1,24 +1,29 @@
 """Forms of `PrivateUpdate`: coordinates in which a change is clipped and noised.
 
-| form            | coordinates of Δ = (Δb, ΔΛ) | an improper q       | a party's factor       |
+A change Δ = (Δb, ΔΛ) has a linear term and a precision. The present q has mean m and precision Λ.
+
+| form            | coordinates of Δ            | an improper q       | a party's factor       |
 |-----------------|-----------------------------|---------------------|------------------------|
-| "even"          | ((Δb − ΔΛ∘m)/A, ΔΛ/B)       | cannot occur: floor | an equal part of q     |
-| "roll-back"     | (Δb, ΔΛ), MEng Alg. 3       | the round is void   | an equal part of q     |
+| "even"          | ((Δb − ΔΛ∘m)/A, ΔΛ/B)       | cannot occur: floor | an equal share of q    |
+| "roll-back"     | (Δb, ΔΛ), MEng Alg. 3       | the round is void   | an equal share of q    |
 | "server-factor" | (Δb, ΔΛ)                    | the round is void   | its own, without noise |
 | "log-precision" | ((Δb − ΔΛ∘m)/√Λ, ΔΛ/Λ)      | cannot occur        | its own, without noise |
 
-m and Λ are mean and precision of q, A = (Λ/max Λ)^¼ and B = A²/κ. Every map depends on q alone,
-which is public, and so does the server's handling of an improper q (MEng §4.3.3): both are
-post-processing. MEng 4.28, a limit on the precision at each party after noising, is not offered:
-the accountant does not cover a sum of truncated normals.
+Here A = (Λ/max Λ)^¼ and B = A²/κ, where κ is `precision_weight`. The coordinates depend on q alone,
+which is public, and so does the server's handling of an improper q (MEng §4.3.3). Both are
+therefore post-processing. MEng 4.28, which limits the precision at each party after noise was
+added, is not offered, because the accountant does not cover a sum of truncated normals.
 
-**Which factor.** A sum R = Σ clip(Δₘ) + noise has the ε of its noise only if, given the earlier
-sums, the parties' answers do not depend on earlier unobserved noise. A factor that contains its
-party's share of the noise violates this: the next answers remove that share and its protection
-(docs/studies/linear.md shows ε ≥ 56 where 10 was claimed). Two kinds of factor are sound: an equal
-share of the releases, which is public, and the party's own clipped changes without noise, which
-stay at the party. The first corrects noise in later rounds, but is biased if the clip is smaller
-than the differences between parties. The second is unbiased, but its noise accumulates in q.
+**Which factor.** A sum Σ clip(Δₘ) + noise over parties m has the ε of its noise only under one
+condition: given the earlier sums, the parties' answers must not depend on earlier unobserved noise.
+A factor that contains its party's share of the noise violates this. The next answers remove that
+share and its protection (docs/studies/linear.md shows ε ≥ 56 where 10 was claimed). Two kinds of
+factor are sound:
+
+* An equal share of the releases, which is public. It corrects noise in later rounds, but is biased
+  if the clip is smaller than the differences between parties.
+* The party's own clipped changes without noise, which stay at the party. Such a factor is unbiased,
+  but the noise of all rounds accumulates in q.
 """
 
 from __future__ import annotations
@@ -43,7 +48,10 @@ Floor = Callable[[Natural, int], Any]
 
 @dataclass(frozen=True)
 class Form(abc.ABC):
-    """Public maps between a change of natural parameters and the coordinates that are clipped."""
+    """Coordinates in which a change of natural parameters is clipped.
+
+    They depend only on q, which is public.
+    """
 
     precision_weight: float
     own_factor: ClassVar[bool] = False
@@ -52,26 +60,30 @@ class Form(abc.ABC):
 
     @abc.abstractmethod
     def scales(self, q: Natural) -> dict[str, Array]:
-        """Return the number by which each coordinate is divided."""
+        """Return the numbers by which the coordinates "score" and "precision" are divided before
+        clipping.
+        """
 
     def coordinates(self, q: Natural, change: Natural) -> dict[str, Array]:
-        """Map a change of natural parameters to the coordinates that are clipped."""
+        """Return the coordinates in which a `change` of natural parameters is clipped."""
         added = -2.0 * change["quadratic"]
         score = change["linear"] - added * self._mean(q)
         scales = self.scales(q)
         return {"score": score / scales["score"], "precision": added / scales["precision"]}
 
     def natural(self, q: Natural, value: dict[str, Array]) -> Natural:
-        """Map coordinates back to a change of natural parameters: the inverse of `coordinates`."""
+        """Return the change of natural parameters for clipped coordinates: the inverse of
+        `coordinates`.
+        """
         scales = self.scales(q)
         score, added = (value[name] * scales[name] for name in ("score", "precision"))
         return {"linear": score + added * self._mean(q), "quadratic": -0.5 * added}
 
     def combine(self, floor: Floor) -> Combine:
-        """Return the server's half; by default updates are multiplied, and an improper q is
-        refused.
+        """Return the function with which the server applies the sum of a round's updates to q.
 
-        `floor` is the minimum precision of a form with a floor.
+        By default q is multiplied by the updates, and an improper q is refused. `floor(q, round)`
+        is the smallest precision that q may have after a round. Only the form "even" uses it.
         """
         del floor
         return _multiplied
@@ -83,7 +95,9 @@ class Form(abc.ABC):
 
 
 class Even(Form):
-    """Clips coordinates that are scaled by powers of q's precision."""
+    """The form "even": coordinates are divided by powers of q's precision, and the server keeps q's
+    precision above a minimum.
+    """
 
     def scales(self, q: Natural) -> dict[str, Array]:
         precision = -2.0 * q["quadratic"]
@@ -95,8 +109,10 @@ class Even(Form):
 
 
 class RollBack(Form):
-    """Clips changes of natural parameters unscaled; a round with an improper q is void. This is
-    MEng Alg. 3 (docs/sources.md) without its limit on the precision at each party.
+    """The form "roll-back": changes of natural parameters are clipped without scaling, and a round
+    that would make q improper is void.
+
+    This is MEng Alg. 3 (docs/sources.md) without its limit on the precision at each party.
     """
 
     centred: ClassVar[bool] = False
@@ -107,16 +123,20 @@ class RollBack(Form):
 
 
 class ServerFactor(RollBack):
-    """`RollBack` with factors that never contain noise."""
+    """The form "server-factor": like `RollBack`, but each party's factor has only the party's own
+    changes, without noise.
+    """
 
     own_factor: ClassVar[bool] = True
 
 
 class LogPrecision(Form):
-    """Clips changes of log Λ, and changes of m in standard deviations.
+    """The form "log-precision": clips relative changes of the precision of q, and changes of its
+    mean in standard deviations.
 
-    With x the released change of Λ over Λ, Λ ← Λ(1 + x) for x ≥ 0 and Λeˣ otherwise, so that q is
-    proper for any noise; m ← m + score/Λ with the new Λ.
+    Let q have mean m and precision Λ, and let x be the released relative change of Λ. The server
+    multiplies Λ by 1 + x if x ≥ 0 and by eˣ otherwise, so that q is proper for any noise. It then
+    adds s/Λ to m, where s is the released score and Λ the new precision.
     """
 
     own_factor: ClassVar[bool] = True
@@ -158,14 +178,14 @@ _PARTS = ("factor", "last", "asked")
 
 
 def blank(family: Family) -> Natural:
-    """Return the memory of a party before its first visit."""
+    """Return the method memory of a party before its first visit: zeros."""
     return {f"{part}.{name}": value for part in _PARTS for name, value in family.zero().items()}
 
 
 def own_factor(memory: Natural, q: Natural) -> Natural:
     """Return the party's factor, including its last change unless the server voided that round.
 
-    The round was voided if q has not changed since: noise moves every accepted q.
+    If q is still the q of that round, the round was voided, because noise moves every accepted q.
     """
     factor, last, asked = ({name: memory[f"{part}.{name}"] for name in q} for part in _PARTS)
     same = jnp.all(jnp.stack([jnp.all(asked[name] == q[name]) for name in q]))
@@ -173,6 +193,8 @@ def own_factor(memory: Natural, q: Natural) -> Natural:
 
 
 def remembered(factor: Natural, last: Natural, q: Natural) -> Natural:
-    """Return the memory of a party after an answer."""
+    """Return the method memory of a party after an answer: its factor, its last change and the q of
+    the request.
+    """
     parts = dict(zip(_PARTS, (factor, last, q), strict=True))
     return {f"{part}.{name}": parts[part][name] for part in _PARTS for name in q}

@@ -1,40 +1,44 @@
 """`PrivateUpdate`: the local update, clipped and noised once per round (TMLR §4.2).
 
-A party's records are split into shards, each shard computes an update like a separate party, and
-the noisy sum of their clipped changes Δₖ = λ*ₖ − λ_q is released. The computation of a shard costs
-nothing: only its clipped change is released.
+A party's records are split into N shards. Shard k has the records xₖ, computes an update like a
+separate party, and changes the natural parameters of q by Δₖ. The noisy sum of the clipped changes
+is released. The computation of a shard costs nothing, because only its clipped change is released.
+With the noise ξ, the party's factor tₘ and the factor tₘₖ of shard k:
 
-| shards | objective  | shard k solves                  | released                           |
+| shards | objective  | shard k maximises               | released                           |
 |--------|------------|---------------------------------|------------------------------------|
-| 1      | either     | the party's own problem         | clip(Δ) + ξ                        |
+| 1      | either     | the party's own objective       | clip(Δ) + ξ                        |
 | N      | "averaged" | N·E[log p(xₖ|θ)] − KL(q ‖ q/tₘ) | Σ clip(Δₖ/N) + ξ   (eqs 4.1, 4.7)  |
 | N      | "virtual"  | E[log p(xₖ|θ)] − KL(q ‖ q/tₘₖ)  | Σ clip(Δₖ) + ξ     (eqs 4.8, 4.11) |
 
 **Sensitivity.** One unit is in one shard, whose change is a vector of norm ≤ C with or without the
 unit, so the sum moves by at most 2C. This holds under replace-one, where the new unit is in the
-same shard, and under add-or-remove-one, where the unit alters the change of a shard but adds none.
-The event therefore has a clip of C under replace-one and of 2C under add-or-remove-one. (TMLR
-Theorems 7 and 12 count C.) For `unit = "party"` the whole party is one contribution: C, and 2C
-under replace-one.
+same shard. It also holds under add-or-remove-one, where the unit alters the change of a shard but
+adds no shard. The event therefore has a clip of C under replace-one and of 2C under
+add-or-remove-one. (TMLR Theorems 7 and 12 count C.) For `unit = "party"` the whole party is one
+contribution: the sum moves by at most C, or by 2C under replace-one.
 
-**The factor of a shard** is tₘₖ = tₘ/N, where tₘ is the party's factor at the server: public, like
-everything made of releases. Private factors, which record each shard's own changes, are valid too
-if they contain no noise. (With noise, a shard's next update would depend on the records of other
-shards.) But then the noise in q is never corrected and accumulates as a random walk.
+**The factor of a shard** is tₘₖ = tₘ/N, where tₘ is the party's factor at the server. It is public,
+like everything that is computed from releases. Private factors, which record each shard's own
+changes, are valid too if they contain no noise. (With noise, a shard's next update would depend on
+the records of other shards.) But the noise in q would then never be corrected, and would accumulate
+as a random walk.
 
-**The clip of a whole party.** A change grows with the party's records, so that MEng §4.3.2 sets
-C = ½ρ for ρ records. Clip, noise and step are public, and with `unit = "party"` the number of
-records is part of what is protected: replacing a party's data may change it. A clip computed from a
-party's actual number of records would reveal that number, and its sensitivity would hold only for
-data of that size. So the rule is not the default: `clip_per_record` = c sets Cₘ = c·nₘ, where the
-numbers nₘ are declared (`privacy.parties."name".records`) and never compared with the data. Each
-party is charged for its own Cₘ. `adaptive` finds one clip for all from the noisy share of parties
-within it (`tacit.methods.adaptive`): every contribution has one more coordinate and norm ≤ √(C² +
-ω²/4).
+**The clip of a whole party.** A change grows with the number of the party's records, so that MEng
+§4.3.2 sets the clip to half the number of records. But clip, noise and step are public, and with
+`unit = "party"` the number of records is protected: replacing a party's data may change it. A clip
+computed from a party's actual number of records would reveal that number, and its sensitivity would
+hold only for data of that size. There are two alternatives:
 
-**Forms.** Clip and noise act in public coordinates, which depend only on q. Forms differ in these,
-in the handling of an improper q, and in the factor that a party's next update divides by
-(`tacit.methods.update.forms`).
+* `clip_per_record` = c sets the clip Cₘ = c·nₘ of party m. The numbers nₘ are declared
+  (`privacy.parties."name".records`) and never compared with the data. Each party is charged for its
+  own Cₘ.
+* `adaptive` finds one clip for all parties from the noisy share of parties within it
+  (`tacit.methods.adaptive`). Every contribution then has one more coordinate.
+
+**Forms.** Clip and noise are applied in public coordinates, which depend only on q. Forms differ in
+these coordinates, in the handling of an improper q, and in the factor by which a party's next
+update is divided (`tacit.methods.update.forms`).
 """
 
 from __future__ import annotations
@@ -48,6 +52,7 @@ import numpy as np
 from tacit.arrays import Arrays
 from tacit.errors import ConfigError
 from tacit.expfam import Family, MeanFieldGaussian, Natural
+from tacit.methods.adam import EPSILON
 from tacit.methods.adaptive import (
     SCALE,
     WITHIN,
@@ -104,13 +109,13 @@ FLOOR_NOISE_SDS = 1.5
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateUpdate(PrivateMethod):
-    """Release the clipped change of natural parameters, of one or of many shards.
+    """Releases the noisy sum of the clipped changes that a party's shards make to natural
+    parameters.
 
     By default there is one shard per two units, which needs a public number of units (adjacency =
-    "replace-one"); "averaged" uses the same number at every party. `steps` and `step_size` apply to
-    generalised linear models, where a shard takes natural-gradient steps. One full step is enough,
-    because the next round continues from it. `precision_weight` is κ, the precision's share in the
-    clip of the form "even".
+    "replace-one"). With the objective "averaged", all parties have the same number of shards.
+    `steps` and `step_size` apply to generalised linear models, for which a shard takes
+    natural-gradient steps. One full step is enough, because the next round continues from it.
 
     The default `form` is "even" for records and persons and "roll-back" for parties. With `unit =
     "party"` a party takes part in a round with probability `sampling_rate`, decided by a secret
@@ -121,18 +126,24 @@ class PrivateUpdate(PrivateMethod):
     clip
         Norm to which the contribution of each unit is clipped.
     clip_end, noise_end
-        Factor of the clip and of the noise multiplier at the last visit relative to the first.
+        Clip and noise multiplier at the last visit, each divided by its value at the first visit.
     shards
         Number of shards of a party; by default one per two units.
     objective
-        "virtual" or "averaged".
+        "virtual": a shard is treated like a separate party. "averaged": the weight of each record
+        is multiplied by the number of shards, and the changes of the shards are averaged.
     precision_weight
-        Share κ of the precision in the clip.
+        Factor by which the form "even" multiplies the change of the precision before it is clipped.
     steps, step_size
         Number and length of the natural-gradient steps of a shard.
     adam_steps, adam_rate, adam_draws
-        Steps, learning rate and draws of Adam in a shard of a model without such steps, e.g. a
-        network.
+        Steps, learning rate and draws of Adam, for models without natural-gradient steps, e.g.
+        networks.
+    adam_epsilon
+        Adam's ε. By default it is negligible, and the first step moves every coordinate equally
+        far, however small its gradient. If ε is far larger than the gradients, a step is
+        proportional to them. One step with adam_rate = ε/Λ, where Λ is the precision of q, is then
+        a full natural-gradient step of the mean.
     form
         Coordinates in which the change is clipped; by default chosen by the unit.
     sampling_rate
@@ -140,7 +151,7 @@ class PrivateUpdate(PrivateMethod):
     adaptive
         Adapt the clip to this quantile of the contributions' norms; by default the clip is fixed.
     clip_per_record
-        With unit = "party": the clip of a party over its declared number of records.
+        With unit = "party": the clip of a party divided by its declared number of records.
     average_last
         The server averages the posterior over this share of the rounds, at the end of the run.
     dtype
@@ -161,6 +172,7 @@ class PrivateUpdate(PrivateMethod):
     adam_steps: int = 200
     adam_rate: float = 0.05
     adam_draws: int = 8
+    adam_epsilon: float = EPSILON
     average_last: float = 0.0
     form: FormName | None = None
     sampling_rate: float = 1.0
@@ -188,16 +200,15 @@ class PrivateUpdate(PrivateMethod):
         for key, value in (("steps", self.adam_steps), ("draws", self.adam_draws)):
             if not value >= 1:
                 raise ConfigError(f"method.adam_{key} = {value}; it must be at least 1")
-        if not 0 < self.adam_rate < math.inf:
-            raise ConfigError(
-                f"method.adam_rate = {self.adam_rate}; it must be a finite number > 0"
-            )
+        for key, value in (("rate", self.adam_rate), ("epsilon", self.adam_epsilon)):
+            if not 0 < value < math.inf:
+                raise ConfigError(f"method.adam_{key} = {value}; it must be a finite number > 0")
 
     def check(self, model: Model, family: Family) -> None:
         if not isinstance(family, MeanFieldGaussian):
             raise ConfigError(
-                f"method.kind = 'dp-updates' needs posterior = 'mean-field', not {family.kind!r}: "
-                "a full covariance would release d² noisy numbers"
+                f"method.kind = 'dp-updates' needs posterior = 'mean-field', not {family.kind!r}; "
+                "for d parameters, a full covariance would require a release of d² noisy numbers"
             )
         if self.unit == "party" and self.shards != 1:
             raise ConfigError(
@@ -206,30 +217,33 @@ class PrivateUpdate(PrivateMethod):
             )
         if self.unit != "party" and (self.sampling_rate < 1 or self.form not in (None, "even")):
             raise ConfigError(
-                f"method.sampling_rate = {self.sampling_rate} and method.form = {self.form!r} "
-                "with privacy.unit = "
-                f"{self.unit!r}; they are for whole parties: leave them out"
+                f"method.sampling_rate = {self.sampling_rate} and method.form = {self.form!r} with "
+                f"privacy.unit = {self.unit!r}; a sampling rate below 1 and forms other than "
+                "'even' are only for whole parties: leave both out, or set privacy.unit = 'party'"
             )
         if self.unit != "party" and self.aggregation == "server":
             raise ConfigError(
-                f"privacy.aggregation = 'server' with privacy.unit = {self.unit!r}; the "
-                "server's exact factor would carry one shard's records into another's update: use "
-                "privacy.unit = 'party'"
+                f"privacy.aggregation = 'server' needs privacy.unit = 'party', not {self.unit!r}: "
+                "otherwise the server's exact factor would make the update of one shard depend on "
+                "the records of other shards; set privacy.unit = 'party', or choose another "
+                "aggregation"
             )
         if self.shards is None and self.adjacency != "replace-one":
             raise ConfigError(
                 f"method.shards is not set and privacy.adjacency = {self.adjacency!r}; the default "
-                "would reveal the number of records: set it, e.g. shards = 500"
+                "number of shards would reveal the number of records, which is private under this "
+                "adjacency: set method.shards, e.g. shards = 500"
             )
         if self.adaptive is not None and self.shards is None:
             raise ConfigError(
-                f"method.adaptive = {self.adaptive} needs the number of contributions; set "
+                f"method.adaptive = {self.adaptive} needs a public number of contributions; set "
                 "method.shards, e.g. shards = 500"
             )
         if self.clip_per_record is not None and self.unit != "party":
             raise ConfigError(
                 f"method.clip_per_record = {self.clip_per_record} with privacy.unit = "
-                f"{self.unit!r}; it is for whole parties: set method.clip"
+                f"{self.unit!r}; it is for whole parties: set method.clip instead, or "
+                "privacy.unit = 'party'"
             )
         self._inner(model).check(model, family)
 
@@ -297,9 +311,7 @@ class PrivateUpdate(PrivateMethod):
     def from_integers(
         self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
     ) -> Arrays:
-        """Convert released integers to the damped change of λ, which is linear in the form's
-        coordinates.
-        """
+        """Return the damped change of natural parameters that the released integers encode."""
         del model, family
         assert asked.q is not None
         value = {name: event.step * integers[name] for name in NAMES}
@@ -311,17 +323,19 @@ class PrivateUpdate(PrivateMethod):
         return power(self._form.natural(asked.q, value), asked.damping) | count
 
     def _contributed(self, clip: Array) -> Array:
-        """Return the norm bound of one contribution, given the clip of an event."""
         return clip if self._adds else clip / 2.0
 
     @property
     def _adds(self) -> bool:
-        """True if adding a unit moves the sum by at most C and replacing one by at most 2C."""
+        """True if the clip of an event is the norm bound of one contribution; False if it is twice
+        this bound.
+        """
         return self.unit == "party" or self.adjacency == "replace-one"
 
     def starts_at_prior(self, model: Model) -> bool:
-        """Return False: a wide prior has little curvature, and a first step from it could be too
-        long.
+        """Return False for a model with a linear predictor and the form "even", otherwise True.
+
+        A wide prior has little curvature, so that a first step from it could be too long.
         """
         return not (isinstance(self._form, Even) and isinstance(model, LinearPredictor))
 
@@ -332,12 +346,12 @@ class PrivateUpdate(PrivateMethod):
 
     @property
     def _keeps(self) -> bool:
-        """True if a party keeps its own factor, free of noise."""
         return self._form.own_factor and self.aggregation != "server"
 
     def memory(self, model: Model, family: Family) -> Natural | None:
-        """Return the initial method memory, which holds the party's factor, its last change, and
-        the q of its last visit.
+        """Return the initial method memory of a party, or None if the form needs no memory.
+
+        It has the party's factor, its last change, and the q of its last visit.
         """
         del model
         return blank(family) if self._keeps else None
@@ -352,12 +366,9 @@ class PrivateUpdate(PrivateMethod):
         )
 
     def _combining(self, run: Run) -> Combine:
-        """Return the server half of the form."""
-
         def floor(q: Natural, number: int) -> Array:
-            """Return 1.5 standard deviations of the noise that remains in the precision after
-            damping.
-            """
+            # After repeated damping by ρ, the noise in q has ρ/(2 − ρ) of the variance of one
+            # round.
             damping = run.damping_at(number)
             scale = self._form.scales(q)["precision"]
             return (
@@ -401,14 +412,13 @@ class PrivateUpdate(PrivateMethod):
     def contributions(
         self, model: Model, family: Family, key: Array, task: Task, tally: Tally
     ) -> tuple[Bounded, Array]:
-        """Return the contributions of all shards that hold records."""
+        """Return the sum of the clipped changes of all shards that have records, and a mask of
+        these shards.
+        """
         present, task = units_present(task.weights), self._divided_by_own(task)
         return self._clipped(model, family, key, task, present, tally), present
 
     def _divided_by_own(self, task: Task) -> Task:
-        """Return the task with the party's own factor in place of the server's, if the party keeps
-        one.
-        """
         if not self._keeps:
             return task
         return task._replace(factor=own_factor(task.memory, task.q))
@@ -432,15 +442,20 @@ class PrivateUpdate(PrivateMethod):
         return clip_units(changes, clip, present, tally=tally)
 
     def _count(self, task: Task) -> Array:
-        """Return the number of shards as an array, because parties of one batch may have different
-        numbers.
+        """Return the number of shards of the party.
+
+        It is an array, because parties that are computed together may have different numbers of
+        shards.
         """
         if self.shards is not None or self.objective == "averaged":
             return jnp.asarray(float(self.shards_of(0)))
         return jnp.ceil(task.terms.units / UNITS_PER_SHARD)
 
     def _changes(self, model: Model, family: Family, key: Array, task: Task) -> Natural:
-        """Compute the change of every shard k: Δₖ (virtual) or Δₖ/N (averaged over N shards)."""
+        """Return the change of natural parameters of every shard.
+
+        If the objective is "averaged", the changes are divided by the number of shards.
+        """
         method, count = self._inner(model), self._count(task)
         averaged = self.objective == "averaged"
         factor = task.factor if averaged else power(task.factor, 1.0 / count)
@@ -467,5 +482,6 @@ class PrivateUpdate(PrivateMethod):
             steps=self.adam_steps,
             learning_rate=self.adam_rate,
             draws=self.adam_draws,
+            adam_epsilon=self.adam_epsilon,
             dtype=self.dtype,
         )

@@ -9,7 +9,7 @@ from tacit.support.validation import Count, Fraction, FromZeroToOne, Positive, U
 
 
 class PrivateUpdateSettings(WhitenedSettings, frozen=True, kw_only=True, tag="dp-updates"):
-    """The clipped, noisy change of each party's natural parameters, once per round."""
+    """Releases the clipped, noisy change of each party's natural parameters, once per round."""
 
     builds = "tacit.methods.update.method:PrivateUpdate"
     shards: Count | None = None
@@ -28,6 +28,8 @@ class PrivateUpdateSettings(WhitenedSettings, frozen=True, kw_only=True, tag="dp
     """Learning rate of the Adam steps."""
     adam_draws: Count | None = None
     """Number of draws of the parameters for each gradient of the Adam steps."""
+    adam_epsilon: Positive | None = None
+    """Adam's ε; far above the gradients it makes the steps proportional to them."""
     average_last: FromZeroToOne | None = None
     """The server averages the posterior over this share of the rounds, at the end of the run."""
     form: Literal["even", "roll-back", "server-factor", "log-precision"] | None = None
@@ -37,4 +39,4 @@ class PrivateUpdateSettings(WhitenedSettings, frozen=True, kw_only=True, tag="dp
     adaptive: Fraction | None = None
     """Adapt the clip to this quantile of the contributions' norms; by default the clip is fixed."""
     clip_per_record: Positive | None = None
-    """With privacy.unit = "party": the clip of a party over its declared number of records."""
+    """With privacy.unit = "party": clip of a party divided by its declared number of records."""

@@ -30,11 +30,16 @@ START_MEAN, START_SD = 0.1, 0.01
 
 
 class BeliefNetwork(GaussianPriorModel):
-    """z_k ~ Bernoulli(σ(b_k)), x_j ~ Bernoulli(σ(w_j·z + c_j)); a record is {"x": (D,)} of 0 and 1.
+    """Sigmoid belief network of binary hidden units z and binary visible units x.
 
-    θ is W (visible unit by visible unit), c and b, with prior N(0, prior_sd²) and a mean-field q;
-    q(z) has independent units as well, and is fitted for every record by `sweeps` steps. Both kinds
-    of logits are augmented with Pólya–Gamma variables (`tacit.models.belief.statistics`).
+    z_k ~ Bernoulli(σ(b_k)) and x_j ~ Bernoulli(σ(w_j·z + c_j)), where σ is the sigmoid, w_j is row
+    j of the weights W, and b and c are biases. A record is {"x": array} with one 0 or 1 for each
+    visible unit. θ consists of W (row by row), c and b. Each element has the prior N(0, prior_sd²),
+    and q is mean-field.
+
+    For each record, a distribution q(z) with independent hidden units is fitted in `sweeps` steps.
+    Pólya–Gamma variables make the log-likelihood quadratic in the logits of visible and hidden
+    units (`tacit.models.belief.statistics`).
 
     Parameters
     ----------
@@ -86,8 +91,8 @@ class BeliefNetwork(GaussianPriorModel):
         numbers = [one.source for one in schema.layout or () if one.kind != "level"]
         if numbers:
             raise ConfigError(
-                f"model.kind = 'belief-network' with column {numbers[0]!r}, which is a number; its "
-                'columns have two levels: declare levels = ["no", "yes"] and reference = "no"'
+                f"model 'belief-network' needs columns of two levels, but column {numbers[0]!r} is "
+                'numeric; declare levels = ["no", "yes"] and reference = "no" for it'
             )
         return cls(
             len(schema.names),
@@ -104,8 +109,8 @@ class BeliefNetwork(GaussianPriorModel):
 
     @property
     def statistics_unit(self) -> float:
-        """Typical norm of the statistics, from the layer sizes: for residuals of ¼ and a quarter of
-        the units on.
+        """Typical norm of a record's statistics: the norm if all residuals of visible units are ¼
+        and a quarter of the hidden units are on.
         """
         return 0.25 * math.sqrt(self.visible * (1.0 + 0.25 * self.hidden))
 
@@ -113,10 +118,10 @@ class BeliefNetwork(GaussianPriorModel):
         return super().prior(_mean_field(family))
 
     def start(self, family: Family) -> Natural:
-        """Start at means drawn from N(0, 0.1²) with the seed, because the prior does not
-        distinguish hidden units.
+        """Return a starting point for q with random means, drawn from N(0, 0.1²) with `start_seed`.
 
-        All parties share the start, so that unit k has the same meaning everywhere.
+        At the prior, all hidden units are equal and would stay equal. All parties use the same
+        starting point, so that hidden unit k has the same meaning at every party.
         """
         rng = np.random.default_rng([self.start_seed, self.dimension])
         mean = START_MEAN * rng.normal(size=self.dimension)
@@ -127,8 +132,8 @@ class BeliefNetwork(GaussianPriorModel):
         if x.shape[1:] != (self.visible,) or not np.all((x == 0) | (x == 1)):
             raise DataError(
                 f"party {party!r}: x has shape {x.shape} and values from {np.min(x):g} to "
-                f"{np.max(x):g}; model 'belief-network' reads {self.visible} zeros and ones per "
-                "record: binarise x"
+                f"{np.max(x):g}, but model 'belief-network' needs {self.visible} columns of zeros "
+                "and ones; convert x"
             )
 
     def statistics(
@@ -149,24 +154,29 @@ class BeliefNetwork(GaussianPriorModel):
         return BeliefStatistics.at(mean, variance, x, found, unit=unit, balance=balance)
 
     def log_likelihood(self, theta: Array, records: Records) -> Array:
-        """Return a lower bound of log p(x | θ), which itself is a sum over 2^K states of z."""
+        """Return a lower bound of log p(x | θ) for each record. The exact value would be a sum over
+        all states of the hidden units.
+        """
         mean, none, x = self._point(theta, records)
         return lower_bound(mean, none, x, infer(mean, none, x, self.sweeps))
 
     def response(self, theta: Array, records: Records) -> Array:
-        """Compute the share of visible units that are on in each record's reconstruction."""
+        """Return the mean of each record's reconstruction over the visible units: the expected
+        share of units that are on.
+        """
         import jax
 
         mean, none, x = self._point(theta, records)
         return jax.nn.sigmoid(infer(mean, none, x, self.sweeps).mean).mean(axis=1)
 
     def bound(self, q: Natural, records: Records, *, draws: int = 0, seed: int = 0) -> np.ndarray:
-        """Compute a lower bound of E_q[log p(x | θ)] for each record, in nats, after fitting the
-        record's q(z).
+        """Compute a lower bound of E_q[log p(x | θ)] for each record, in nats.
 
-        Without draws it is the training objective, which includes the Pólya–Gamma gap. With draws
-        it is an unbiased estimate of E[log p(x, z | θ) − log q(z)] at θ = E_q[θ] over z ~ q(z), the
-        bound that is usually published.
+        First q(z), the distribution of the record's hidden units z, is fitted. With `draws` = 0 the
+        result is the training objective, which is smaller than other bounds because it also
+        contains the Pólya–Gamma bound. With `draws` > 0 the result is an unbiased estimate of the
+        bound that is usually published: E[log p(x, z | θ) − log q(z)], where z ~ q(z) and θ is the
+        mean of q.
         """
         import jax
 
@@ -175,20 +185,28 @@ class BeliefNetwork(GaussianPriorModel):
         return self._chunked(records, lambda x, n: run(q, x, jax.random.fold_in(keys, n)))
 
     def reconstruct(self, q: Natural, records: Records) -> np.ndarray:
-        """Compute the reconstruction σ(E[η]) of every visible unit, given the record's q(z)."""
+        """Return the reconstruction σ(E[η]) of every visible unit of each record.
+
+        σ is the sigmoid. E[η] is the expected logit of the unit, given the fitted distribution of
+        the record's hidden units.
+        """
         run = _compiled(self, -1)
         return self._chunked(records, lambda x, _: run(q, x, None))
 
     def sample(self, q: Natural, count: int, *, seed: int = 0) -> np.ndarray:
-        """Draw hidden units z and return the probabilities of the visible units, (count, D), at the
-        mean of q.
+        """Draw `count` states of the hidden units, and return the probabilities of the visible
+        units given each state.
+
+        The parameters are at the mean of q. The result has shape (count, `visible`).
         """
         mean = self._layers(q["linear"] / (-2.0 * q["quadratic"]))
         z = np.random.default_rng(seed).random((count, self.hidden)) < _sigmoid(mean.hidden)
         return _sigmoid(z @ mean.weights.T + mean.visible)
 
     def filters(self, q: Natural) -> np.ndarray:
-        """Return E[W] with one row per hidden unit, (K, D)."""
+        """Return the posterior mean of the weights, with one row per hidden unit and one column per
+        visible unit.
+        """
         return self._layers(q["linear"] / (-2.0 * q["quadratic"])).weights.T
 
     def _chunked(self, records: Records, run: Callable[[Array, int], Array]) -> np.ndarray:
@@ -204,7 +222,6 @@ class BeliefNetwork(GaussianPriorModel):
         return np.concatenate(found)
 
     def _point(self, theta: Array, records: Records) -> tuple[Layers, Layers, Array]:
-        """Convert θ to a q without variance; also return the records."""
         x = _floats(records["x"])
         mean = self._layers(theta.astype(x.dtype))
         return mean, Layers(*(0.0 * part for part in mean)), x
@@ -225,8 +242,9 @@ class BeliefNetwork(GaussianPriorModel):
 
 @functools.lru_cache(maxsize=8)
 def _compiled(model: BeliefNetwork, draws: int) -> Callable[[Natural, Array, Array], Array]:
-    """Return the compiled function of a chunk of records, cached per model: the bound if `draws` ≥
-    0, the reconstruction if −1.
+    """Return a compiled function of q, a chunk of records and a random key, cached per model.
+
+    The function computes the lower bound of each record, or the reconstruction if `draws` is −1.
     """
     import jax
     import jax.numpy as jnp
@@ -246,7 +264,9 @@ def _compiled(model: BeliefNetwork, draws: int) -> Callable[[Natural, Array, Arr
 
 
 def _sampled(mean: Layers, x: Array, found: Hidden, key: Array) -> Array:
-    """Compute log p(x, z | θ) − log q(z) at one draw z ~ q(z) per record."""
+    """Compute log p(x, z | θ) − log q(z) for each record, at one draw of its hidden units z from
+    q(z).
+    """
     import jax
     import jax.numpy as jnp
 
@@ -261,8 +281,8 @@ def _sampled(mean: Layers, x: Array, found: Hidden, key: Array) -> Array:
 def _mean_field(family: Family) -> MeanFieldGaussian:
     if not isinstance(family, MeanFieldGaussian):
         raise ConfigError(
-            f"model 'belief-network' with family {family.kind!r}; its q has independent weights: "
-            "set posterior = 'mean-field'"
+            f"model 'belief-network' does not support posterior = {family.kind!r}; set posterior = "
+            "'mean-field'"
         )
     return family
 

@@ -1,25 +1,36 @@
 """Expected statistics of a sigmoid belief network: infer hidden units, then compute the statistics.
 
-Given q(θ) with means M, c, b and variances V, v_c, v_b, and h = E[z], the logit η of a visible unit
-has, over z and θ,
+**Notation.** The network has D visible and K hidden units. A record has visible units x and hidden
+units z, and h = E[z]. The means of q(θ) are M (D × K) for the weights, c for the biases of visible
+units and b for the biases of hidden units. Its variances are V, v_c and v_b. Squares of matrices
+and products with ∘ are taken entry by entry.
 
-    E[η] = Mh + c,    Var[η] = M²(h(1 − h)) + Vh + v_c        (M² and products entry by entry),
+**Hidden units.** Over z and θ, the logits η of the visible units have the moments
 
-hence c_j and ω_j of its Pólya–Gamma variable, and the best h_k given the others and ω is
+    E[η] = Mh + c,    Var[η] = M²(h∘(1 − h)) + Vh + v_c.
+
+The Pólya–Gamma variable of visible unit j has the parameter √E[η_j²], which determines its mean ω_j
+(`tacit.models.polya_gamma`). Given ω and all other hidden units, the best h_k is
 
     logit h_k = b_k + Σ_j M_jk (x_j − ½ − ω_j E[η_j]) + (Σ_j ω_j M_jk²)(h_k − ½) − ½ Σ_j ω_j V_jk.
 
-All units of all records are updated at once, by half of the step in logits, a fixed number of
-times. A record's values depend on that record, on q and, by rounding, on the shape of the batch.
-For some q the sweeps make the rounding errors as large as the values, so with privacy the shape
-must be public (replace-one).
+A sweep moves the logits of all hidden units of all records half of the way to these values. The
+number of sweeps is fixed.
 
-The expected complete log-likelihood is then quadratic in θ. At the means of q its gradient and the
-diagonal of its precision are, with a = x − ½ − ω∘E[η] and u = h(1 − h),
+**Statistics.** The expected log-likelihood of x and z is then quadratic in θ. Let a = x − ½ −
+ω∘E[η] and u = h∘(1 − h), and let ω_b be the means of the Pólya–Gamma variables of the hidden units.
+At the means of q, the gradient and the diagonal of the precision are
 
-    W: a hᵀ − M∘(ω uᵀ), ω hᵀ;    c: a, ω;    b: h − ½ − ω_b∘b, ω_b,
+    parameters            gradient              precision
+    weights               a hᵀ − M∘(ω uᵀ)       ω hᵀ
+    biases of visible     a                     ω
+    biases of hidden      h − ½ − ω_b∘b         ω_b
 
-whose norms need only products with M and M²: no D × K matrix per record is formed.
+Their norms need only products with M and M², so no D × K matrix per record is formed.
+
+**Rounding.** The values of a record depend on the record, on q and, by rounding, on the shape of
+the batch. For some q the sweeps make rounding errors as large as the values. With privacy the shape
+must therefore be public, as it is under replace-one adjacency.
 """
 
 from __future__ import annotations
@@ -42,8 +53,10 @@ pixels oscillate.
 
 
 class Layers(NamedTuple):
-    """One number per parameter: weights W (D, K), biases c (D,) of visible and b (K,) of hidden
-    units.
+    """One number per parameter of a network with D visible and K hidden units.
+
+    `weights` has shape (D, K). `visible` (D,) and `hidden` (K,) belong to the biases of the visible
+    and hidden units.
     """
 
     weights: Array
@@ -52,7 +65,12 @@ class Layers(NamedTuple):
 
 
 class Hidden(NamedTuple):
-    """q(z) of n records (`h` and `logit` are (n, K)), and mean and variance of η, (n, D)."""
+    """The distribution q(z) of the K hidden units of n records.
+
+    `h` contains the probabilities that units are on, and `logit` the log-odds of these, both of
+    shape (n, K). `mean` and `spread` are mean and variance of the logits of the D visible units, of
+    shape (n, D).
+    """
 
     h: Array
     logit: Array
@@ -61,12 +79,17 @@ class Hidden(NamedTuple):
 
     @property
     def reach(self) -> Array:
-        """Parameter c = √E[η²] of the visible units' Pólya–Gamma variables."""
+        """√E[η²] for the logit η of each visible unit, which is the parameter of its Pólya–Gamma
+        variable.
+        """
         return namespace(self.mean).sqrt(namespace(self.mean).square(self.mean) + self.spread)
 
 
 def infer(mean: Layers, variance: Layers, x: Array, sweeps: int) -> Hidden:
-    """Return q(z) of every record after `sweeps` sweeps that start from the prior rates."""
+    """Fit the distribution q(z) of the hidden units z for each record x, in `sweeps` sweeps.
+
+    The first sweep starts from the prior probabilities. `mean` and `variance` are those of θ.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -92,7 +115,10 @@ def infer(mean: Layers, variance: Layers, x: Array, sweeps: int) -> Hidden:
 
 
 def lower_bound(mean: Layers, variance: Layers, x: Array, found: Hidden) -> Array:
-    """Return the Pólya–Gamma lower bound of E[log p(x, z | θ)] − E[log q(z)] for each record."""
+    """Return the Pólya–Gamma lower bound of E[log p(x, z | θ)] − E[log q(z)] for each record.
+
+    x are the visible and z the hidden units of the record.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -106,8 +132,10 @@ def lower_bound(mean: Layers, variance: Layers, x: Array, found: Hidden) -> Arra
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BeliefStatistics(Statistics):
-    """Gradient and diagonal precision of some records, divided by `unit`; `balance` κ weights the
-    precision.
+    """The statistics of each record: a gradient and the diagonal of a precision matrix (module
+    docstring).
+
+    Both are divided by `unit`, and the precision is multiplied by `balance`.
     """
 
     mean: Layers
@@ -122,7 +150,9 @@ class BeliefStatistics(Statistics):
     def at(
         cls, mean: Layers, variance: Layers, x: Array, found: Hidden, *, unit: float, balance: float
     ) -> BeliefStatistics:
-        """Return the statistics of records with given q(z)."""
+        """Return the statistics of the records x, given the distribution `found` of their hidden
+        units.
+        """
         xp = namespace(x)
         weight = expected_weight(found.reach)
         own = expected_weight(xp.sqrt(xp.square(mean.hidden) + variance.hidden))
@@ -139,12 +169,15 @@ class BeliefStatistics(Statistics):
         )
 
     def norms(self) -> Array:
-        """Return norms: ‖a hᵀ − M∘(ω uᵀ)‖² = ‖a‖²‖h‖² − 2(a∘ω)ᵀM(h∘u) + (ω²)ᵀM²(u²), plus the other
-        terms.
+        """Return the norm of each record's statistics.
 
-        The result is at least 1/`PARTS` of ‖a hᵀ‖ + ‖M∘(ω uᵀ)‖. `total` subtracts two sums; if an
-        adversarial q makes them cancel, their rounding errors could otherwise exceed the norm.
+        The gradient of the weights is the difference of two matrices. If an adversarial q makes
+        them nearly equal, the rounding errors in `total` could exceed the norm of the difference.
+        The norm used here is therefore at least the sum of the norms of the two matrices, divided
+        by `PARTS`.
         """
+        # In the notation of the module docstring, ‖a hᵀ − M∘(ω uᵀ)‖² = ‖a‖²‖h‖² − 2(a∘ω)ᵀM(h∘u) +
+        # (ω²)ᵀM²(u²).
         parts = (self.residual, self.weight, self.found.h, self.mean.weights, self.hidden_weight)
         a, weight, h, matrix, own = (part.astype(np.float64) for part in parts)
         xp = namespace(a)
@@ -160,7 +193,9 @@ class BeliefStatistics(Statistics):
         return xp.sqrt(gradient + self.balance**2 * precision) / self.unit
 
     def total(self, weights: Array) -> dict[str, Array]:
-        """Return Σ wᵢ·(gradientᵢ, κ·precisionᵢ) over records i, flattened."""
+        """Return the weighted sums over records of the gradients ("linear") and of the precisions
+        ("precision"), as flat arrays.
+        """
         weights = weights.astype(np.float64)
         xp = namespace(weights)
         parts = (self.residual, self.weight, self.found.h)

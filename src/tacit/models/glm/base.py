@@ -1,8 +1,9 @@
 """Base classes of generalised linear models, with predictors η = x·θ.
 
-A model with one predictor per record is a `GeneralisedLinear` with two functions of η, `pointwise`
-and `inverse_link`. Quadrature over η provides all abilities of `tacit.models.capabilities` except
-scores, derivative bounds and simulation, which a model may add.
+A model with one predictor per record is a subclass of `GeneralisedLinear` that defines two
+functions of η: `pointwise`, the log-likelihood, and `inverse_link`, the mean of the outcome.
+Quadrature over η then provides all abilities of `tacit.models.capabilities` except scores,
+derivative bounds and simulation, which a model may add.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ TINY_VARIANCE = 1e-12
 
 
 class LinearPredictor(GaussianPriorModel):
-    """Base class of likelihoods with one or several linear predictors η = x·θ, each with its own
-    weights.
+    """Base class of likelihoods with one or several linear predictors η = x·θ per record.
 
-    θ holds one weight per column of x and predictor, the first predictor's columns first.
+    Each predictor has separate weights, one per column of x. θ contains all weights of the first
+    predictor, then all weights of the second one, and so on.
     """
 
     Settings: ClassVar[type[ModelSettings]] = RegressionSettings
     layout: Layout
-    """Description of each column of x, for methods that use the public schema."""
+    """One feature per column of x: its kind, source and declared bounds."""
     levels: tuple[str, ...] = ()
-    """Levels of the outcome, one predictor each; empty with one predictor."""
+    """Levels of the outcome, with one predictor per level; empty if there is only one predictor."""
     ratio: ClassVar[str | None] = None
     """Name of exp(coefficient), if it has one: "odds ratio", "rate ratio"."""
     predictor_unit: float = 1.0
@@ -59,8 +60,8 @@ class LinearPredictor(GaussianPriorModel):
         layout: Layout,
         unit: float = 1.0,
     ) -> None:
-        """Without `prior_sd` the scale is learned (`tacit.models.learnt_scale`) if the method
-        supports it, and `unit` otherwise.
+        """If `prior_sd` is None, the scale of the prior is learned (`tacit.models.learnt_scale`).
+        If the method does not support this, the prior standard deviation is `unit`.
         """
         super().__init__(names, prior_mean, unit if prior_sd is None else prior_sd)
         self.unit = unit
@@ -69,7 +70,9 @@ class LinearPredictor(GaussianPriorModel):
 
     @property
     def scale_unit(self) -> float | None:
-        """`predictor_unit` if the scale of the prior is learned; None if it is declared."""
+        """Difference in a linear predictor that counts as large (`predictor_unit`). None if the
+        user declared the scale of the prior with `prior_sd`, so that it is not learned.
+        """
         return self.predictor_unit if "prior_sd" in self.undeclared else None
 
     @property
@@ -86,52 +89,64 @@ class LinearPredictor(GaussianPriorModel):
     """Standard deviation of η under the starting q, for columns of scale 1."""
 
     def start(self, family: Family) -> Natural:
-        """Start at the prior's mean, with variances such that η has an sd of at most `start_width`
-        for columns of scale 1.
+        """Return a starting point for q, with the mean of the prior and standard deviations that
+        are at most those of the prior.
 
-        Under a wide prior E[ℓ''] is nearly 0 everywhere, and a first step would be far too long.
+        For columns of scale 1, the predictor η then has a standard deviation of at most
+        `start_width`. Under a wider q the expected curvature of the log-likelihood is nearly 0, and
+        the first step would be far too long.
         """
         sd = np.minimum(self.prior_sd, self.start_width / np.sqrt(len(self.layout)))
         return gaussian_natural(family, mean=self.prior_mean, sd=sd, model=self.kind)
 
     @abc.abstractmethod
     def expected_fit(self, family: Gaussian, free: Free, records: Records) -> Array:
-        """Compute E_q[log p(record | θ)] for each record by quadrature; q is given in free
+        """Compute E_q[log p(record | θ)] for each record by quadrature. q is given by its free
         parameters.
         """
 
     @abc.abstractmethod
     def expected_information(self, family: Gaussian, free: Free, records: Records) -> Array:
-        """Compute, for each record, the mean over coordinates of −E_q[∂² log p(record | θ)]."""
+        """Return, for each record, the mean of −E_q[∂² log p(record | θ)/∂θ_j²] over all
+        coordinates j.
+        """
 
     @abc.abstractmethod
     def expected_site(
         self, family: Family, usual: dict[str, Array], records: Records, weights: Array
     ) -> tuple[Natural, Array]:
-        """As `tacit.models.capabilities.GaussianSites`."""
+        """Return the Gaussian site of the likelihood at q, and the expected loss
+        (`tacit.models.capabilities.GaussianSites`).
+        """
 
     @abc.abstractmethod
     def data_site(self, family: Family, records: Records, weights: Array) -> Natural:
-        """As `tacit.models.capabilities.GaussianSites`."""
+        """Return the Gaussian site at predictors that are computed from the outcomes
+        (`tacit.models.capabilities.GaussianSites`).
+        """
 
     @abc.abstractmethod
     def whitened_derivatives(
         self, mean: Array, root: Array, spread: Array, records: Records, weights: Array
     ) -> WhitenedDerivatives:
-        """As `tacit.models.capabilities.WhitenedExpectations`."""
+        """Return value, gradient and Hessian of the expected log-likelihood in whitened coordinates
+        (`tacit.models.capabilities.WhitenedExpectations`).
+        """
 
     @abc.abstractmethod
     def gradient_norms(
         self, family: Gaussian, free: Free, records: Records, maps: Free, *, label_agnostic: bool
     ) -> ClippingParts:
-        """As `tacit.models.capabilities.GradientNorms`."""
+        """Return norms and weighted sums of the gradients of all records
+        (`tacit.models.capabilities.GradientNorms`).
+        """
 
 
 class GeneralisedLinear(LinearPredictor):
-    """A model with η = x·θ and one scalar likelihood p(y | η) per record.
+    """A model with one predictor η = x·θ and a likelihood p(y | η) per record.
 
-    E_q[log p(y | η)] is then a one-dimensional Gaussian integral, computed by Gauss-Hermite
-    quadrature: no Monte Carlo noise in the ELBO, its gradient or the predictive distribution.
+    For a Gaussian q, E_q[log p(y | η)] is a one-dimensional integral over η. Gauss-Hermite
+    quadrature computes it, its gradient and the predictive distribution without Monte Carlo noise.
     """
 
     quadrature_nodes: int = 16
@@ -176,17 +191,25 @@ class GeneralisedLinear(LinearPredictor):
         """Compute E[y | η], elementwise."""
 
     def data_predictor(self, y: Array) -> Array:
-        """Return a predictor η at which E[y | η] is about y, as a starting point."""
+        """Return a predictor η for each outcome y, at which `data_site` computes the site. Where
+        possible, E[y | η] is about y; the default is 0.
+        """
         return 0.0 * y
 
     def largest_slope(self, mean: Array, variance: Array) -> Array | None:
-        """Return the largest |E[ℓ'(η)]| over all labels, for label-agnostic clipping; None without
-        labels.
+        """Return the largest |E[ℓ'(η)]| over the labels y = 0 and y = 1, for ℓ(η) = log p(y | η)
+        and η ~ N(mean, variance).
+
+        It is used for label-agnostic clipping. None if the outcome has no labels 0 and 1.
         """
         return self._over_labels(mean, variance, 1)
 
     def largest_curvature(self, mean: Array, variance: Array) -> Array | None:
-        """Return the largest |E[ℓ''(η)]| over all labels; None if it does not depend on labels."""
+        """Return the largest |E[ℓ''(η)]| over the labels y = 0 and y = 1, for ℓ(η) = log p(y | η)
+        and η ~ N(mean, variance).
+
+        None if the outcome has no labels 0 and 1, or if ℓ'' does not depend on the label.
+        """
         return self._over_labels(mean, variance, 2)
 
     def _over_labels(self, mean: Array, variance: Array, order: int) -> Array | None:
@@ -206,7 +229,6 @@ class GeneralisedLinear(LinearPredictor):
         return self.inverse_link(records["x"] @ theta)
 
     def responses(self, thetas: np.ndarray, records: Records) -> np.ndarray:
-        """As `tacit.models.capabilities.NumPyResponses`."""
         return np.asarray(self.inverse_link(thetas @ np.asarray(records["x"], np.float64).T))
 
     def expected_log_likelihood(self, mean: Array, variance: Array, y: Array) -> Array:
@@ -245,8 +267,11 @@ class GeneralisedLinear(LinearPredictor):
     def expected_site(
         self, family: Family, usual: dict[str, Array], records: Records, weights: Array
     ) -> tuple[Natural, Array]:
-        """Compute the site's precision P = Xᵀ diag(w h) X and linear term b = Xᵀ w (g + h η), where
-        g = E_q[ℓ'] and h = −E_q[ℓ''].
+        """Return the site (b, −½P) at q, and the loss −Σ w E_q[log p(y | η)] with the weights w.
+
+        P = Xᵀ diag(w h) X and b = Xᵀ (w (g + h m)), where X is the matrix of features and m are the
+        means of the predictors η under q. g and −h are the expected first and second derivatives of
+        log p(y | η) in η.
         """
         import jax.numpy as jnp
 
@@ -287,16 +312,16 @@ class GeneralisedLinear(LinearPredictor):
         self,
         mean: Array,
         scale: Array,
+        root: Array,
         directions: Array,
         spread: Array,
         records: Records,
         weights: Array,
     ) -> DiagonalDerivatives:
-        """As `tacit.models.capabilities.DiagonalExpectations`."""
         x, y = records["x"], records["y"]
         xp = namespace(mean, x)
         reach = x * scale.astype(x.dtype)
-        variance = xp.square(spread) * xp.sum(xp.square(reach), axis=1)
+        variance = xp.square(spread) * _squared_reach(reach, root)
         eta = x @ mean.astype(x.dtype)
         value, slope, curvature = self.expected_derivatives(eta, variance.astype(x.dtype), y)
         bend = weights * curvature
@@ -322,8 +347,11 @@ class GeneralisedLinear(LinearPredictor):
     def gradient_norms(
         self, family: Gaussian, free: Free, records: Records, maps: Free, *, label_agnostic: bool
     ) -> ClippingParts:
-        """Compute norms and sums of the records' gradients: g·x in the location and −h·x²·σ² in the
-        log-scale.
+        """Return norms and weighted sums of each record's gradient of E_q[log p(y | η)].
+
+        Let g and −h be the expected first and second derivatives of log p(y | η) in η, and σ² the
+        variances of q. The gradient is g·x in the means of q, and −h·x²·σ² in the logarithms of its
+        standard deviations.
         """
         import jax.numpy as jnp
 
@@ -368,26 +396,38 @@ class GeneralisedLinear(LinearPredictor):
 
 
 class ExplicitDerivatives(GeneralisedLinear):
-    """A model whose `pointwise` and `expected_derivatives` also compute with NumPy arrays."""
+    """A model whose `pointwise` and `expected_derivatives` also accept NumPy arrays."""
 
     @abc.abstractmethod
     def expected_derivatives(
         self, mean: Array, variance: Array, y: Array
     ) -> tuple[Array, Array, Array]:
-        """As in `GeneralisedLinear`, in NumPy or JAX, depending on the arguments."""
+        """Compute E[ℓ], E[ℓ'] and −E[ℓ''] for ℓ(η) = log p(y | η) and η ~ N(mean, variance). The
+        arguments are NumPy or JAX arrays.
+        """
 
     def rule(self, variance: Array) -> tuple[np.ndarray, np.ndarray]:
-        """Return nodes and weights of the quadrature; in NumPy a single node if no predictor has
-        variance.
+        """Return nodes and weights of the quadrature over η. There is a single node if `variance`
+        is a NumPy array of zeros.
         """
         if namespace(variance) is np and not np.any(variance):
             return np.zeros(1), np.ones(1)
         return hermite(self.quadrature_nodes)
 
     def log_likelihoods(self, thetas: Array, records: Records, weights: Array) -> Array:
-        """As `tacit.models.capabilities.InNumPy`."""
         each = self.pointwise(records["x"] @ thetas.T, records["y"][:, None])
         return weights @ each
+
+
+def _squared_reach(reach: Array, root: Array) -> Array:
+    # Variance of each row of `reach` times z, where z ~ N(0, I), or N(0, rootᵀroot) if `root` is
+    # not 0.
+    xp = namespace(reach, root)
+    alone = xp.sum(xp.square(reach), axis=1)
+    if xp is np and not np.any(root):
+        return alone
+    together = xp.sum(xp.square(reach @ root.T.astype(reach.dtype)), axis=1)
+    return xp.where(xp.any(root != 0), together, alone)
 
 
 def _full_site(x: Array, eta: Array, slope: Array, curvature: Array) -> Natural:

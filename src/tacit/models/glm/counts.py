@@ -1,4 +1,4 @@
-"""What models of counts share: their public upper bound, and the check of records against it."""
+"""Functions for models of counts: their public upper bound, and the check of records against it."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def count_bounds(kind: str, max_count: float | None, schema: ModelSchema) -> tup
 
 
 def squared_reach(layout: Layout) -> float:
-    """Return a typical ‖x‖²: 1 for the constant, for each categorical and for each numeric column.
+    """Return a typical ‖x‖², to which each column of the records and the intercept add 1.
 
-    A numeric column with a largest declared absolute value below 1 counts the square of that value.
+    A numeric column that is declared to have absolute values of at most b < 1 adds b² instead.
     """
     levels = {feature.source for feature in layout if feature.kind == "level"}
     others = [feature for feature in layout if feature.kind != "level"]
@@ -67,7 +67,7 @@ def squared_reach(layout: Layout) -> float:
 
 
 def unchecked(constant: str, distribution: str, *, private: bool) -> str:
-    """Return the caution that a declared constant is not compared with the records."""
+    """Return a caution for users that the declared `constant` is not compared with the records."""
     method = (
         '"dp-scores", whose histogram shows it,' if private else '"natural", which compares them,'
     )

@@ -47,13 +47,15 @@ class LinearRegression(ExplicitDerivatives, ConjugateGaussian):
         Prior mean of the coefficients: one number, or one per coefficient.
     prior_sd
         Prior standard deviation of the coefficients: one number, or one per coefficient. By default
-        learned if the method supports it (`tacit.models.learnt_scale`), and `unit` otherwise.
+        it is learned if the method supports this (`tacit.models.learnt_scale`), and `unit`
+        otherwise.
     layout
-        Description of each column of x by the public schema; by default nothing is declared.
+        Description of each column of x, as declared in the public schema. By default the columns
+        have no declared bounds.
     bounds
         Smallest and largest y, if they are public.
     unit
-        The `prior_sd` of methods that do not learn an undeclared one.
+        Prior standard deviation if `prior_sd` is not given and the method cannot learn it.
     """
 
     kind: ClassVar[str] = "linear"
@@ -143,7 +145,11 @@ class LinearRegression(ExplicitDerivatives, ConjugateGaussian):
     def dispersion_sums(
         self, eta: np.ndarray, variance: np.ndarray, y: np.ndarray, weights: np.ndarray
     ) -> DispersionSums:
-        """Compute sums of k = (y − η)²/σ² − 1, a centred χ² variable with one degree of freedom."""
+        """Return the sums of `DispersionSums` for the terms k = (y − η)²/σ² − 1, where σ is
+        `noise_sd`.
+
+        Under the model, k + 1 has a χ² distribution with one degree of freedom.
+        """
         square = self.noise_sd**2
         count = np.sum(weights)
         excess = weights @ (((y - eta) ** 2 + variance) / square - 1.0)
@@ -169,7 +175,6 @@ class LinearRegression(ExplicitDerivatives, ConjugateGaussian):
         return GaussianLikelihood(self.noise_sd, *self.bounds)
 
     def outcome_law(self) -> NormalLaw:
-        """Return the distribution p(y | x, θ) of the outcome, for private scores."""
         return NormalLaw(self.layout, self.pointwise, self.noise_sd)
 
     def simulate(
@@ -189,10 +194,10 @@ class LinearRegression(ExplicitDerivatives, ConjugateGaussian):
 
 @dataclass(frozen=True)
 class GaussianLikelihood(ScoreLikelihood):
-    """Score of y ~ N(η, noise_sd²), with the residual clipped to ±k standard deviations (k =
-    `reach`).
+    """Score ψ of y ~ N(η, noise_sd²), with the residual clipped to ±`reach` standard deviations.
 
-    With public bounds of y, |ψ| ≤ max(η − smallest, largest − η)/σ² too; the smaller bound applies.
+    If y has the public bounds `smallest` and `largest`, |ψ| is also at most max(η − smallest,
+    largest − η)/noise_sd².
     """
 
     noise_sd: float
@@ -218,7 +223,11 @@ class GaussianLikelihood(ScoreLikelihood):
         return xp.minimum(most, farthest / self.noise_sd**2)
 
     def expected(self, truth: Array, eta: Array, reach: Array) -> Array:
-        """Compute E[clip(X, ±k)]/σ for X ~ N(δ, 1) with δ = (truth − η)/σ and k = `reach`."""
+        """Return the expected score at η if the mean of the outcome is `truth`.
+
+        It is E[clip(X, −k, k)]/σ for X ~ N((truth − η)/σ, 1), where k is `reach` and σ is
+        `noise_sd`.
+        """
         shift = (truth - eta) / self.noise_sd
         above, below = reach - shift, -reach - shift
         inside = _normal_cdf(above) - _normal_cdf(below)

@@ -34,9 +34,10 @@ class LogisticRegression(ExplicitDerivatives):
         Prior mean of the coefficients: one number, or one per coefficient.
     prior_sd
         Prior standard deviation of the coefficients: one number, or one per coefficient. By default
-        learned if the method supports it (`tacit.models.learnt_scale`), and 1 otherwise.
+        it is learned if the method supports this (`tacit.models.learnt_scale`), and 1 otherwise.
     layout
-        Description of each column of x by the public schema; by default nothing is declared.
+        Description of each column of x, as declared in the public schema. By default the columns
+        have no declared bounds.
     """
 
     kind: ClassVar[str] = "logistic"
@@ -64,19 +65,26 @@ class LogisticRegression(ExplicitDerivatives):
         return math.log(3.0) * (2.0 * y - 1.0)
 
     def largest_slope(self, mean: Array, variance: Array) -> Array:
-        """Return max(p, 1 − p), p = E[sigmoid(η)]: E[ℓ'] is 1 − p for y = 1 and −p for y = 0."""
+        """Return max(π, 1 − π) with π = E[sigmoid(η)], the largest |E[ℓ'(η)]| over both labels.
+
+        ℓ(η) is log p(y | η). E[ℓ'] is 1 − π for y = 1, and −π for y = 0.
+        """
         xp = namespace(mean, variance)
         _, slope, _ = self.expected_derivatives(mean, variance, xp.ones_like(mean))
         return xp.maximum(slope, 1.0 - slope)
 
     def largest_curvature(self, mean: Array, variance: Array) -> None:
-        """Return None, because the curvature p(1 − p) is the same for both labels."""
+        """Return None, because the curvature of the log-likelihood is the same for both labels."""
         del mean, variance
 
     def expected_derivatives(
         self, mean: Array, variance: Array, y: Array
     ) -> tuple[Array, Array, Array]:
-        """Compute p and p(1 − p) from one exponential, accurately even where they are small."""
+        """Return E[ℓ], E[ℓ'] and −E[ℓ''] for ℓ(η) = log p(y | η) and η ~ N(mean, variance).
+
+        With π = sigmoid(η), ℓ' = y − π and −ℓ'' = π(1 − π). Both π and π(1 − π) have a small
+        relative error even if they are small.
+        """
         xp = namespace(mean, variance)
         nodes, weights = self.rule(variance)
         eta = mean + nodes[:, None].astype(mean.dtype) * xp.sqrt(variance)
@@ -89,22 +97,23 @@ class LogisticRegression(ExplicitDerivatives):
 
     @property
     def statistics_unit(self) -> float:
-        """Return ½r·√(1 + r²/16), the norm of (s·x, ω·xxᵀ) for ‖x‖ = r, s = ½ and ω = ⅛ (half its
-        maximum).
+        """Return a typical norm of a record's statistics (s·x, ω·xxᵀ), where s and ω are those of
+        `working`.
 
-        r² counts 1 for the constant, 1 per categorical column and 1 per numeric column, or the
-        square of its largest declared value if smaller.
+        It is the norm for |s| = ½, for ω = ⅛, which is half of the largest ω, and for the typical
+        ‖x‖² that `squared_reach` returns.
         """
         square = squared_reach(self.layout)
         return math.sqrt(0.25 * square * (1.0 + square / 16.0))
 
     def working(self, family: Family, q: Natural, records: Records) -> Working:
-        """Return the quadratic form that Pólya–Gamma augmentation gives (Polson, Scott and Windle
-        2013; VIPS, full paper).
+        """Return the numbers s and ω of each record for which s·η − ½ω·η² replaces log p(y | η), by
+        Pólya–Gamma augmentation.
 
-        With ω ~ PG(1, 0), p(y, ω | η) ∝ exp((y − ½)η − ½ωη²); given q(θ) the best q(ω) is PG(1, c),
-        c² = E[η²], and E[ω] = tanh(c/2)/(2c). The result is the bound of Jaakkola and Jordan,
-        slightly below the expectation by quadrature.
+        With a latent variable ω ~ PG(1, 0), p(y, ω | η) ∝ exp((y − ½)η − ½ωη²), so that s = y − ½.
+        Given q(θ), the best q(ω) is PG(1, c) with c² = E_q[η²]. Its mean tanh(c/2)/(2c) is returned
+        as ω (Polson, Scott and Windle 2013; VIPS, full paper). The resulting lower bound on E_q[log
+        p(y | η)] is that of Jaakkola and Jordan.
         """
         import jax.numpy as jnp
 
@@ -118,7 +127,11 @@ class LogisticRegression(ExplicitDerivatives):
         return 0.5 * (1.0 + namespace(eta).tanh(0.5 * eta))
 
     def derivative_bounds(self) -> DerivativeBounds:
-        """Return the bounds for ℓ' = y − p and −ℓ'' = p(1 − p); at η₀ = ±log 3, p is ¼ or ¾."""
+        """Return bounds on the derivatives of ℓ(η) = log p(y | η).
+
+        With π = sigmoid(η), ℓ' = y − π and −ℓ'' = π(1 − π). At the predictors ±log 3 of
+        `data_predictor`, π is ¼ or ¾.
+        """
         predictor = math.log(3.0)
         return DerivativeBounds(
             slope=1.0,
@@ -133,7 +146,6 @@ class LogisticRegression(ExplicitDerivatives):
         return BernoulliLikelihood()
 
     def outcome_law(self) -> BernoulliLaw:
-        """Return the distribution p(y | x, θ), for private scores."""
         return BernoulliLaw(self.layout, self.pointwise)
 
     def simulate(
@@ -149,7 +161,7 @@ class LogisticRegression(ExplicitDerivatives):
 
 @dataclass(frozen=True)
 class BernoulliLikelihood(ScoreLikelihood):
-    """Score and its moments for y ∈ {0, 1} with log-odds η."""
+    """Score of an outcome y ∈ {0, 1} with log-odds η, with its bound and moments."""
 
     largest = 1.0
 

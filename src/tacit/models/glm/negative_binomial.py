@@ -1,17 +1,18 @@
-"""Bayesian negative binomial regression with known dispersion.
+"""Bayesian negative binomial regression with known dispersion r.
 
-Counts with mean μ = e^η and variance μ + μ²/r. With ψ = η − log r,
+A count y has the mean μ = e^η and the variance μ + μ²/r. With ψ = η − log r, its likelihood is
 
     p(y | η) ∝ e^{yψ}/(1 + e^ψ)^{y + r},
 
-a logistic likelihood with y + r trials. Pólya–Gamma augmentation (Polson, Scott and Windle 2013)
-applies as to logistic regression: with ω ~ PG(y + r, 0) and κ = (y − r)/2 the joint likelihood is
-∝ exp(κψ − ½ωψ²), and for c² = E[ψ²] the optimal q(ω) has
+which is a logistic likelihood with y + r trials. Pólya–Gamma augmentation therefore applies as in
+logistic regression (Polson, Scott and Windle 2013). With a latent ω ~ PG(y + r, 0), the joint
+likelihood of y and ω is proportional to exp(½(y − r)ψ − ½ωψ²). Given q, the best q(ω) is PG(y + r,
+c) with c² = E[ψ²], whose mean is
 
     E[ω] = (y + r)·tanh(c/2)/(2c).
 
-In terms of η this is the quadratic s·η − ½E[ω]η² with s = κ + E[ω]·log r, so that the sums of a
-party are those of any conjugate model.
+In terms of η, the exponent is the quadratic s·η − ½E[ω]η² with s = ½(y − r) + E[ω]·log r, plus a
+constant. A party therefore releases the same kind of sums as for other conjugate models.
 """
 
 from __future__ import annotations
@@ -57,16 +58,18 @@ class NegativeBinomialRegression(ExplicitDerivatives):
     names
         Names of the columns of x, including the intercept.
     dispersion
-        The r in the variance μ + μ²/r; a large one is nearly a Poisson distribution.
+        The number r in the variance μ + μ²/r of a count with mean μ. If r is large, the
+        distribution is nearly Poisson.
     max_count
         Public upper bound on the counts.
     prior_mean
         Prior mean of the coefficients: one number, or one per coefficient.
     prior_sd
         Prior standard deviation of the coefficients: one number, or one per coefficient. By default
-        learned if the method supports it (`tacit.models.learnt_scale`), and 1 otherwise.
+        it is learned if the method supports this (`tacit.models.learnt_scale`), and 1 otherwise.
     layout
-        Description of each column of x by the public schema; by default nothing is declared.
+        Description of each column of x, as declared in the public schema. By default the columns
+        have no declared bounds.
     """
 
     kind: ClassVar[str] = "negative-binomial"
@@ -98,8 +101,8 @@ class NegativeBinomialRegression(ExplicitDerivatives):
         low, high = count_bounds(cls.kind, settings.max_count, schema)
         if not low >= 0:
             raise ConfigError(
-                f"model {cls.kind!r} has an outcome declared from {low:g} on; "
-                "counts are not negative: declare low = 0, or choose model 'linear'"
+                f"model {cls.kind!r}: the outcome is declared with low = {low:g}, but counts are "
+                "not negative; declare low = 0, or choose model 'linear'"
             )
         return cls(
             schema.names,
@@ -123,8 +126,10 @@ class NegativeBinomialRegression(ExplicitDerivatives):
     def expected_derivatives(
         self, mean: Array, variance: Array, y: Array
     ) -> tuple[Array, Array, Array]:
-        """Compute expectations from ℓ' = y − (y + r)p and −ℓ'' = (y + r)p(1 − p), with p =
-        sigmoid(ψ).
+        """Return E[ℓ], E[ℓ'] and −E[ℓ''] for ℓ(η) = log p(y | η) and η ~ N(mean, variance).
+
+        With the dispersion r and π = sigmoid(η − log r), ℓ' = y − (y + r)π and −ℓ'' = (y + r)π(1 −
+        π).
         """
         xp = namespace(mean, variance)
         nodes, weights = self.rule(variance)
@@ -139,15 +144,15 @@ class NegativeBinomialRegression(ExplicitDerivatives):
         return weights @ self.pointwise(eta, y), y - trials * share, curvature
 
     def data_predictor(self, y: Array) -> Array:
-        """Return the starting predictor log(y + 0.1)."""
+        """Return log(y + 0.1), the predictor at which `data_site` computes the site."""
         return namespace(y).log(y + 0.1)
 
     def check_records(self, party: str, records: Records) -> None:
         check_counts(party, records["y"], self.max_count, self.kind)
 
     def working(self, family: Family, q: Natural, records: Records) -> Working:
-        """Compute expected statistics by Pólya–Gamma augmentation with y + r trials (module
-        docstring).
+        """Return the numbers s and ω of each record for which s·η − ½ω·η² replaces log p(y | η), as
+        derived in the module docstring.
         """
         import jax.numpy as jnp
 
@@ -160,14 +165,22 @@ class NegativeBinomialRegression(ExplicitDerivatives):
 
     @property
     def statistics_unit(self) -> float:
-        """Typical norm of (s·x, ω·xxᵀ): at half the largest |y − r|/2 and ω = (y + r)/4."""
+        """Return a typical norm of a record's statistics (s·x, ω·xxᵀ), with s and ω of the module
+        docstring.
+
+        It is the norm for s = max(Y, r)/4 and ω = (Y + r)/8, where Y is `max_count` and r is the
+        dispersion. These values are half of the upper bounds max(Y, r)/2 on |y − r|/2 and (Y + r)/4
+        on ω.
+        """
         square, most = squared_reach(self.layout), self.max_count + self.dispersion
         slope, weight = 0.25 * max(self.max_count, self.dispersion), most / 8.0
         return math.sqrt(square * (slope**2 + square * weight**2))
 
     def derivative_bounds(self) -> DerivativeBounds:
-        """Return bounds: ℓ' is between −r and y, −ℓ'' ≤ (y + r)/4, and the likelihood is at
-        most 1.
+        """Return bounds on ℓ(η) = log p(y | η) and its derivatives.
+
+        ℓ' is between −r and y, where r is the dispersion. −ℓ'' is at most (y + r)/4, and ℓ is at
+        most 0.
         """
         r, most = self.dispersion, self.max_count
         predictor = max(math.log(10.0), math.log(most + 0.1))
@@ -185,13 +198,13 @@ class NegativeBinomialRegression(ExplicitDerivatives):
     def dispersion_sums(
         self, eta: np.ndarray, variance: np.ndarray, y: np.ndarray, weights: np.ndarray
     ) -> DispersionSums:
-        """Compute sums of k = (y − μ)² − y − (2y − μ)μ/r, the orthogonal polynomial of degree 2 in
-        y.
+        """Return the sums of `DispersionSums` for the terms k = (y − μ)² − y − (2y − μ)μ/r.
 
-        E[k] = 0 and E[∂k/∂μ] = 0, so that estimating θ changes its mean only, by −(1 + 1/r)μ²
-        Var[η]. With V the variance of y and a = 1 + 2μ/r, E[k²] = 2V²(1 + 1/r) and E[k³] = (1 +
-        1/r)(8V³(1 + 2/r) + 4V²a²). For r = ∞ these are the terms of Poisson regression.
+        Here μ = e^η is the mean of the count, and r is the dispersion.
         """
+        # k is the orthogonal polynomial of degree 2 in y. E[k] = 0 and E[∂k/∂μ] = 0, so that
+        # estimating θ changes only the mean of k, by −(1 + 1/r)μ² Var[η]. With V the variance of y
+        # and a = 1 + 2μ/r, E[k²] = 2V²(1 + 1/r) and E[k³] = (1 + 1/r)(8V³(1 + 2/r) + 4V²a²).
         mean, r = self.inverse_link(eta), self.dispersion
         spread, slope, more = mean + mean * mean / r, 1.0 + 2.0 * mean / r, 1.0 + 1.0 / r
         excess = weights @ ((y - mean) ** 2 - y - (2.0 * y - mean) * mean / r)
@@ -212,7 +225,6 @@ class NegativeBinomialRegression(ExplicitDerivatives):
         return unchecked("dispersion", "NegativeBinomial2", private=private)
 
     def outcome_law(self) -> NegativeBinomialLaw:
-        """Return the distribution p(y | x, θ) of the outcome, for private scores."""
         return NegativeBinomialLaw(self.layout, self.pointwise, self.dispersion)
 
     def simulate(

@@ -1,15 +1,16 @@
 """Bayesian linear regression with unknown noise: log σ is an additional parameter.
 
-θ = (β, s) with y ~ N(x·β, e^{2s}). For a Gaussian q all expectations have closed forms: with η =
-x·β of mean m and variance v, s of mean μ and variance w, and c their covariance, e^{−2s} shifts η
-by −2c,
+The outcome is y ~ N(x·β, σ²), and θ consists of β and s = log σ. For a Gaussian q all expectations
+have closed forms. Under q, let η = x·β have the mean m and the variance v, let s have the mean μ
+and the variance w, and let c be the covariance of η and s. Then
 
     E[e^{−2s} (y − η)²] = k (r² + v),    E[e^{−2s} (y − η)] = k r,    E[e^{−2s}] = k,
     k = exp(−2μ + 2w),    r = y − m + 2c.
 
-β does not depend on the units of the columns. The unit u of the outcome must be public: the
-half-width of its bounds, or its scale. It sets the prior of the noise, log N(u/2, 1.5²), and, if no
-`prior_sd` is declared, the prior of the coefficients (`tacit.models.learnt_scale`).
+The prior depends on a public unit u of the outcome: the half-width of its bounds, or its scale. The
+noise σ has a log-normal prior with median u/2, in which log σ has the standard deviation 1.5. If no
+`prior_sd` is declared, u also determines the prior of the coefficients
+(`tacit.models.learnt_scale`).
 """
 
 from __future__ import annotations
@@ -55,14 +56,16 @@ class NormalRegression(GaussianPriorModel):
     columns
         Names of the columns of x, including the intercept.
     center, scale
-        Public location and unit u of y, e.g. the middle and half-width of its bounds.
+        Public location and scale of y, e.g. the middle and half-width of its bounds.
     prior_mean
-        Prior mean of the coefficients; by default `center` for the intercept and 0 for others.
+        Prior mean of the coefficients. By default it is `center` for the intercept and 0 for all
+        other coefficients.
     prior_sd
-        Prior standard deviation of the coefficients. By default learned if the method supports it
-        (`tacit.models.learnt_scale`), and `scale` otherwise.
+        Prior standard deviation of the coefficients. By default it is learned if the method
+        supports this (`tacit.models.learnt_scale`), and `scale` otherwise.
     layout
-        Description of each column of x by the public schema; by default nothing is declared.
+        Description of each column of x, as declared in the public schema. By default the columns
+        have no declared bounds.
     bounds
         Smallest and largest y, if they are public.
     """
@@ -87,10 +90,14 @@ class NormalRegression(GaussianPriorModel):
     ) -> None:
         self.columns = checked_names(columns)
         if LOG_NOISE in self.columns:
-            raise ConfigError(f"column name {LOG_NOISE!r} is reserved for the noise; rename it")
+            raise ConfigError(
+                f"column name {LOG_NOISE!r} is reserved for the noise; rename the column"
+            )
         self.layout = checked_layout(self.columns, layout)
         if not (math.isfinite(center) and 0 < scale < math.inf):
-            raise ConfigError(f"center = {center}, scale = {scale}; both must be finite, scale > 0")
+            raise ConfigError(
+                f"center = {center}, scale = {scale}; both must be finite, and scale must be > 0"
+            )
         self.center, self.scale, self.bounds = float(center), float(scale), bounds
         constant = np.array([feature.kind == "intercept" for feature in self.layout])
         mean = np.where(constant, center, 0.0) if prior_mean is None else prior_mean
@@ -107,20 +114,24 @@ class NormalRegression(GaussianPriorModel):
         )
 
     def _with_noise(self, value: Array | float, noise: float, name: str) -> np.ndarray:
-        """Return one number per coefficient, followed by the number for the noise; values of a
-        stored model already contain the latter.
+        """Return one number per coefficient, followed by `noise`, the number for log σ.
+
+        `value` is one number, or one per coefficient. An array from a stored model has a further
+        entry for log σ, which is replaced.
         """
         width, given = len(self.columns), np.asarray(value, np.float64)
         if given.shape == (width + 1,):
             given = given[:-1]
         if given.shape not in ((), (width,)):
-            raise ConfigError(f"{name} = {value!r}; give one number, or an array of {width}")
+            raise ConfigError(
+                f"{name} = {value!r}; give one number, or an array of {width} numbers"
+            )
         return np.append(np.broadcast_to(given, width), noise)
 
     @property
     def scale_unit(self) -> float | None:
-        """Unit u of the predictor if the scale of the prior is learned; None if the prior is
-        declared.
+        """Public scale of the outcome. None if the scale of the prior is declared instead of
+        learned.
         """
         return self.scale if "prior_sd" in self.undeclared else None
 
@@ -141,11 +152,9 @@ class NormalRegression(GaussianPriorModel):
         return records["x"] @ theta[:-1]
 
     def responses(self, thetas: np.ndarray, records: Records) -> np.ndarray:
-        """See `tacit.models.capabilities.NumPyResponses`."""
         return thetas[:, :-1] @ np.asarray(records["x"], np.float64).T
 
     def log_likelihoods(self, thetas: Array, records: Records, weights: Array) -> Array:
-        """See `tacit.models.capabilities.InNumPy`."""
         xp = namespace(thetas, records["x"])
         noise = thetas[:, -1]
         residual = records["y"][:, None] - records["x"] @ thetas[:, :-1].T
@@ -155,7 +164,6 @@ class NormalRegression(GaussianPriorModel):
     def whitened_derivatives(
         self, mean: Array, root: Array, spread: Array, records: Records, weights: Array
     ) -> WhitenedDerivatives:
-        """See `tacit.models.capabilities.WhitenedExpectations`, and the module docstring."""
         x, y = records["x"], records["y"]
         xp = namespace(mean, x)
         reach = x @ root[:-1].astype(x.dtype)
@@ -176,7 +184,9 @@ class NormalRegression(GaussianPriorModel):
         )
 
     def mixture(self, family: Family, natural: Natural, x: Array) -> Mixture:
-        """See `tacit.models.capabilities.MixturePredictive`; one normal for each value of s."""
+        """Return the predictive mixture of each record, with one normal component for each
+        quadrature node of log σ.
+        """
         x = np.asarray(x, np.float64)
         zero, one = np.zeros((len(x), 1)), np.ones((len(x), 1))
         mean, variance = project(self, family, natural, np.hstack([x, zero]))
@@ -203,7 +213,6 @@ class NormalRegression(GaussianPriorModel):
         return means + np.exp(theta[:, -1:]) * rng.standard_normal(means.shape)
 
     def outcome_law(self) -> OutcomeLaw:
-        """Return the distribution p(y | x, θ), for private scores."""
         from tacit.models.glm.outcomes import UnknownNoiseLaw
 
         return UnknownNoiseLaw(self.layout)
@@ -226,15 +235,16 @@ class OutcomePrior(NamedTuple):
     sd: float | None
     """Prior standard deviation; None if it is not declared."""
     unit: float
-    """Prior standard deviation used by methods that cannot learn an undeclared one."""
+    """Prior standard deviation if `sd` is None and the method cannot learn it."""
     layout: Layout
 
 
 def outcome_prior(settings: RegressionSettings, schema: ModelSchema) -> OutcomePrior:
-    """Convert the declared prior, which refers to the prepared outcome, to the scale of y.
+    """Convert the declared prior of the coefficients to the scale of y.
 
-    The prepared outcome is (y − center)/scale, with the centre and scale that bounds imply, as for
-    columns. If y is prepared already, or has no bounds, the prior is kept as it is.
+    The declared prior refers to coefficients for the scaled outcome (y − center)/scale, where
+    center is the middle and scale the half-width of the bounds of y. If y is already scaled, or has
+    no bounds, the prior is not changed.
 
     Parameters
     ----------
@@ -255,7 +265,10 @@ def outcome_prior(settings: RegressionSettings, schema: ModelSchema) -> OutcomeP
 
 
 def public_unit(schema: Any) -> tuple[float, float]:
-    """Return (center, scale) of y as the model sees it, from public facts alone.
+    """Return the public center and scale of y.
+
+    They are the middle and the half-width of the bounds of y. Without bounds they are 0 and 1 if y
+    is already scaled; otherwise an error is raised.
 
     Parameters
     ----------
@@ -268,7 +281,7 @@ def public_unit(schema: Any) -> tuple[float, float]:
     if schema.y_scale is not None:
         return 0.0, 1.0
     raise ConfigError(
-        f'outcome "{schema.outcome}" has no public scale, which a regression with unknown noise '
-        f"needs; declare {column_key(schema.outcome)}.low and high, or center and scale; or a "
-        "known model.noise_sd"
+        f'outcome "{schema.outcome}" has no public scale, but a regression with unknown noise '
+        f"needs one; declare low and high, or center and scale, of {column_key(schema.outcome)}, "
+        "or set model.noise_sd"
     )

@@ -18,7 +18,7 @@ LARGEST_LOG_RATE = 30.0
 
 
 class DesignMatrix(Covariates):
-    """Covariates that are the matrix x itself."""
+    """Covariates that are the columns of the matrix x."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -31,7 +31,7 @@ class DesignMatrix(Covariates):
 
 
 class PredictorLaw(OutcomeLaw):
-    """Distribution p(y | η) with `outputs` predictors η per record."""
+    """Distribution of an outcome y that depends on `outputs` linear predictors η of its record."""
 
     def __init__(
         self, layout: Layout, pointwise: Callable[[Array, Array], Array], outputs: int = 1
@@ -57,7 +57,7 @@ class PredictorLaw(OutcomeLaw):
 
 
 class BernoulliLaw(PredictorLaw):
-    """y ∈ {0, 1} with log-odds η."""
+    """Distribution of an outcome y ∈ {0, 1} with log-odds η."""
 
     def support(self, parameters: Array) -> Support:
         up = jax.nn.sigmoid(parameters)
@@ -68,7 +68,7 @@ class BernoulliLaw(PredictorLaw):
 
 
 class CategoricalLaw(PredictorLaw):
-    """One of K levels with logits η."""
+    """Distribution of an outcome that is one of K levels, with logits η."""
 
     def support(self, parameters: Array) -> Support:
         return Support(jnp.arange(self.outputs, dtype=jnp.float64), jax.nn.softmax(parameters))
@@ -78,7 +78,7 @@ class CategoricalLaw(PredictorLaw):
 
 
 def category_log_prob(logits: Array, level: Array) -> Array:
-    """Return log p(y) for the number y of a level; a y that is not a level has probability 0."""
+    """Return log p(y), where y is the number of a level. For any other y, return −∞."""
     place = jnp.asarray(level, jnp.float64)
     log_probs = jax.nn.log_softmax(logits)
     chosen = jnp.where(place == jnp.arange(len(logits)), log_probs, 0.0)
@@ -87,7 +87,7 @@ def category_log_prob(logits: Array, level: Array) -> Array:
 
 
 class NormalLaw(PredictorLaw):
-    """y ~ N(η, noise_sd²)."""
+    """Distribution N(η, noise_sd²) of an outcome with predictor η."""
 
     def __init__(
         self, layout: Layout, pointwise: Callable[[Array, Array], Array], noise_sd: float
@@ -107,7 +107,9 @@ class NormalLaw(PredictorLaw):
 
 
 class UnknownNoiseLaw(OutcomeLaw):
-    """y ~ N(η, σ²) with unknown σ: θ = (β, log σ), and the outcome's parameters are η and log σ."""
+    """Distribution N(η, σ²) of an outcome with unknown σ. θ contains the coefficients and log σ,
+    and the parameters of an outcome are η and log σ.
+    """
 
     def __init__(self, layout: Layout) -> None:
         self.covariates = DesignMatrix(layout)
@@ -142,7 +144,7 @@ class UnknownNoiseLaw(OutcomeLaw):
 
 
 class PoissonLaw(PredictorLaw):
-    """y ~ Poisson(e^η)."""
+    """Poisson distribution of a count with log-rate η."""
 
     def proposal(self, parameters: Array) -> Proposal:
         rate = jnp.exp(jnp.clip(parameters, -LARGEST_LOG_RATE, LARGEST_LOG_RATE))
@@ -160,7 +162,9 @@ class PoissonLaw(PredictorLaw):
 
 
 class NegativeBinomialLaw(PredictorLaw):
-    """y with mean μ = e^η and variance μ + μ²/r."""
+    """Negative binomial distribution of a count with mean μ = e^η and variance μ + μ²/r, where r is
+    the dispersion.
+    """
 
     def __init__(
         self, layout: Layout, pointwise: Callable[[Array, Array], Array], dispersion: float
@@ -177,7 +181,11 @@ class NegativeBinomialLaw(PredictorLaw):
         return Proposal(mean + 0.5, 1.2 * sd + 0.05, "count")
 
     def distribution(self, parameters: Array, outcome: Array) -> tuple[Array, Array]:
-        """Compute P(Y < y) and P(Y ≤ y) = I_p(r, y + 1), with p = r/(r + μ)."""
+        """Return P(Y < y) and P(Y ≤ y) for each outcome y.
+
+        P(Y ≤ y) = I_p(r, y + 1), where I is the regularised incomplete beta function, r the
+        dispersion, μ the mean and p = r/(r + μ).
+        """
         place = self.dispersion / (self.dispersion + self._mean(parameters))
         within = jax.scipy.special.betainc(self.dispersion, jnp.maximum(outcome, 0.0) + 1.0, place)
         mass = jnp.exp(self.pointwise(parameters, outcome))
@@ -191,7 +199,9 @@ class NegativeBinomialLaw(PredictorLaw):
 
 
 class StudentLaw(PredictorLaw):
-    """y = η + scale·e with e ~ Student-t of `df` degrees of freedom."""
+    """Distribution of y = η + scale·e, where e has a Student-t distribution with `df` degrees of
+    freedom.
+    """
 
     def __init__(
         self,
@@ -204,12 +214,16 @@ class StudentLaw(PredictorLaw):
         self.df, self.scale = df, scale
 
     def proposal(self, parameters: Array) -> Proposal:
-        """Propose from Student's t with 2 degrees of freedom, whose tails are heavier."""
+        """Return a proposal with a Student-t distribution of 2 degrees of freedom, whose tails are
+        heavier than those of y.
+        """
         return Proposal(parameters, jnp.full_like(parameters, self.scale), "real")
 
     def distribution(self, parameters: Array, outcome: Array) -> tuple[Array, Array]:
-        """Compute P(Y ≤ y) = 1 − ½I(ν/2, ½) at ν/(ν + z²) for z > 0, with I the incomplete beta
-        function.
+        """Return P(Y < y) and P(Y ≤ y), which are equal, for each outcome y.
+
+        With z = (y − η)/scale, they are 1 − ½I for z > 0 and ½I otherwise. I is the regularised
+        incomplete beta function with the parameters ν/2 and ½ at ν/(ν + z²), where ν is `df`.
         """
         z = (outcome - parameters) / self.scale
         tail = 0.5 * jax.scipy.special.betainc(0.5 * self.df, 0.5, self.df / (self.df + z * z))

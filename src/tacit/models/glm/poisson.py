@@ -28,11 +28,11 @@ RATE_FACTOR = 100.0
 
 
 class PoissonRegression(PoissonVariance, ExplicitDerivatives):
-    """y ~ Poisson(exp(x·θ)), y ≤ `max_count`; θ ~ N(prior_mean, prior_sd²) in each coordinate.
+    """y ~ Poisson(exp(x·θ)), θ ~ N(prior_mean, prior_sd²) in each coordinate.
 
-    `max_count` is a public upper bound of the counts. It does not limit the rates. Beyond
-    `largest_rate`, which is `RATE_FACTOR` times as large and far from any y ≤ `max_count`, log p(y
-    | η) continues along its tangent: it stays concave, its slope is bounded, and nothing overflows.
+    `max_count` is a public upper bound on the counts; it does not limit the rates. For rates above
+    `largest_rate`, a multiple of `max_count`, log p(y | η) is replaced by its tangent at that rate.
+    The log-likelihood is then still concave, its slope is bounded, and rates cannot overflow.
 
     Parameters
     ----------
@@ -44,9 +44,10 @@ class PoissonRegression(PoissonVariance, ExplicitDerivatives):
         Prior mean of the coefficients: one number, or one per coefficient.
     prior_sd
         Prior standard deviation of the coefficients: one number, or one per coefficient. By default
-        learned if the method supports it (`tacit.models.learnt_scale`), and 1 otherwise.
+        it is learned if the method supports this (`tacit.models.learnt_scale`), and 1 otherwise.
     layout
-        Description of each column of x by the public schema; by default nothing is declared.
+        Description of each column of x, as declared in the public schema. By default the columns
+        have no declared bounds.
     """
 
     kind: ClassVar[str] = "poisson"
@@ -69,7 +70,9 @@ class PoissonRegression(PoissonVariance, ExplicitDerivatives):
 
     @property
     def largest_rate(self) -> float:
-        """Largest rate with a Poisson likelihood; it bounds slope and curvature."""
+        """Largest rate at which the likelihood is Poisson. For larger rates, log p(y | η) is linear
+        in η.
+        """
         return RATE_FACTOR * self.max_count
 
     @classmethod
@@ -77,8 +80,8 @@ class PoissonRegression(PoissonVariance, ExplicitDerivatives):
         low, high = count_bounds(cls.kind, settings.max_count, schema)
         if not low >= 0:
             raise ConfigError(
-                f"model 'poisson' with a target from {low:g} on; counts are not negative: "
-                "declare low = 0, or choose model 'linear'"
+                f"model 'poisson': the outcome is declared with low = {low:g}, but counts are not "
+                "negative; declare low = 0, or choose model 'linear'"
             )
         return cls(
             schema.names,
@@ -107,15 +110,16 @@ class PoissonRegression(PoissonVariance, ExplicitDerivatives):
         return weights @ self.pointwise(eta, y), y - weights @ rate, weights @ curvature
 
     def data_predictor(self, y: Array) -> Array:
-        """Return log(y + 0.1)."""
         return namespace(y).log(y + 0.1)
 
     def check_records(self, party: str, records: Records) -> None:
         check_counts(party, records["y"], self.max_count, self.kind)
 
     def derivative_bounds(self) -> DerivativeBounds:
-        """Return the bounds: ℓ' = y − μ, −ℓ'' = μ up to the largest rate; μ = y + 0.1 at η₀ = log(y
-        + 0.1).
+        """Return bounds on the derivatives of ℓ(η) = log p(y | η): ℓ' = y − μ and −ℓ'' = μ for
+        rates μ up to `largest_rate`.
+
+        At the starting predictor η₀ = log(y + 0.1), the rate is μ = y + 0.1.
         """
         rate, largest = self.largest_rate, self.max_count
         predictor = max(math.log(10.0), math.log(largest + 0.1))
@@ -131,8 +135,10 @@ class PoissonRegression(PoissonVariance, ExplicitDerivatives):
     def dispersion_sums(
         self, eta: np.ndarray, variance: np.ndarray, y: np.ndarray, weights: np.ndarray
     ) -> DispersionSums:
-        """Return `poisson_sums` at the mean of q. Estimating θ changes the mean of k only, by −μ²
-        Var[η], because k is uncorrelated with the score of η.
+        """Return `poisson_sums` at the mean of q, corrected for the uncertainty of θ.
+
+        Because θ is estimated, the expected term of each record is lower by μ² Var[η], where μ is
+        its rate. The correction adds this amount.
         """
         rate = self.inverse_link(eta)
         found = poisson_sums(rate, y, weights)
@@ -142,7 +148,6 @@ class PoissonRegression(PoissonVariance, ExplicitDerivatives):
         return PoissonLikelihood(self.max_count)
 
     def outcome_law(self) -> PoissonLaw:
-        """Return the distribution p(y | x, θ), for private scores."""
         return PoissonLaw(self.layout, self.pointwise)
 
     def simulate(
@@ -170,15 +175,18 @@ class PoissonRegression(PoissonVariance, ExplicitDerivatives):
 
 @dataclass(frozen=True)
 class PoissonLikelihood(ScoreLikelihood):
-    """Score and its moments for y ∈ {0, …, largest} with log-rate η; rates are capped at
-    `largest`.
+    """Score of a count y with log-rate η, with its bound and moments. Counts and rates above
+    `largest` are replaced by `largest`.
     """
 
     largest: float  # pyright: ignore[reportGeneralTypeIssues]
 
     @property
     def least_bound(self) -> float:
-        """The value max(μ, Y − μ)/√μ at μ = Y/2, where Y is the largest count."""
+        """The smallest value of max(μ, Y − μ)/√μ over all rates μ, where Y is the largest count. It
+        is attained at μ = Y/2. The numerator is the bound and √μ the standard deviation of the
+        score.
+        """
         return math.sqrt(0.5 * self.largest)
 
     def link(self, mean: float) -> float:

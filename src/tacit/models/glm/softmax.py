@@ -32,17 +32,23 @@ from tacit.models.simulate import LOGIT_SD, at_most
 ROUNDING = 100.0
 """Variances below this multiple of the rounding error of the covariance's trace count as 0."""
 MAX_LEVELS = 20
-"""Largest number of levels: the compiled program grows with its cube."""
+"""Largest number K of levels: the size of the compiled program grows like K³."""
 POINTS = 1024
 """Points of the quadrature rule for predictions, for K > 2 levels."""
 NODE_BLOCK = 65_536
 """Largest size of temporary arrays over several nodes in NumPy, so that they stay in the cache."""
 MAX_COMMON_LOG_RATIO = 0.1
-"""Largest accepted |log ratio| of variances, which is 5 % of a standard deviation."""
+"""Largest accepted |log(variance / prior variance)| in `posterior_fault`; 0.1 is about 5 % of a
+standard deviation.
+"""
 
 
 class Expected(NamedTuple):
-    """Expectations per record under q: E[log p(y | η)], E[p] (n, K), E[diag p − ppᵀ] (n, K, K)."""
+    """Expectations under q for each of n records with K levels.
+
+    `value` (n,) is E[log p(y | η)], `probability` (n, K) is E[p], and `curvature` (n, K, K) is
+    E[diag p − ppᵀ], where p are the probabilities of the levels.
+    """
 
     value: Array
     probability: Array
@@ -50,18 +56,18 @@ class Expected(NamedTuple):
 
 
 class SoftmaxRegression(LinearPredictor):
-    """p(y = k) ∝ exp(x·θₖ), y ∈ {0 … K − 1}; θ ~ N(prior_mean, prior_sd²) in each coordinate.
+    """Softmax regression: p(y = k | x) ∝ exp(x·θₖ) for an outcome y with K levels, k = 0 … K − 1.
 
-    All K levels have weights. Adding one vector to all of them changes no probability, so the
-    likelihood does not identify θ, but with a proper prior the posterior is proper. The usual
-    alternative, a reference level with weights 0, treats that level differently in the prior: its
-    log-odds against any other level have variance σ², while the log-odds of two other levels have
-    variance 2σ². Here all pairs have 2σ², and the order of the levels does not matter. With K = 2
-    this is logistic regression with prior sd √2·σ.
+    Every level k has a vector of coefficients θₖ. θ contains all of these vectors, and the prior of
+    each coordinate of θ is N(prior_mean, prior_sd²). There is no reference level, and the order of
+    the levels does not matter. Adding the same vector to all θₖ changes no probability, so the
+    likelihood does not identify θ. The posterior is nevertheless proper, because the prior is. With
+    K = 2 the model is logistic regression with a prior sd of √2·prior_sd.
 
-    Probabilities depend only on ξ = Qᵀη, with η = (x·θ₁, …, x·θ_K) and Q an orthonormal basis of
-    the complement of (1, …, 1): K − 1 numbers, over which expectations are taken by
-    `normal_points`.
+    Expectations over a normal distribution of θ are computed by quadrature (`normal_points`). The
+    probabilities of a record depend only on the K − 1 contrasts ξ = Qᵀη. Here η is the vector of
+    the predictors x·θₖ of all levels, and the columns of Q are an orthonormal basis of the vectors
+    that are orthogonal to (1, …, 1). The quadrature is therefore over ξ.
 
     Parameters
     ----------
@@ -72,10 +78,12 @@ class SoftmaxRegression(LinearPredictor):
     prior_mean
         Prior mean of the coefficients: one number, or one per coefficient.
     prior_sd
-        Prior standard deviation of the coefficients: one number, or one per coefficient. By default
-        learned if the method supports it (`tacit.models.learnt_scale`), and 1 otherwise.
+        Prior standard deviation of the coefficients: one number, or one per coefficient. If it is
+        not given, it is learned if the method supports this (`tacit.models.learnt_scale`), and 1
+        otherwise.
     layout
-        Description of each column of x by the public schema; by default nothing is declared.
+        Description of each column of x, as declared in the public schema. By default the columns
+        have no declared bounds.
     """
 
     kind: ClassVar[str] = "softmax"
@@ -103,18 +111,18 @@ class SoftmaxRegression(LinearPredictor):
         self.levels = checked_names(levels, "levels") if levels else ()
         if not self.levels:
             raise ConfigError(
-                "model 'softmax' without levels; write SoftmaxRegression(columns, levels=('a', "
-                "'b', 'c')), or declare those of the outcome in [columns]"
+                "model 'softmax' has no levels; declare the levels of the outcome in [columns], or "
+                "write SoftmaxRegression(columns, levels=('a', 'b', 'c'))"
             )
         if len(self.levels) < 2:
             raise ConfigError(
-                f"model 'softmax' with the levels {list(self.levels)}; at least two are needed: "
-                "declare those of the outcome in [columns]"
+                f"model 'softmax' has the levels {list(self.levels)}, but needs at least two; "
+                "declare all levels of the outcome in [columns]"
             )
         if len(self.levels) > MAX_LEVELS:
             raise ConfigError(
-                f"model 'softmax' with {len(self.levels)} levels; at most {MAX_LEVELS} are "
-                "supported: merge rare ones"
+                f"model 'softmax' has {len(self.levels)} levels, but supports at most "
+                f"{MAX_LEVELS}; merge rare levels"
             )
         names = tuple(f"{level}: {column}" for level in self.levels for column in columns)
         super().__init__(names, prior_mean, prior_sd, checked_layout(columns, layout))
@@ -138,7 +146,7 @@ class SoftmaxRegression(LinearPredictor):
             )
 
     def rows(self, theta: Array) -> Array:
-        """Reshape θ to one row of weights per level, (…, K, d)."""
+        """Reshape θ to one row of weights per level. The shape is (…, levels, columns of x)."""
         return theta.reshape(*theta.shape[:-1], len(self.levels), len(self.layout))
 
     def log_likelihood(self, theta: Array, records: Records) -> Array:
@@ -146,7 +154,6 @@ class SoftmaxRegression(LinearPredictor):
         return namespace(eta).sum(one_hot(self, records["y"]) * _log_softmax(eta), axis=-1)
 
     def log_likelihoods(self, thetas: Array, records: Records, weights: Array) -> Array:
-        """As `tacit.models.capabilities.InNumPy`."""
         xp = namespace(thetas, weights)
         own = one_hot(self, records["y"])
         eta = [records["x"] @ self.rows(thetas)[:, k].T for k in range(len(self.levels))]
@@ -160,17 +167,20 @@ class SoftmaxRegression(LinearPredictor):
         return namespace(eta).exp(eta)
 
     def softmax(self, xi: Array) -> Array:
-        """Convert contrasts ξ (…, K − 1) to probabilities (…, K)."""
+        """Convert K − 1 contrasts of the predictors, along the last axis, to the probabilities of
+        the K levels.
+        """
         logs = _log_softmax(xi @ contrasts(len(self.levels)).T)
         return namespace(logs).exp(logs)
 
     def project(self, mean: Array, spread: Array, x: Array) -> tuple[Array, Array]:
-        """Compute mean (n, K − 1) and covariance (n, K − 1, K − 1) of the contrasts ξ for each row
-        of x.
+        """Return mean (n, K − 1) and covariance (n, K − 1, K − 1) of the contrasts of each record's
+        predictors.
 
-        `spread` is the covariance of θ or, if one-dimensional, its variances. The part common to
-        all levels, whose variance is the prior's, is removed before multiplying by x, because the
-        rest may be too small for single precision otherwise.
+        `mean` is the mean of θ; `spread` is its covariance matrix, or the vector of its variances.
+        Changes of θ that are the same for all levels do not affect the contrasts. Their variance is
+        removed before the multiplication by x, because it may be so large that its rounding error,
+        in single precision, would exceed the covariance of the contrasts.
         """
         xp, basis = namespace(mean, spread, x), contrasts(len(self.levels))
         location = x @ (self.rows(mean).T @ basis).astype(x.dtype)
@@ -183,9 +193,8 @@ class SoftmaxRegression(LinearPredictor):
         return location, block_covariances(blocks, x)
 
     def expected(self, mean: Array, covariance: Array, y: Array) -> Expected:
-        """Compute averages over ξ ~ N(mean, covariance) by quadrature.
-
-        Internally records are the last axis, because there are many records and few levels.
+        """Compute the expectations of all records by quadrature, for contrasts with the
+        distribution N(mean, covariance).
         """
         xp = namespace(mean, covariance)
         nodes, weights = normal_points(mean.shape[-1])
@@ -213,8 +222,8 @@ class SoftmaxRegression(LinearPredictor):
         return trace * xp.sum(x * x, axis=-1) / self.dimension
 
     def seen(self, family: Gaussian, free: Free, x: Array) -> tuple[Array, Array]:
-        """Compute the same as `project` for a q in free parameters, from the root of the
-        covariance.
+        """Return mean and covariance of the contrasts like `project`, for the q with these free
+        parameters.
         """
         root, basis = family.free_root(free), contrasts(len(self.levels)).astype(x.dtype)
         if root.ndim == 1:
@@ -255,7 +264,11 @@ class SoftmaxRegression(LinearPredictor):
         return softmax_gradient_norms(self, family, free, records, maps, label_agnostic)
 
     def derivative_bounds(self) -> DerivativeBounds:
-        """Return bounds per level; at η₀ = log ½(e_y + 1/K) one direction has no curvature."""
+        """Return bounds on the derivatives of the log-likelihood in the predictor of each level.
+
+        There is no positive lower bound on the curvature, because it is 0 if all predictors change
+        by the same number.
+        """
         levels = len(self.levels)
         predictor = math.log(2.0 * levels)
         return DerivativeBounds(
@@ -272,7 +285,6 @@ class SoftmaxRegression(LinearPredictor):
         return CategoricalLikelihood(len(self.levels))
 
     def outcome_law(self) -> CategoricalLaw:
-        """Return the distribution p(y | x, θ) of the outcome, for private scores."""
         return CategoricalLaw(self.layout, category_log_prob, len(self.levels))
 
     def simulate(
@@ -289,7 +301,12 @@ class SoftmaxRegression(LinearPredictor):
     def predict(
         self, family: Family, natural: Natural, records: Records, *, draws: int, seed: int
     ) -> Prediction:
-        """Compute E_q[softmax η] by quadrature over ξ; to full precision for two levels."""
+        """Return the predictive probabilities E_q[softmax η] of each record, by quadrature over
+        contrasts.
+
+        With two levels, the one-dimensional rule of `gaussian_average` is used, which is more
+        accurate.
+        """
         del draws, seed
         gaussian = require_gaussian(self, family)
         free, x = gaussian.free(natural), np.asarray(records["x"], np.float64)
@@ -312,12 +329,16 @@ class SoftmaxRegression(LinearPredictor):
             return Prediction(expected, np.log(np.sum(own * expected, axis=1)), None)
 
     def posterior_fault(self, family: Family, natural: Natural) -> str | None:
-        """Check that rounding did not change the variance shared by all levels."""
+        """Return a message if rounding has changed the variance of the sum of the weights of all
+        levels, else None.
+
+        The likelihood does not depend on this sum, so its variance must be that of the prior.
+        """
         if not isinstance(family, FullGaussian):
             return None
         levels, width = len(self.levels), len(self.layout)
         if np.ptp(self.prior_sd.reshape(levels, width), axis=0).any():
-            return None  # with unequal priors the records inform it too
+            return None  # with unequal priors, the records change this variance too
         covariance = family.covariance(natural)
         blocks = np.asarray(covariance).reshape(levels, width, levels, width)
         found = np.diagonal(blocks.sum(axis=(0, 2)))
@@ -334,9 +355,7 @@ class SoftmaxRegression(LinearPredictor):
 def _averaged(
     centre: np.ndarray, steps: np.ndarray, own: np.ndarray, nodes: np.ndarray, weights: np.ndarray
 ) -> Expected:
-    """Compute E[log p(y)], E[p] and E[ppᵀ] over η = centre + Σ node·steps, some nodes at a time.
-    NumPy.
-    """
+    # E[log p(y)], E[p] and E[ppᵀ] over η = centre + Σ_r node_r·steps_r, where p = softmax η.
     value, first = np.zeros(own.shape[1:], own.dtype), np.zeros_like(own)
     second = np.zeros((len(own), *own.shape), own.dtype)
     count = max(1, NODE_BLOCK // max(1, own.size))
@@ -358,7 +377,6 @@ def _averaged(
 def _averaged_by_scan(
     centre: Array, steps: Array, own: Array, nodes: Array, weights: Array
 ) -> Expected:
-    """Compute the same as `_averaged`, in JAX."""
     import jax
     import jax.numpy as jnp
 
@@ -382,8 +400,9 @@ def _averaged_by_scan(
 
 
 def block_covariances(blocks: Array, x: Array) -> Array:
-    """Compute xᵀB_rs x for each row of x, (n, K − 1, K − 1), given blocks B of shape (K − 1, K − 1,
-    d, d).
+    """Return xᵀ B x for each row x and for each d × d matrix B in `blocks`.
+
+    The rows have shape (n, d), `blocks` has shape (m, m, d, d), and the result has shape (n, m, m).
     """
     xp, size = namespace(blocks, x), blocks.shape[0]
     pairs = [[xp.sum((x @ blocks[r, s]) * x, axis=-1) for s in range(r + 1)] for r in range(size)]
@@ -394,15 +413,18 @@ def block_covariances(blocks: Array, x: Array) -> Array:
 
 
 def one_hot(model: SoftmaxRegression, y: Array) -> Array:
-    """Return the one-hot encoding of y, (n, K); all zeros for a y that is not a level."""
+    """Return the one-hot encoding of y, with one column per level. A y that is not a level gives a
+    row of zeros.
+    """
     return (y[..., None] == np.arange(len(model.levels))).astype(np.float64)
 
 
 def root_of(covariance: Array) -> Array:
-    """Compute the lower triangular root of each covariance, even if it is singular up to rounding.
+    """Return the Cholesky factor of each covariance matrix, even if rounding has made the matrix
+    singular.
 
-    Explicit Cholesky steps that never take a pivot below the rounding error, where a library
-    routine would return NaN.
+    Pivots that are below the rounding error are increased to it. A library routine would return
+    NaN.
     """
     xp, size = namespace(covariance), covariance.shape[-1]
     least = ROUNDING * float(np.finfo(covariance.dtype).eps)
@@ -427,13 +449,10 @@ def _log_softmax(eta: Array) -> Array:
 
 
 def _shifted(eta: Array, axis: int) -> Array:
-    """Subtract the maximum from η. No probability depends on it, so derivatives treat it as a
-    constant.
-
-    JAX divides the derivative of a maximum by the number of entries that are equal to it. If a
-    compiled program computes η twice with different rounding, no entry is equal to it, and the
-    result is 0/0.
-    """
+    """Subtract the maximum of η from η. Derivatives treat the maximum as a constant."""
+    # No probability depends on the maximum. JAX divides the derivative of a maximum by the number
+    # of entries that equal the maximum. If a compiled program computes η twice with different
+    # rounding, no entry equals the maximum, and the result is 0/0.
     xp = namespace(eta)
     largest = xp.max(eta, axis=axis, keepdims=True)
     if xp is not np:
@@ -445,8 +464,8 @@ def _shifted(eta: Array, axis: int) -> Array:
 
 @functools.cache
 def contrasts(levels: int) -> np.ndarray:
-    """Return the matrix Q (K, K − 1) with orthonormal columns that each sum to 0 (Helmert
-    contrasts).
+    """Return a matrix of Helmert contrasts with one row per level. It has one column less than
+    rows; the columns are orthonormal, and each sums to 0.
     """
     basis = np.zeros((levels, levels - 1))
     for column in range(1, levels):

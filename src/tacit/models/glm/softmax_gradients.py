@@ -1,12 +1,15 @@
 """Softmax regression: its Gaussian site, and clipped gradients in closed form.
 
-With p = E_q[softmax η] and C = E_q[diag p − ppᵀ] for each record (`SoftmaxRegression.expected`),
-the gradient of E_q[log p(y | η)] in the weights of all levels is (e_y − p) ⊗ x and its curvature
-C ⊗ xxᵀ.
+A record has features x and an outcome y, one of K levels; e_y is the one-hot vector of y. With the
+probabilities softmax η, let p be their expectation under q, and C the expectation of diag(softmax
+η) − (softmax η)(softmax η)ᵀ (`SoftmaxRegression.expected`). The gradient of E_q[log p(y | η)] in
+the weights of all levels is (e_y − p) ⊗ x, and the negative Hessian is C ⊗ xxᵀ.
 
-**The largest gradient over the labels.** With public weights α per coordinate and a_k = Σ_j α_kj²
-x_j² the gradient's square is Σ_k p_k² a_k + (1 − 2p_y) a_y: K numbers to compare. If all weights
-are 1 it is ‖x‖²(1 − 2p_y + ‖p‖²), the largest for the least probable label.
+**The largest gradient over the labels.** In the norm that is clipped, the coordinate of level k and
+column j has a public weight α_kj. With a_k = Σ_j α_kj² x_j², the squared norm of the gradient is
+Σ_k p_k² a_k + (1 − 2p_y) a_y. Label-agnostic clipping uses the largest of these K numbers, one for
+each label y. If all weights are 1, the squared norm is ‖x‖²(1 − 2p_y + ‖p‖²), which is largest for
+the least probable label.
 """
 
 from __future__ import annotations
@@ -34,7 +37,12 @@ def softmax_site(
     records: Records,
     weights: Array,
 ) -> tuple[Natural, Array]:
-    """Return `expected_site` of a softmax regression: P = Σ C ⊗ xxᵀ, b = Σ (e_y − p) ⊗ x + P m."""
+    """Return the site (b, −½P) of a softmax regression at q, and the expected loss
+    (`expected_site`).
+
+    P = Σ C ⊗ xxᵀ and b = Σ (e_y − p) ⊗ x + P m, where m is the mean of q, and the module docstring
+    defines p, C and e_y.
+    """
     x, y = records["x"], records["y"]
     full = isinstance(family, FullGaussian)
     spread = usual["covariance"] if full else jnp.square(usual["sd"])
@@ -55,10 +63,11 @@ def softmax_whitened(
     model: SoftmaxRegression, mean: Array, root: Array, spread: Array, records: Records,
     weights: Array,
 ) -> WhitenedDerivatives:  # fmt: skip
-    """Return `whitened_derivatives` of a softmax regression, through contrasts of levels.
+    """Return `whitened_derivatives` of a softmax regression, computed for contrasts of levels.
 
-    The part common to all levels is removed from the root first: the curvature in its direction is
-    0, and rounding errors there could exceed the precision of a wide prior.
+    A change that is the same for all levels affects no probability. Such changes are removed from
+    the root first. Their curvature is 0, but its rounding errors could exceed the precision of a
+    wide prior.
     """
     x, y, levels = records["x"], records["y"], len(model.levels)
     xp = namespace(mean, x)
@@ -80,10 +89,12 @@ def softmax_whitened(
 def softmax_data_site(
     model: SoftmaxRegression, family: Family, records: Records, weights: Array
 ) -> Natural:
-    """Return the same as `softmax_site`, at the predictors log (e_y + 1/K)/2 of each record's
-    level.
+    """Return the site of a softmax regression at predictors that are computed from the outcomes
+    (`data_site`).
 
-    For a mean-field family only the precision.
+    The predictors of a record are log((e_y + 1/K)/2), where e_y is the one-hot vector of y, and K
+    the number of levels. For a mean-field family only the precision is computed, and the linear
+    term of the site is 0.
     """
     x, y = records["x"], records["y"]
     own = one_hot(model, y).astype(x.dtype)
@@ -98,7 +109,7 @@ def softmax_data_site(
 
 
 def _full_site(x: Array, eta: Array, slope: Array, curvature: Array) -> Natural:
-    """Return the site with P = Σ C ⊗ xxᵀ and b = Σ (slope + Cη) ⊗ x."""
+    # The site (b, −½P) with P = Σ C ⊗ xxᵀ and b = Σ (slope + Cη) ⊗ x, where C is `curvature`.
     form = _kronecker_sum(curvature, x).astype(jnp.float64)
     form = 0.5 * (form + form.T)  # symmetrise: rounding may differ
     working = slope + jnp.einsum("nkl,nl->nk", curvature, eta)
@@ -106,7 +117,7 @@ def _full_site(x: Array, eta: Array, slope: Array, curvature: Array) -> Natural:
 
 
 def _kronecker_sum(curvature: Array, x: Array) -> Array:
-    """Return Σᵢ Cᵢ ⊗ xᵢxᵢᵀ, computed block by block."""
+    """Return Σᵢ Cᵢ ⊗ xᵢxᵢᵀ over records i, where Cᵢ is `curvature[i]`."""
     size = curvature.shape[-1]
     blocks = [
         [
@@ -170,9 +181,7 @@ def softmax_gradient_norms(
 
 
 def _by_level(squares: Array, rows: Array) -> Array:
-    """Return Σ_j x_j² a_kj without a matrix product: see
-    `tacit.methods.dpsgd.clipping._unfolded`.
-    """
+    # A matrix product is avoided: see `tacit.methods.dpsgd.clipping._unfolded`.
     return jnp.sum(squares[:, None, :] * rows, axis=-1)
 
 
@@ -185,7 +194,7 @@ def _units(
     information: Array,
     weights: Array,
 ) -> Free:
-    """Return the contribution of every unit, summed over its records, with one row per unit."""
+    """Return one row per unit: the sum of the contributions of its records."""
     count = weights.shape[0]
 
     def added(levels: Array, columns: Array) -> Array:

@@ -1,12 +1,16 @@
-"""Expectations of the server in private scoring with K outcome levels.
+"""Expectations that the server computes in private scoring of an outcome with K levels.
 
-θ has one weight per level and column, (K·d,), and a record's η is K numbers. A score is (e_y − p) ⊗
-z, p = softmax η. With C = diag p − ppᵀ, the covariance of e_y, its slope is H = n E[w C ⊗ zzᵀ], and
-its sampling variance V = n E[w² C ⊗ zzᵀ]. C, and thus H, is 0 in the directions common to all
-levels; there q stays at the prior and the noise of the scores is ignored.
+θ has one weight for each level and each of the d features z of a record: K·d numbers. A record has
+K predictors η, and the probabilities of its levels are p = softmax η. Its score is (e_y − p) ⊗ z,
+where e_y is the one-hot vector of the outcome y. Clipping multiplies the score by a weight w.
 
-Averages over q are over ξ = Qᵀη, K − 1 numbers, at the points of `normal_points`: public and fixed.
-The rest is as for one output (`tacit.methods.scoring.server`).
+Let n be the number of records, and C = diag p − ppᵀ the covariance of e_y. The slope of the summed
+scores is H = n E[w C ⊗ zzᵀ], and their sampling variance is V = n E[w² C ⊗ zzᵀ]. C, and thus H, is
+0 for changes that are the same for all levels. In these directions q stays at the prior, and the
+noise of the scores is ignored.
+
+Averages over q are computed over K − 1 contrasts of the predictors, at fixed public points
+(`normal_points`). Everything else is as for a single predictor (`tacit.methods.scoring.server`).
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ POINTS = 32
 
 @dataclass(frozen=True)
 class CategoricalLikelihood(ScoreLikelihood):
-    """y ∈ {0 … K − 1} with probabilities softmax η."""
+    """Score of an outcome y ∈ {0 … K − 1} whose levels have the probabilities softmax η."""
 
     levels: int  # pyright: ignore[reportGeneralTypeIssues]
 
@@ -46,7 +50,9 @@ class CategoricalLikelihood(ScoreLikelihood):
         return self.bound_of(self.probabilities(eta))
 
     def bound_of(self, p: Array) -> Array:
-        """Compute √(1 − 2 min p + ‖p‖²), the residual's length if y is the least probable level."""
+        """Return √(1 − 2 min p + ‖p‖²) for probabilities p. It is the norm of the score e_y − p if
+        y is the least probable level, and e_y its one-hot vector.
+        """
         xp = namespace(p)
         return xp.sqrt(1.0 - 2.0 * xp.min(p, axis=-1) + xp.sum(p * p, axis=-1))
 
@@ -70,8 +76,10 @@ class CategoricalLikelihood(ScoreLikelihood):
         return np.zeros((rows, self.levels - 1, self.levels - 1))
 
     def predictor_width(self, z: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-        """Compute Cov_q(ξ) for each row of z, (n, K − 1, K − 1); `covariance` is that of θ in the
-        coordinates of z.
+        """Return the covariance of the K − 1 contrasts of the predictors under q, for each row of
+        z.
+
+        `covariance` is that of the coefficients of z. The result has shape (n, K − 1, K − 1).
         """
         basis, d = contrasts(self.levels), z.shape[1]
         whole = covariance.reshape(self.levels, d, self.levels, d)
@@ -79,11 +87,13 @@ class CategoricalLikelihood(ScoreLikelihood):
         return np.moveaxis(np.sum((z @ blocks) * z, axis=-1), -1, 0)
 
     def rms_change(self, z: np.ndarray, move: np.ndarray) -> float:
-        """Compute the root mean square change of log-odds, over records and pairs of levels, that
-        `move` causes.
+        """Return the root mean square change of the log-odds if the coefficients of z change by
+        `move`.
 
-        Σ over pairs (η_k − η_l)² = K‖ξ‖², and there are K(K − 1)/2 pairs.
+        The mean is over records and pairs of levels.
         """
+        # For the change ξ of a record's contrasts, the squared changes of all K(K − 1)/2 pairs add
+        # up to K‖ξ‖².
         xi = z @ (move.reshape(self.levels, -1).T @ contrasts(self.levels))
         return float(np.sqrt(2.0 * np.mean(np.sum(xi * xi, axis=1)) / (self.levels - 1)))
 
@@ -97,16 +107,17 @@ class CategoricalLikelihood(ScoreLikelihood):
         spread: np.ndarray,
         gap: np.ndarray,
     ) -> np.ndarray:
-        """Compute the covariance of the error in H(θ − θ̄) that an error in the second moment
-        causes.
+        """Return the covariance of the error in H(θ − θ̄) that results from noise in a released
+        second moment.
 
-        H is about n C̄ ⊗ M, where M is the second moment of z = B y and C̄ its mean block. An error
-        E with variances Dᵢⱼ in the second moment of y adds n C̄ ⊗ B E B to H: with u_l the weights
-        of level l on y, coordinate i of level k gets n Σ_l C̄_kl Σ_j E_ij u_lj. So the covariance
-        between levels k and k′ of one coordinate i is n² Σ_j D_ij (C̄ G_j C̄)_kk′ with G_j = E[u_·j
-        u_·jᵀ], computed from posterior covariances `spread` and squares of m − θ̄ = `gap`; `told`
-        maps weights on z to weights on y.
+        `ScoreLikelihood.curvature_doubt` defines the symbols and the arguments.
         """
+        # H is about n C̄ ⊗ M, where C̄ is the mean over records of C = diag p − ppᵀ, and M is the
+        # second moment of z = B y. An error E in the second moment of y, with variances D_ij, adds
+        # n C̄ ⊗ B E B to H. Let u_lj be the coefficient of y_j at level l in θ − θ̄. Before
+        # multiplication by B, coordinate i of level k then changes by n Σ_l C̄_kl Σ_j E_ij u_lj.
+        # The covariance of these changes between levels k and k′ is n² Σ_j D_ij (C̄ G_j C̄)_kk′,
+        # where G_j = E[u_·j u_·jᵀ].
         levels, d = self.levels, z.shape[1]
         size = max(float(np.sum(z * z)) / len(z), 1e-300)
         mean = np.trace(curvature.reshape(levels, d, levels, d), axis1=1, axis2=3) / size  # n C̄
@@ -125,9 +136,8 @@ def _expected_scores(
     points: np.ndarray,
     width: np.ndarray,
 ) -> ExpectedScores:
-    """Compute expected scores at the last row of `points`, which has shape (T, K·d) and acts on z.
-    `width` is Cov_q(ξ) for each row of z.
-    """
+    # `points` has shape (T, K·d); the scores are expected at its last row. `width` is the
+    # covariance of the contrasts ξ under q for each row of z.
     levels, each = likelihood.levels, records / len(z)
     length = np.sqrt(np.sum(z * z, axis=1))
     eta = np.moveaxis(points.reshape(len(points), levels, -1) @ z.T, 2, 0)  # (rows, T, K)
@@ -148,7 +158,7 @@ def _expected_scores(
 def _averaged(
     likelihood: CategoricalLikelihood, eta: np.ndarray, width: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute E_q[p] (n, K) and E_q[ppᵀ] (n, K, K)."""
+    """Return E_q[p] (n, K) and E_q[ppᵀ] (n, K, K), where p are the probabilities of the levels."""
     basis = contrasts(likelihood.levels)
     nodes, weights = normal_points(likelihood.levels - 1, POINTS)
     steps = basis @ root_of(width)  # (n, K, K − 1)
@@ -161,7 +171,9 @@ def _averaged(
 
 
 def kronecker_mean(z: np.ndarray, blocks: np.ndarray, records: float) -> np.ndarray:
-    """Compute n E[B ⊗ zzᵀ] over the rows of z, each with its symmetric K×K block B."""
+    """Return `records` times the mean of B ⊗ zzᵀ over the rows of z, where B is the symmetric
+    matrix of that row in `blocks`.
+    """
     levels, width = blocks.shape[1], z.shape[1]
     found = np.empty((levels, width, levels, width))
     for row in range(levels):

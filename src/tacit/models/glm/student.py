@@ -1,12 +1,13 @@
 """Bayesian linear regression with Student-t noise of known scale and degrees of freedom.
 
-y = η + σe, e ~ t_ν. With a latent weight λ ~ Gamma(ν/2, rate ν/2), y | λ ~ N(η, σ²/λ): a normal
-likelihood given λ (West 1987). Given q(η) the optimal q(λ) is a gamma distribution with
+The outcome is y = η + σe, where e has a Student-t distribution with ν degrees of freedom. Given a
+latent weight λ ~ Gamma(ν/2, rate ν/2), it is normal: y ~ N(η, σ²/λ) (West 1987). Given q(η), the
+best q(λ) is a gamma distribution with the mean
 
     E[λ] = (ν + 1)/(ν + E[(y − η)²]/σ²),
 
-which is small for an outlier. The sums of a party are those of linear regression with weights E[λ]:
-s = E[λ]y/σ² and ω = E[λ]/σ².
+which is small for an outlier. The quadratic s·η − ½ω·η² with s = E[λ]y/σ² and ω = E[λ]/σ² then
+replaces the log-likelihood. It is that of linear regression with the weights E[λ].
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ LEAST_DF = 2.0
 
 
 class StudentRegression(ExplicitDerivatives):
-    """y = x·θ + scale·e with e ~ Student-t of `df` degrees of freedom, for data with outliers.
+    """y = x·θ + scale·e, where e has a Student-t distribution; for data with outliers.
 
     θ ~ N(prior_mean, prior_sd²) in each coordinate. `scale` and `df` are known and public; if they
     are not known, use a NumPyro model with StudentT.
@@ -47,18 +48,20 @@ class StudentRegression(ExplicitDerivatives):
     names
         Names of the columns of x, including the intercept.
     df
-        Degrees of freedom ν, more than 2; 4 is a common choice.
+        Degrees of freedom ν of e, more than 2; 4 is a common choice.
     scale
         Scale σ of the noise; its standard deviation is σ·√(ν/(ν − 2)).
     prior_mean
         Prior mean of the coefficients: one number, or one per coefficient.
     prior_sd
         Prior standard deviation of the coefficients: one number, or one per coefficient. By default
-        learned if the method supports it (`tacit.models.learnt_scale`), and `unit` otherwise.
+        it is learned if the method supports this (`tacit.models.learnt_scale`), and `unit`
+        otherwise.
     layout
-        Description of each column of x by the public schema; by default nothing is declared.
+        Description of each column of x, as declared in the public schema. By default the columns
+        have no declared bounds.
     unit
-        The `prior_sd` of methods that do not learn an undeclared one.
+        Prior standard deviation if `prior_sd` is not given and the method cannot learn it.
     """
 
     kind: ClassVar[str] = "student"
@@ -114,8 +117,10 @@ class StudentRegression(ExplicitDerivatives):
     def expected_derivatives(
         self, mean: Array, variance: Array, y: Array
     ) -> tuple[Array, Array, Array]:
-        """Return averages of ℓ, ℓ' = w·z/σ and −ℓ'' = w(ν − z²)/((ν + z²)σ²), where z = (y − η)/σ
-        and w = (ν + 1)/(ν + z²).
+        """Return E[ℓ], E[ℓ'] and −E[ℓ''] for ℓ(η) = log p(y | η) and η ~ N(mean, variance).
+
+        Let ν be `df`, σ be `scale`, z = (y − η)/σ and w = (ν + 1)/(ν + z²). Then ℓ' = w·z/σ and
+        −ℓ'' = w(ν − z²)/((ν + z²)σ²).
         """
         xp = namespace(mean, variance)
         nodes, weights = self.rule(variance)
@@ -128,8 +133,8 @@ class StudentRegression(ExplicitDerivatives):
         return weights @ self.pointwise(eta, y), weights @ slope, weights @ curvature
 
     def expected_information(self, family: Gaussian, free: Free, records: Records) -> Array:
-        """See `GeneralisedLinear`; negative for an outlier, because the likelihood is not
-        concave.
+        """Return, for each record, the mean of −E_q[∂² log p(record | θ)/∂θ_j²] over all
+        coordinates j. It is negative for outliers, where the log-likelihood is convex.
         """
         x = records["x"]
         mean, variance = family.free_project(free, x)
@@ -140,7 +145,9 @@ class StudentRegression(ExplicitDerivatives):
         return y
 
     def working(self, family: Family, q: Natural, records: Records) -> Working:
-        """Return the quadratic form that one latent weight per record gives (module docstring)."""
+        """Return the numbers s and ω of each record for which s·η − ½ω·η² replaces log p(y | η), as
+        derived in the module docstring.
+        """
         assert isinstance(family, Gaussian)
         x, y = records["x"], records["y"]
         mean, variance = family.free_project(family.free(q), x.astype(np.float64))
@@ -150,19 +157,26 @@ class StudentRegression(ExplicitDerivatives):
 
     @property
     def statistics_unit(self) -> float:
-        """Return the norm of (s·x, ω·xxᵀ) for weight 1, y = σ and a typical x."""
+        """Return a typical norm of a record's statistics (s·x, ω·xxᵀ), with s and ω of the module
+        docstring.
+
+        It is the norm for a latent weight λ with E[λ] = 1, for y = `scale` and for the typical ‖x‖²
+        that `squared_reach` returns.
+        """
         square = squared_reach(self.layout)
         return math.sqrt(square * (1.0 + square / self.scale**2)) / self.scale
 
     def dispersion_sums(
         self, eta: np.ndarray, variance: np.ndarray, y: np.ndarray, weights: np.ndarray
     ) -> DispersionSums:
-        """Return sums of k = (ν + 1)u − 1, the score of log σ, with u = z²/(ν + z²), z = (y − η)/σ.
+        """Return the sums of `DispersionSums` for the terms k = (ν + 1)u − 1, the scores of log σ.
 
-        u ~ Beta(½, ν/2), which gives E[k²] = 2ν/(ν + 3) and E[k³] = 8ν(ν − 1)/((ν + 3)(ν + 5)).
-        Estimating θ changes the mean of k by −(ν + 1)(ν + 2)/((ν + 3)(ν + 5))·Var[η]/σ². A noise
-        variance that is c times the declared one gives k the mean ν/(ν + 3)·(c − 1), for c near 1.
+        Here ν is `df`, σ is `scale` and u = z²/(ν + z²) with z = (y − η)/σ.
         """
+        # Under the model u ~ Beta(½, ν/2), so that E[k²] = 2ν/(ν + 3) and E[k³] = 8ν(ν − 1)/((ν +
+        # 3)(ν + 5)). Estimating θ changes the mean of k by −(ν + 1)(ν + 2)/((ν + 3)(ν +
+        # 5))·Var[η]/σ². If the noise variance is c times the declared one, and c is near 1, the
+        # mean of k is ν/(ν + 3)·(c − 1).
         nu, count = self.df, np.sum(weights)
         square = ((y - eta) / self.scale) ** 2
         excess = weights @ ((nu + 1.0) * square / (nu + square) - 1.0)
@@ -185,7 +199,6 @@ class StudentRegression(ExplicitDerivatives):
         return unchecked("scale", "StudentT", private=private)
 
     def outcome_law(self) -> StudentLaw:
-        """Return the distribution p(y | x, θ), for private scores."""
         return StudentLaw(self.layout, self.pointwise, self.df, self.scale)
 
     def simulate(

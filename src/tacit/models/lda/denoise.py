@@ -1,9 +1,9 @@
 """Post-processing of noisy topic statistics, which costs no budget.
 
-"zero" is the published rule: negative entries are set to zero in every step (VIPS, section 4). The
-remaining noise is positive: every word of every topic gains 0.4 noise_sd on average. "shrink" keeps
-the noisy average of all steps, whose noise is known and decreases, and estimates the statistics
-from it after each step.
+There are two rules. "zero" is the published one: negative entries are set to zero in every step
+(VIPS, section 4). The noise that remains is positive, so that every word of every topic gains 0.4
+noise_sd on average. "shrink" averages the noisy statistics over all steps, so that their noise is
+known and decreases. After each step, it estimates the exact statistics from this average.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 Array = np.ndarray
 DenoiseName = Literal["shrink", "zero"]
 FLOOR = 0.1
-"""Minimum of an entry, relative to its value for equal topics or to the noise, whichever is
-smaller. Negative noise must not make a word impossible in a topic.
+"""A shrunk entry is at least this multiple of μ_kw (see `shrink`) or of the noise sd, whichever is
+smaller. Otherwise negative noise could make a word impossible in a topic.
 """
 
 
@@ -29,7 +29,9 @@ class Noisy:
     noise_sd: float
 
     def moved(self, statistics: Array, noise_sd: float, rho: float) -> Noisy:
-        """Return the average with one more release: (1 − ρ)·average + ρ·release."""
+        """Return the average after a step of size `rho`, (1 − rho)·average + rho·statistics, with
+        the standard deviation of its noise.
+        """
         return Noisy(
             average=(1.0 - rho) * self.average + rho * statistics,
             noise_sd=float(np.hypot((1.0 - rho) * self.noise_sd, rho * noise_sd)),
@@ -37,11 +39,12 @@ class Noisy:
 
 
 def shrink(noisy: Noisy) -> Array:
-    """Return a non-negative shrinkage estimate of the statistics, topics × words.
+    """Return a non-negative shrinkage estimate ŝ of the exact statistics, of shape topics × words.
 
-    μ_kw = (sum of topic k)·(share of word w) is the expectation for equal topics; its sums run over
-    many entries and have little noise. Each word is shrunk towards μ by the share of its variance
-    over topics that the noise explains (James and Stein 1961, with a factor per word):
+    The noisy statistics s̃ are `noisy.average`. They are shrunk towards μ, where μ_kw = (sum of
+    topic k)·(share of word w) is their value if all topics were equal. μ has little noise because
+    it contains sums over many entries. Each word w has a shrinkage factor b_w (James and Stein
+    1961), which is small if noise explains most of the variance of the word over topics:
 
         ŝ_kw = μ_kw + b_w (s̃_kw − μ_kw),   b_w = max(0, 1 − noise_sd² / mean_k (s̃_kw − μ_kw)²).
 

@@ -1,22 +1,28 @@
 """The E-step of latent Dirichlet allocation, in float32.
 
-Given q(β), a document's q(z, θ) is the fixed point of (Blei, Ng and Jordan 2003, eqs 16–17;
+**Notation.** A document contains word w n_w times. Its occurrences have topics z, and θ are the
+shares of topics in the document. β_kw is the probability of word w in topic k, and α the Dirichlet
+parameter of θ.
+
+Given q(β), the document's q(z, θ) is the fixed point of (Blei, Ng and Jordan 2003, eqs 16–17;
 Hoffman, Blei and Bach 2010, eqs 4–5)
 
     φ_wk ∝ exp(E[log θ_k] + E[log β_kw]),      γ_k = α + Σ_w n_w φ_wk,
 
-and its expected statistics are n_w φ_wk: one entry per topic and distinct word. With
-t_wk = exp E[log β_kw], scaled for each word, and u_k = exp E[log θ_k], scaled for the document,
+where φ_wk is the probability that an occurrence of w has topic k, and γ are the Dirichlet
+parameters of q(θ). The expected statistics of the document are the numbers n_w φ_wk, one for each
+topic and each distinct word. Let t_wk be exp E[log β_kw], scaled for each word, and u_k be exp
+E[log θ_k], scaled for the document. Then
 
-    n_w φ_wk = u_k · r_w · t_wk,      r_w = n_w / Σ_k u_k t_wk,
+    n_w φ_wk = u_k · r_w · t_wk,      r_w = n_w / Σ_k u_k t_wk.
 
-so that u (one number per topic) and r (one per word) determine them, and neither norms nor sums
-need a topics × words matrix per document.
+The vectors u (one number per topic) and r (one number per word) are therefore sufficient, and norms
+and sums need no topics × words matrix per document.
 
-**A document's values depend only on q(β) and that document, bit for bit**: its sums are padded to a
-length that follows from its number of words, and its iteration stops at its own convergence,
-independently of the batch. Only then does clipping, which bounds one document's contribution, bound
-the effect of one document on the sum.
+**The values of a document depend only on q(β) and that document, bit for bit.** Its sums are padded
+to a length that follows from its number of words, and its iteration stops when it has converged,
+independently of other documents in the batch. Clipping bounds the effect of a document on the sum
+only because no document affects the values of another one.
 """
 
 from __future__ import annotations
@@ -44,8 +50,10 @@ REPACK_SHARE = 0.25
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Expected:
-    """The distribution q(z, θ) of a batch of documents: γ, u, r and the table t of the module
-    docstring.
+    """The distributions q(z, θ) of several documents.
+
+    In the notation of the module docstring, `gamma` is γ, `theta` is u, `ratios` is r and `table`
+    is t.
     """
 
     documents: Documents
@@ -55,28 +63,32 @@ class Expected:
     ratios: Array
 
     def norms(self) -> Array:
-        """Compute ‖n φ‖ of each document in float64, as the root of Σ_w r_w² Σ_k u_k² t_wk²."""
+        """Return the L2 norm of each document's statistics, in float64."""
         squares = self._sparse(np.square(self.ratios, dtype=np.float64))
         inner = squares @ np.square(self.table, dtype=np.float64)
         inner *= np.square(self.theta, dtype=np.float64)
         return np.sqrt(inner.sum(axis=1))
 
     def l1_norms(self) -> Array:
-        """Compute the L1 norm of each document's statistics in float64: its number of words up to
-        rounding.
+        """Return the L1 norm of each document's statistics, in float64. Except for rounding, it is
+        the number of words of the document.
         """
         inner = self._sparse(np.abs(self.ratios.astype(np.float64)))
         inner = inner @ np.abs(self.table.astype(np.float64))
         return (inner * np.abs(self.theta.astype(np.float64))).sum(axis=1)
 
     def least(self) -> Array:
-        """Return a lower bound on the entries of each document's statistics."""
+        """Return one number per document. If it is at least 0, no entry of the document's
+        statistics is negative.
+        """
         ratios = np.minimum.reduceat(self.ratios, self.documents.indptr[:-1])
         return np.minimum(np.minimum(ratios, self.theta.min(axis=1)), self.table.min())
 
     def total(self, weights: Array | None = None) -> Array:
-        """Compute Σ_d weights_d · n_w φ_wk, topics × words, in float64. Documents of weight 0 are
-        ignored.
+        """Return the weighted sum of the documents' statistics, of shape topics × words, in
+        float64.
+
+        Documents of weight 0 are ignored.
         """
         theta, ratios = self.theta.astype(np.float64), self.ratios.astype(np.float64)
         if weights is not None:
@@ -89,7 +101,7 @@ class Expected:
         return np.multiply(sums, self.table, out=np.zeros_like(sums), where=sums != 0).T
 
     def _sparse(self, entries: Array) -> Documents:
-        """Return the entries as a sparse matrix with the same nonzero places as the documents."""
+        """Return a sparse matrix with the sparsity pattern of the documents and these entries."""
         from scipy import sparse
 
         parts = (entries, self.documents.indices, self.documents.indptr)
@@ -97,22 +109,24 @@ class Expected:
 
 
 def word_table(concentration: Array) -> Array:
-    """Compute t (words × topics): exp E[log β_kw] divided by the word's largest value over topics,
-    in float32.
+    """Return exp E[log β_kw] for each word w and topic k, of shape words × topics, in float32.
 
-    `concentration` has the parameters of K Dirichlet distributions, topics × words. φ does not
-    change with a word's scale, and a word that is rare in every topic stays within float32.
+    β_kw is the probability of word w in topic k. Each row is divided by its largest entry. This
+    does not change the E-step, and a word that is rare in every topic stays within the range of
+    float32. `concentration` are the Dirichlet parameters of the topics, of shape topics × words.
     """
     return scaled_table(expected_logs(concentration))
 
 
 def scaled_table(logs: Array) -> Array:
-    """Compute `word_table` from E[log β] (topics × words)."""
+    """Return the same table as `word_table`, given `logs` = E[log β] of shape topics × words."""
     return np.exp((logs - logs.max(axis=0)).T).astype(np.float32)
 
 
 def expected_logs(concentration: Array) -> Array:
-    """Compute E[log β], topics × words."""
+    """Return E[log β], of shape topics × words, under Dirichlet distributions with the parameters
+    `concentration`.
+    """
     family = Dirichlet(concentration.shape[1])
     return np.stack(
         [family.mean(family.natural(concentration=row))["log"] for row in concentration]
@@ -128,10 +142,12 @@ def expect(
     most_steps: int = 30,
     threads: int = 1,
 ) -> Expected:
-    """Fit q(z, θ) of every document, until its γ changes by less than `tolerance` on average.
+    """Compute q(z, θ) of each document: the topics z of its words and the shares θ of its topics.
 
-    A tighter tolerance does not improve learning: while topics are still rough, fully converged
-    documents commit to a few of them too early (docs/studies/topics.md).
+    The iteration for a document stops when the Dirichlet parameters of its θ change by less than
+    `tolerance`, on average over topics. `alpha` is the prior Dirichlet parameter of θ. A smaller
+    tolerance does not improve learning: while topics are still inaccurate, it assigns documents to
+    few topics too early (docs/studies/topics.md).
     """
     count, topics = documents.shape[0], table.shape[1]
     gamma = np.empty((count, topics), np.float32)
@@ -158,14 +174,15 @@ def expect(
 
 
 def exp_digamma(x: Array) -> Array:
-    """Compute exp ψ(x), ψ the digamma function, for float32 x > 0, with relative error 2e-5 above
-    1e-30.
+    """Compute exp ψ(x), where ψ is the digamma function, for x > 0 in float32.
 
-    ψ(x) = ψ(x + 4) − Σ_{i<4} 1/(x + i), and exp ψ(h + ½) = h + 1/(24h) − 37/(5760h³) + O(h⁻⁵).
+    The relative error is at most 2e-5 for results above 1e-30.
 
     >>> exp_digamma(np.array([1.0, 10.0], np.float32)).round(4)
     array([0.5615, 9.5044], dtype=float32)
     """
+    # Uses ψ(x) = ψ(x + 4) − Σ_{i<4} 1/(x + i), and exp ψ(h + ½) = h + 1/(24h) − 37/(5760h³) +
+    # O(h⁻⁵).
     first, second = x * (x + 1), (x + 2) * (x + 3)
     twice = x + x
     falls = (twice + 1) / first + (twice + 5) / second
@@ -176,9 +193,8 @@ def exp_digamma(x: Array) -> Array:
 
 
 def _converged(own: Array, counts: Array, alpha: np.float32, tolerance: float, most: int) -> Array:
-    """Iterate γ of a block of documents until it converges; `own` has shape documents × words ×
-    topics.
-    """
+    # Returns γ of each document of a block after its iteration has converged. `own` contains t of
+    # its words, and has shape documents × words × topics.
     length, topics = len(own), own.shape[2]
     start = alpha + counts.sum(axis=1, keepdims=True) / np.float32(topics)
     gamma = np.repeat(start, topics, axis=1)
@@ -206,13 +222,12 @@ def _converged(own: Array, counts: Array, alpha: np.float32, tolerance: float, m
 
 
 def _mixed(own: Array, theta: Array) -> Array:
-    """Compute Σ_k u_k t_wk, documents × words."""
     return np.matmul(own, theta[:, :, None])[:, :, 0]
 
 
 def _blocks(documents: Documents, topics: int) -> Iterator[tuple[Array, int]]:
-    """Yield blocks of documents with the same padded length, longest first, of about BLOCK numbers
-    each.
+    """Yield blocks of documents with the same padded length, as (rows, length). A block needs at
+    most about `BLOCK` numbers.
     """
     lengths = padded_length(np.diff(documents.indptr))
     order = np.argsort(-lengths, kind="stable")
@@ -226,8 +241,8 @@ def _blocks(documents: Documents, topics: int) -> Iterator[tuple[Array, int]]:
 
 
 def padded_length(lengths: Array) -> Array:
-    """Round a length up to 16, 32, 48, 64, 96, 128, 192, …; it depends only on the document's own
-    length.
+    """Return the length to which a document of each given length is padded: the next one of 16, 32,
+    48, 64, 96, 128, 192, …
 
     >>> padded_length(np.array([1, 33, 70])).tolist()
     [16, 48, 96]
@@ -238,8 +253,12 @@ def padded_length(lengths: Array) -> Array:
 
 
 def _places(documents: Documents, rows: Array, length: int) -> tuple[Array, Array]:
-    """Return the indices of a block's counts, padded with each document's first index, and a mask
-    of the real ones.
+    """Return the positions in `documents.data` of the counts of some documents, and a mask of valid
+    positions.
+
+    `rows` are the indices of the documents. Both arrays have one row for each of these documents
+    and `length` columns. A document with fewer than `length` counts is padded: the additional
+    positions repeat the position of its first count and are not valid.
     """
     first = documents.indptr[rows][:, None]
     valid = np.arange(length) < (documents.indptr[rows + 1][:, None] - first)

@@ -1,14 +1,14 @@
 """`TopicModel`: latent Dirichlet allocation as a conjugate-exponential model of documents.
 
-β_k ~ Dirichlet(η) for every topic k, θ_d ~ Dirichlet(α) for every document d, a topic z ~ θ_d for
-every word and the word itself from β_z (Blei, Ng and Jordan 2003). q(β) is one Dirichlet
-distribution per topic, and a document's expected statistics at q are n_w φ_wk ≥ 0: the number of
-its words w of topic k (`tacit.models.lda.estep`). Their sum over documents is added to q's
-concentration.
+Every topic k has a distribution β_k ~ Dirichlet(η) over words, and every document d has shares of
+topics θ_d ~ Dirichlet(α). Each word of a document has a topic z ~ θ_d and is drawn from β_z (Blei,
+Ng and Jordan 2003). q(β) is one Dirichlet distribution per topic. The expected statistics of a
+document under q are the expected numbers of times that each word occurs in each topic
+(`tacit.models.lda.estep`). Their sum over documents is added to the Dirichlet parameters of q.
 
 **With privacy** each document is first resampled to N = `document_words` words, so that short and
-long documents have equal weight (VIPS, section 4). The unit of its statistics is a·N, a =
-`clip_share`: a clip of 1 is VIPS's a·N.
+long documents have equal weight (VIPS, section 4). Its statistics are divided by a·N, where a is
+`clip_share`. The clip a·N of VIPS then corresponds to a clip of 1.
 """
 
 from __future__ import annotations
@@ -35,15 +35,19 @@ from tacit.models.statistics import Statistics
 
 Array = Any
 REFERENCE_WORDS = 100
-"""With resampling, `tolerance` applies to γ of a document with this many words (γ grows with
-them).
+"""γ grows with the number of words. If documents are resampled to more words than this number,
+`tolerance` is therefore multiplied by the ratio of the two.
 """
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TopicStatistics(Statistics):
-    """Expected word counts n_w φ_wk per topic, divided by `unit`, of the documents `rows` among
-    `length` documents; zero for the others.
+    """The expected number of occurrences of each word in each topic, for each document of a party.
+
+    The statistic of a document for word w and topic k is n_w φ_wk / `unit`. Here n_w is the number
+    of times that w occurs in the document, and φ_wk is the probability that such an occurrence
+    belongs to topic k. The party has `length` documents. `found` has the statistics of the
+    documents with the indices `rows`. The statistics of all other documents are 0.
     """
 
     found: Expected
@@ -55,8 +59,8 @@ class TopicStatistics(Statistics):
         return self._spread(self.found.norms() / self.unit)
 
     def l1_norms(self) -> np.ndarray:
-        """Return the number of words of each document, because its statistics divide them among
-        topics.
+        """Return the L1 norm of each document's statistics: its number of words divided by
+        `unit`.
         """
         return self._spread(self.found.l1_norms() / self.unit)
 
@@ -73,12 +77,9 @@ class TopicStatistics(Statistics):
 
 
 class TopicModel(Model):
-    """`topics` distributions over a vocabulary, from documents given as `document_records`.
+    """Latent Dirichlet allocation: `topics` distributions over the words of a vocabulary.
 
-    `doc_topic_prior` is α and `topic_word_prior` η, both 1/topics by default. A document's E-step
-    ends after `most_steps`, or once its γ changes by less than `tolerance` on average. `start_seed`
-    draws the initial topics, because equal topics would stay equal. Set `document_weight` if the
-    documents are a sample of a larger corpus.
+    Records are documents in the form of `tacit.datasets.document_records`.
 
     Parameters
     ----------
@@ -87,24 +88,26 @@ class TopicModel(Model):
     words
         Size of the vocabulary.
     doc_topic_prior
-        Dirichlet parameter of the topics of a document; 1/topics if left out.
+        Dirichlet parameter of the shares of topics in a document; by default 1/topics.
     topic_word_prior
-        Dirichlet parameter of the words of a topic; 1/topics if left out.
+        Dirichlet parameter of the word probabilities of a topic; by default 1/topics.
     document_words
-        Largest number of words of a document; longer ones are resampled.
+        Number of words to which each document is resampled in a private run.
     clip_share
-        Norm of a document's statistics to which a private method clips, as a share of the largest
-        possible one.
+        Norm at which a private method with clip 1 clips the statistics of a document, as a share of
+        `document_words`, which is their largest possible norm.
     document_weight
-        Weight of each document in the likelihood.
+        Weight of each document in the likelihood; more than 1 if the documents are a sample of a
+        larger corpus.
     tolerance
-        Change at which the iteration for a document stops.
+        The iteration for a document stops when its Dirichlet parameters change by less than this
+        number, on average over topics.
     most_steps
         Largest number of iterations for a document.
     start_seed
-        Seed of the starting point, which all parties share.
+        Seed of the initial topics, which are the same for all parties.
     threads
-        Number of threads of the E step.
+        Number of threads that compute the topics of documents.
 
     Examples
     --------
@@ -182,11 +185,13 @@ class TopicModel(Model):
 
     @cached_property
     def names(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Names of the coordinates, made on demand because there may be half a million."""
+        """Names of the coordinates of θ. They are made on first use, because there may be half a
+        million.
+        """
         return tuple(f"topic {k}, word {w}" for k in range(self.topics) for w in range(self.words))
 
     def topic_table(self, natural: Natural, vocabulary: Sequence[str], top: int) -> TopicTable:
-        """Return the most probable words of each topic."""
+        """Return a table with the `top` most probable words of each topic."""
         words = check_vocabulary(vocabulary, self.words)
         return TopicTable.of(natural["log"] + 1.0, words, top)
 
@@ -207,14 +212,19 @@ class TopicModel(Model):
 
     @property
     def _norm_unit(self) -> float:
-        """Number of words of one document by which norms are divided."""
+        """Number by which a document's expected word counts are divided, so that `method.clip` = 1
+        clips them at this norm.
+        """
         return self.clip_share * self.document_words
 
     def prior(self, family: Family) -> Natural:
         return {"log": np.full(family.shapes["log"], self.topic_word_prior - 1.0)}
 
     def start(self, family: Family) -> Natural:
-        """Return random topics as the starting point, as in other libraries."""
+        """Return a starting point for q with random topics, because equal topics would stay equal.
+
+        Each Dirichlet parameter is drawn from a gamma distribution with mean 1.
+        """
         rng = np.random.default_rng([self.start_seed, 0])
         return {"log": rng.gamma(100.0, 0.01, family.shapes["log"]) - 1.0}
 
@@ -222,7 +232,9 @@ class TopicModel(Model):
         check_document_records(party, records, self.words)
 
     def stand_in(self, records: Records) -> Records:
-        """Return artificial documents with one word each."""
+        """Return artificial documents with the shapes of `records`, each of which contains one
+        word.
+        """
         if DOCUMENTS_COLUMN in records:
             found = np.empty(len(records[DOCUMENTS_COLUMN]), object)
             found[:] = [one_word_each(*matrix.shape) for matrix in records[DOCUMENTS_COLUMN]]
@@ -232,13 +244,15 @@ class TopicModel(Model):
         return blank
 
     def documents(self, records: Records) -> Documents:
-        """Convert records to sparse counts."""
+        """Convert records to a sparse matrix of word counts, one row per document."""
         return documents_of(records, self.words)
 
     def expect(
         self, concentration: np.ndarray, documents: Documents, *, stretch: float = 1.0
     ) -> Expected:
-        """Return q(z, θ) of documents given q(β), iterated to `stretch` times the tolerance."""
+        """Compute q(z, θ), the distribution of topics, of each document, given the Dirichlet
+        parameters of the topics. The tolerance is `stretch` times that of the model.
+        """
         return expect(
             word_table(concentration),
             documents,
@@ -278,7 +292,9 @@ class TopicModel(Model):
         return {"log": self.statistics_unit * total}
 
     def measured(self, natural: Natural, records: Records, seed: int) -> dict[str, float]:
-        """Return the per-word perplexities: see `tacit.models.lda.perplexity`."""
+        """Return two perplexities per word of held-out documents, "completion_perplexity" and
+        "bound_perplexity" (`tacit.models.lda.perplexity`).
+        """
         concentration, documents = natural["log"] + 1.0, self.documents(records)
         common = {"alpha": self.doc_topic_prior, "threads": self.threads}
         return {
@@ -287,10 +303,12 @@ class TopicModel(Model):
         }
 
     def log_likelihood(self, theta: Array, records: Records) -> np.ndarray:
-        """Return the largest lower bound on log p(document | β) over q(z, θ), in NumPy."""
+        """Return the variational lower bound of log p(document | topics) for each document, in
+        NumPy. `theta` contains the word probabilities of all topics.
+        """
         beta = np.asarray(theta).reshape(self.topics, self.words)
         return document_bounds(np.log(beta), self.documents(records), alpha=self.doc_topic_prior)
 
     def response(self, theta: Array, records: Records) -> np.ndarray:
-        """Raise an error, because documents have no y."""
-        raise ConfigError("model 'topics' predicts words, not a target; measure its perplexity")
+        """Raise a ConfigError, because documents have no outcome y."""
+        raise ConfigError("model 'topics' has no outcome to predict; measure its perplexity")

@@ -1,9 +1,9 @@
 """Held-out per-word perplexities of topics.
 
-Two forms; lower is better. The *bound* (Hoffman, Blei and Bach 2010, section 4.1) is an upper bound
-of exp(−log p(documents) / words), with the gap of q(z, θ). *Completion* learns a document's topics
-from one half of its words and predicts the other half; it is comparable between all kinds of
-models.
+There are two kinds of perplexity, and lower is better for both. The *bound* (Hoffman, Blei and Bach
+2010, section 4.1) is an upper bound on exp(−log p(documents) / number of words). Its gap depends on
+the approximation q(z, θ) of each document. *Completion* learns a document's topics from one half of
+its words and predicts the other half; it can be compared between all kinds of models.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ differ by convergence error.
 
 
 def bound(concentration: Array, documents: Documents, *, alpha: float, threads: int = 1) -> float:
-    """Perplexity bound exp(−Σ_d (E_q[log p(w_d, θ_d, z_d | β)] − E_q[log q(θ_d, z_d)]) / Σ_d
-    N_d).
+    """Return an upper bound on the perplexity: exp(−Σ_d L_d / Σ_d N_d), where L_d is the
+    `document_bounds` of document d and N_d its number of words.
     """
     logs = expected_logs(concentration)
     each = document_bounds(logs, documents, alpha=alpha, threads=threads)
@@ -37,8 +37,11 @@ def bound(concentration: Array, documents: Documents, *, alpha: float, threads: 
 
 
 def document_bounds(logs: Array, documents: Documents, *, alpha: float, threads: int = 1) -> Array:
-    """Compute E_q[log p(w_d, θ_d, z_d | β)] − E_q[log q(θ_d, z_d)] of each document; `logs` is
-    E[log β].
+    """Return a lower bound on the log-likelihood of each document, E_q[log p(w, θ, z | β)] −
+    E_q[log q(θ, z)].
+
+    w are the words of the document, z their topics, θ the shares of topics, and q the fitted
+    distribution of (z, θ). `logs` is E[log β], of shape topics × words.
     """
     from scipy.special import digamma, gammaln
 
@@ -63,11 +66,11 @@ def document_bounds(logs: Array, documents: Documents, *, alpha: float, threads:
 def completion(
     concentration: Array, documents: Documents, *, alpha: float, seed: int = 0, threads: int = 1
 ) -> float:
-    """Completion perplexity exp(−mean log Σ_k E[θ_k] E[β_kw]) over the words w of every document's
-    second half.
+    """Return the perplexity of the second half of each document given its first half.
 
-    Each occurrence of a word is assigned to a half at random; a document with an empty half is left
-    out. E[θ] is from the first half, E[β] from `concentration`.
+    It is exp(−mean log p(w)) over all words w of second halves, where p(w) is computed by
+    `word_chances`. Each occurrence of a word is assigned to a half at random. Documents with an
+    empty half are left out.
     """
     first, second = halves(documents, seed)
     found = expect(
@@ -79,7 +82,9 @@ def completion(
 
 
 def halves(documents: Documents, seed: int) -> tuple[Documents, Documents]:
-    """Split every document into two random halves; documents with an empty half are left out."""
+    """Return two halves of each document, to which its words are assigned at random. Documents with
+    an empty half are left out.
+    """
     rng = np.random.default_rng([seed, 0x5A17])
     first, second = documents.astype(np.float64), documents.astype(np.float64)
     first.data = rng.binomial(documents.data.astype(np.int64), 0.5).astype(np.float64)
@@ -89,15 +94,17 @@ def halves(documents: Documents, seed: int) -> tuple[Documents, Documents]:
     both = np.flatnonzero((np.diff(first.indptr) > 0) & (np.diff(second.indptr) > 0))
     if not len(both) > 0:
         raise DataError(
-            f"none of {documents.shape[0]} documents has words in both halves; give more or longer"
-            " documents, or use the bound"
+            f"none of {documents.shape[0]} documents has words in both random halves; give more or"
+            " longer documents, or compute perplexity.bound"
         )
     return first[both].astype(np.float32), second[both]
 
 
 def word_chances(concentration: Array, found: Expected, documents: Documents) -> Array:
-    """Compute E[p(w)] of every stored word of the documents, under the topics inferred for each
-    document.
+    """Return the probability Σ_k E[θ_k] E[β_kw] of each stored word w of the documents.
+
+    E[θ_k] is the share of topic k in the document according to `found`. E[β_kw] is the probability
+    of the word in topic k, from the Dirichlet parameters `concentration`.
     """
     theta = found.gamma / found.gamma.sum(axis=1, keepdims=True)
     topics = (concentration / concentration.sum(axis=1, keepdims=True)).T

@@ -9,15 +9,16 @@ from tacit.data.documents import Documents
 WORDS_PER_BLOCK = 1_000_000
 """Largest number of words drawn at a time, to limit memory."""
 MAX_LISTED_WORDS = 20_000_000
-"""Blocks with at most this many words are listed, which is faster than searching. The limit keeps a
-very long document from filling the memory.
+"""If a block of documents has at most this many words, the words are written out as a list and
+drawn by index. Longer lists would need too much memory: there, draws use binary search, which is
+slower.
 """
 
 
 def resampled(documents: Documents, words: int, rng: np.random.Generator) -> Documents:
-    """Resample each document to exactly `words` words, drawn from it with replacement.
+    """Replace each document by `words` words that are drawn from it with replacement.
 
-    Draws are independent per document: replacing a document leaves the others unchanged.
+    The draws for a document do not depend on the content of other documents.
     """
     kept = np.empty(documents.nnz, np.float32)
     ends = documents.indptr

@@ -19,8 +19,8 @@ TOP = 10
 
 @dataclass(frozen=True, kw_only=True)
 class TopicTable:
-    """Table of topics, largest first: each topic's share of all words, and its most probable
-    words.
+    """A table with the share of all words and the most probable words of each topic. The topic with
+    the largest share is first.
     """
 
     numbers: tuple[int, ...]
@@ -32,7 +32,7 @@ class TopicTable:
 
     @classmethod
     def of(cls, concentration: np.ndarray, vocabulary: list[str], top: int) -> TopicTable:
-        """Make the table from Dirichlet parameters.
+        """Make the table from the Dirichlet parameters of the topics.
 
         Parameters
         ----------
@@ -58,8 +58,10 @@ class TopicTable:
         )
 
     def shared(self, other: TopicTable) -> tuple[float, ...]:
-        """Return, for each topic, the largest share of its top words that a single topic of `other`
-        contains.
+        """Compare the most probable words of each topic with those of `other`.
+
+        Return, for each topic of this table, the share of its words that are also words of the most
+        similar topic of `other`.
 
         Parameters
         ----------
@@ -133,7 +135,7 @@ class TopicTable:
 
 
 def topic_rows(concentration: np.ndarray, vocabulary: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the rows for result.json, one per topic."""
+    """Return one dictionary per topic, for result.json."""
     table = TopicTable.of(concentration, list(vocabulary), min(TOP, len(vocabulary)))
     columns = (table.numbers, table.shares, table.words, table.chances)
     return [

@@ -1,24 +1,27 @@
 """`GaussianMixture`: a mixture of normals with full covariance matrices, for columns of numbers.
 
-π ~ Dirichlet(α₀), and for each component Λ ~ Wishart, μ | Λ ~ N(m₀, (β₀Λ)⁻¹) (Bishop 2006, section
-10.2). q is Dirichlet × normal-Wishart (`tacit.expfam.normal_wishart`); given q, a record has
-responsibilities r and contributes r ⊗ (1, y, yyᵀ). The prior is that of scikit-learn's
-`BayesianGaussianMixture` with its defaults: centred at the mean of all records, scaled by their
-covariance, and as strong as one record.
+**Model** (Bishop 2006, section 10.2). The weights are π ~ Dirichlet(α₀). Each component has a
+precision matrix Λ with a Wishart prior, and a mean μ | Λ ~ N(m₀, (β₀Λ)⁻¹). q is a Dirichlet
+distribution times one normal-Wishart per component (`tacit.expfam.normal_wishart`). The prior is
+that of scikit-learn's `BayesianGaussianMixture` with its defaults: it is centred at the mean of all
+records, scaled by their covariance, and as strong as one record.
 
-Four stages (`tacit.models.conjugate`), all of them sums of second moments
-(`tacit.models.mixture.rows`):
+**Stages** (`tacit.models.conjugate`). Given q, a record y belongs to component k with a probability
+r_k, called its responsibility. It contributes r ⊗ (1, y, yyᵀ) to the update of q. All stages
+release sums of such second moments (`tacit.models.mixture.rows`):
 
-    columns ×2   counts, sums and squares of each column    → centre and scale
-    moment       second moment of the scaled columns        → whitening
-    cells ×3     moments of the records nearest to public centres → a start, fitted by the server
-    update …     moments weighted by responsibilities       → q
+    columns (twice)        counts, sums and squares of each column, which give centre and scale
+    moment                 second moment of the scaled columns, which gives a whitening
+    cells (three times)    moments of the records nearest to each of several public centres; the
+                           server fits a starting point to them
+    update (repeated)      moments weighted by responsibilities, which give q
 
-Cells and updates sum moments in the units of a cell or component, around its public centre: noise
-is then small even compared with a narrow component.
+In the stages "cells" and "update", moments are taken around the public centre of a cell or
+component, in units of its width. The noise is then small even compared with a narrow component.
 
 docs/methods/conjugate.md derives the sensitivities. Intervals of a private fit are not calibrated:
-q does not include the noise, and it describes one of K! equivalent modes.
+q does not include the noise, and it describes one of the equivalent modes that differ in the order
+of components.
 """
 
 from __future__ import annotations
@@ -66,12 +69,14 @@ from tacit.models.statistics import Statistics
 COLUMNS, MOMENT, CELLS, UPDATE = "columns", "moment", "cells", "update"
 MAP_SHARES, CELL_SHARES = (0.02, 0.02, 0.04), (0.10, 0.10, 0.20)
 NARROW = 4.0
-"""The second visit to the columns covers this many standard deviations around the first mean."""
+"""In the second visit of the stage "columns", the range of a column is its first estimated mean ±
+this many standard deviations, but not wider than the declared range.
+"""
 LARGEST_ASKED = 1e12
 """A request with larger numbers is answered with a sum of zeros, because they could overflow."""
 SUMS = ("sum_count", "sum_linear", "sum_quadratic")
-"""Names, in the server's memory, of the moments of y averaged over earlier updates; the sd of their
-noise is stored as `noise`.
+"""Names of the arrays in which the server stores the moments of the whitened records y, averaged
+over earlier updates. The sd of their noise is stored as `noise`.
 """
 STEP_POWER = 0.7
 """Exponent of the step sizes ρ_t = (1 + t)^−0.7 that average noisy sums over rounds (VIPS, Alg.
@@ -91,12 +96,12 @@ class GaussianMixture(ColumnModel):
     concentration
         Dirichlet parameter of the weights; by default 1/K, which allows components to become empty.
     start_seed
-        Seed of the first cells and of the server's restarts.
+        Seed of the centres of the first cells and of the server's random restarts.
     bounds
-        Smallest and largest value of every column, (low, high); needed with privacy unless the
-        columns are standardised. A data frame's schema declares them.
+        (low, high), the smallest and largest value of every column. A private run needs them,
+        unless the columns are standardised or `layout` contains bounds.
     layout
-        Description of each column by a schema.
+        Public description of each column of x.
 
     Examples
     --------
@@ -173,7 +178,9 @@ class GaussianMixture(ColumnModel):
 
     @property
     def cells(self) -> int:
-        """Number of cells from which the server computes a starting point."""
+        """Number of cells into which records are sorted; the server computes a starting point from
+        their moments.
+        """
         return max(4 * self.components, 20)
 
     @property
@@ -183,8 +190,9 @@ class GaussianMixture(ColumnModel):
     # Prior and posterior
 
     def prior(self, family: Family) -> Natural:
-        """Return the prior on the scale of the declared ranges; a fit rescales it to its
-        columns.
+        """Return the prior, scaled to the declared bounds of the columns.
+
+        During a fit, the prior is rescaled to the released centre and covariance of the records.
         """
         del family
         low, high = self.bounds
@@ -201,7 +209,9 @@ class GaussianMixture(ColumnModel):
         )
 
     def _posterior(self, known: Arrays, found: Repaired) -> Natural:
-        """Return q over the coordinates of x = centre + root·y, from moments of y."""
+        """Return q, the posterior of a mixture of records x = centre + root·y, given the counts,
+        means and covariances of y in each component.
+        """
         centre, root = known["centre"], known["root"]
         mean = centre + found.mean @ root.T
         covariance = root @ found.covariance @ root.T
@@ -279,9 +289,7 @@ class GaussianMixture(ColumnModel):
         return found, None
 
     def _after_columns(self, known: Arrays, answer: StageSum) -> Arrays:
-        """Return centre and scale of the columns; the first visit determines the range of the
-        second.
-        """
+        # After the first visit, the scale is half the range that the second visit uses (`NARROW`).
         half = np.diagonal(known["root"])
         units = Units(1.0)
         moments = read_moments(answer.total, self.width, units, answer.noise_sd, diagonal=True)
@@ -296,7 +304,7 @@ class GaussianMixture(ColumnModel):
         return {"centre": centre, "root": np.diag(sd)}
 
     def _after_moment(self, known: Arrays, answer: StageSum) -> Arrays:
-        """Return the arrays that whiten the columns: afterwards y has mean 0 and covariance I."""
+        # With x = centre + root·y, y has mean 0 and covariance I.
         moments = read_moments(answer.total, self.width, self._units, answer.noise_sd)
         count = max(float(moments.count[0]), moments.count_sd, 1.0)
         mean = moments.linear[0] / count
@@ -346,9 +354,8 @@ class GaussianMixture(ColumnModel):
         return {**_map(known), **self._request(known, q), **kept, **noise}, q
 
     def _request(self, known: Arrays, q: Natural) -> Arrays:
-        """Return arrays that determine responsibilities, in coordinates y (Bishop 2006, eq.
-        10.46).
-        """
+        # Parties compute responsibilities in the coordinates y from these arrays (Bishop 2006, eq.
+        # 10.46).
         usual = self.own_family.usual(q)
         inverse = np.linalg.inv(known["root"])
         mean = (usual["mean"] - known["centre"]) @ inverse.T
@@ -368,7 +375,10 @@ class GaussianMixture(ColumnModel):
     # Results
 
     def log_predictive(self, natural: Natural, x: Array) -> np.ndarray:
-        """Return log(weight × predictive density), a Student-t, of every record and component."""
+        """Return log(weight × predictive density) for every record (row) and component (column).
+
+        The predictive density of a component is a Student-t.
+        """
         from scipy.special import gammaln
 
         usual, d = self.own_family.usual(natural), self.width
@@ -403,8 +413,8 @@ class GaussianMixture(ColumnModel):
         return Prediction(weights / whole, largest[:, 0] + np.log(whole[:, 0]), None)
 
     def described(self, natural: Natural, units: ColumnUnits) -> list[Description]:
-        """Return share, mean and sd of every cluster in the columns' own units, the largest
-        first.
+        """Return a table with the share, mean and standard deviation of every cluster, on the
+        original scales of the columns. The largest cluster is first.
         """
         usual = self.own_family.usual(natural)
         share = usual["concentration"] / np.sum(usual["concentration"])
@@ -429,16 +439,16 @@ class GaussianMixture(ColumnModel):
         return float(np.sum(natural["count"]))
 
     def measured(self, natural: Natural, records: Records, seed: int) -> dict[str, float]:
-        """Return the mean log predictive density of held-out records, in the units of x."""
+        """Return the mean log predictive density of x over held-out records."""
         found = self.predict(self.own_family, natural, records, draws=1, seed=seed)
         return {"log_predictive_density": float(np.mean(found.log_density))}
 
     def log_likelihood(self, theta: Array, records: Records) -> np.ndarray:
-        """Return log p(record | θ), in NumPy."""
+        """Return log p(record | θ) of each record, in NumPy."""
         return _log_total(self._log_parts(theta, records))
 
     def response(self, theta: Array, records: Records) -> np.ndarray:
-        """Return the cluster probabilities of each record given θ, (n, K)."""
+        """Return the cluster probabilities of each record given θ, one column per cluster."""
         logs = self._log_parts(theta, records)
         return np.exp(logs - _log_total(logs)[:, None])
 

@@ -1,4 +1,4 @@
-"""The server's half of a mixture: convert noisy sums of second moments to valid moments.
+"""Computations of the server for a mixture: convert noisy sums of second moments to valid moments.
 
 `tacit.models.mixture.rows` defines the summed numbers.
 """
@@ -18,8 +18,8 @@ if there is noise.
 
 
 class Moments(NamedTuple):
-    """Counts (K,), sums (K, d) and second moments (K, d, d) of components, and the sd of the noise
-    in each.
+    """Counts (K,), sums (K, d) and second moments (K, d, d) of K components in d columns, with the
+    standard deviations of the noise in them.
     """
 
     count: np.ndarray
@@ -31,7 +31,9 @@ class Moments(NamedTuple):
     """Sd of the noise on the diagonal; off the diagonal it is 1/√2 of this."""
 
     def with_noise(self, other: Moments, ratio: float) -> Moments:
-        """Return the same moments, with `ratio` times the noise sds of `other`."""
+        """Return the same moments, with noise whose standard deviations are `ratio` times those of
+        `other`.
+        """
         return self._replace(
             count_sd=ratio * other.count_sd,
             linear_sd=ratio * other.linear_sd,
@@ -46,7 +48,10 @@ class Moments(NamedTuple):
 def read_moments(
     total: np.ndarray, columns: int, units: Units, noise_sd: float, *, diagonal: bool = False
 ) -> Moments:
-    """Unpack sums of `outer_rows` or `diagonal_rows`, one row per component."""
+    """Return the moments of each component, given the released sum `total`.
+
+    The sum is over packed rows, as made by `outer_rows` or, if `diagonal`, by `diagonal_rows`.
+    """
     d = columns
     if diagonal:
         total = total.reshape(-1, 1 + 2 * d)
@@ -71,7 +76,7 @@ def read_moments(
 
 
 class Repaired(NamedTuple):
-    """Counts, means and covariances of components; covariances are positive definite."""
+    """Counts, means and covariances of components. All covariances are positive definite."""
 
     count: np.ndarray
     mean: np.ndarray
@@ -79,8 +84,9 @@ class Repaired(NamedTuple):
 
 
 def moved(found: Moments, factor: np.ndarray, shift: np.ndarray) -> Moments:
-    """Compute the moments of factorₖ·u + shiftₖ from the moments of u; noise sds are not carried
-    over.
+    """Return the moments of factorₖ·u + shiftₖ for each component k, given the moments of u.
+
+    Standard deviations of the noise are not converted; in the result they are 0.
     """
     turned = np.einsum("kij,kj->ki", factor, found.linear)
     mixed = turned[:, :, None] * shift[:, None, :]
@@ -95,7 +101,9 @@ def moved(found: Moments, factor: np.ndarray, shift: np.ndarray) -> Moments:
 
 
 def averaged(before: Moments, found: Moments, step: float) -> Moments:
-    """Return (1 − step)·before + step·found; their noise is independent, so variances add up."""
+    """Return the weighted average (1 − step)·before + step·found. The noise in the two moments is
+    independent, so their variances add up.
+    """
 
     def both(old: float, new: float) -> float:
         return float(np.hypot((1.0 - step) * old, step * new))
@@ -111,12 +119,13 @@ def averaged(before: Moments, found: Moments, step: float) -> Moments:
 
 
 def repaired(found: Moments, centre: np.ndarray, root: np.ndarray) -> Repaired:
-    """Compute valid components of y = centreₖ + rootₖ·u from noisy moments of u.
+    """Return valid counts, means and covariances of y = centreₖ + rootₖ·u, from noisy moments of u
+    for each component k.
 
-    Counts are at least their noise. A covariance is shrunk towards the pooled covariance, by the
-    share of their squared distance that noise explains (James and Stein 1961). Means are not
-    shrunk, because components that move towards each other would share their records. Without noise
-    only the counts are kept positive.
+    A count is at least the standard deviation of its noise. A covariance is shrunk towards the
+    pooled covariance of all components, by the share of the squared distance between the two that
+    noise explains (James and Stein 1961). Means are not shrunk, because components that move
+    towards each other would share their records. Without noise, covariances are not changed.
     """
     count = np.maximum(found.count, max(found.count_sd, 1e-10))
     mean = found.linear / count[:, None]
@@ -134,12 +143,9 @@ def _shrunk(
     noise_sd: np.ndarray,
     count: np.ndarray,
 ) -> np.ndarray:
-    """Shrink the covariances of y towards the pooled covariance, by the share that is noise.
-
-    `own` are the covariances of u, with symmetric noise of `noise_sd` on the diagonal and 1/√2 of
-    it elsewhere. The distance to the pooled covariance is measured in the coordinates of u, where
-    the noise is the same in all directions.
-    """
+    # `own` are the covariances of u, with noise of sd `noise_sd` on the diagonal and 1/√2 of it off
+    # the diagonal. The distance to the pooled covariance is measured in the coordinates of u, in
+    # which the noise is the same in all directions.
     d, share = own.shape[1], count / np.sum(count)
     size = np.trace(root @ np.swapaxes(root, 1, 2), axis1=1, axis2=2) / d
     pooled_noise = float(np.sqrt(np.sum(np.square(share * noise_sd * size))))
@@ -161,8 +167,8 @@ def _shrunk(
 
 
 def positive_root(matrix: np.ndarray, noise_sd: float) -> np.ndarray:
-    """Return a symmetric root of a noisy covariance, with eigenvalues raised to at least their
-    noise.
+    """Return the symmetric square root of a noisy covariance matrix. Eigenvalues below `noise_sd`
+    are first increased to `noise_sd`.
     """
     sizes, axes = np.linalg.eigh(0.5 * (matrix + matrix.T))
     least = max(noise_sd, 1e-6 * float(np.max(np.abs(sizes))), 1e-12)

@@ -1,13 +1,20 @@
-"""A party's half of a mixture: statistics of single records, bounded and with known norms.
+"""The party's computations for a mixture: statistics of single records, with known norms.
 
-With a + c = 1 and zₖ = (√a, √c·uₖ/R), a record contributes ⊕ₖ rₖ·zₖzₖᵀ, r ≥ 0 and Σr = 1. uₖ are
-its coordinates: the same for all components, or Fₖ(y − mₖ) for component k with public mₖ and Fₖ.
-The norm is √(Σₖ rₖ²(a + c‖uₖ‖²/R²)²): at most 1 if all ‖uₖ‖ ≤ R. Two contributions have the inner
-product Σₖ rₖrₖ'(zₖ·zₖ')² ≥ 0, so that replacing a record moves the clipped sum by at most √2, for
-any number of components. Matrices are packed as upper triangles with off-diagonals times √2.
+**Contribution of a record.** Let r be the responsibilities of the K components for the record, with
+r ≥ 0 and Σₖ rₖ = 1. Let uₖ be its coordinates for component k: Fₖ(y − mₖ) with public mₖ and Fₖ, or
+the same coordinates for all components. With constants a + c = 1 and a radius R, let
 
-Values of a record are computed by elementwise operations, so that they do not depend on other
-records, to the last bit.
+    zₖ = (√a, √c·uₖ/R).
+
+The record contributes the matrices rₖ·zₖzₖᵀ of all components. Each matrix is packed as its upper
+triangle, with off-diagonal entries times √2.
+
+**Norms.** The norm of a contribution is √(Σₖ rₖ²(a + c‖uₖ‖²/R²)²), which is at most 1 if all ‖uₖ‖ ≤
+R. Contributions of two records have the inner product Σₖ rₖrₖ'(zₖ·zₖ')² ≥ 0. Replacing a record
+therefore moves the clipped sum by at most √2, for any number of components.
+
+The statistics of a record are computed by elementwise operations, so that they do not depend on
+other records, not even by rounding.
 """
 
 from __future__ import annotations
@@ -23,11 +30,13 @@ from tacit.models.conjugate import RowStatistics
 from tacit.models.statistics import Statistics
 
 CONSTANT = 0.4
-"""The share a of the count in a record's norm."""
+"""The constant a in zₖ = (√a, √c·uₖ/R), c = 1 − a: share of the count in the largest norm."""
 
 
 class Units(NamedTuple):
-    """Factors of count, linear and quadratic terms in a packed row, for the radius R."""
+    """Factors by which the count, linear and quadratic terms of a packed row are multiplied.
+    `radius` is R and `constant` is a in the module docstring.
+    """
 
     radius: float
     constant: float = CONSTANT
@@ -46,7 +55,10 @@ class Units(NamedTuple):
 
 
 def outer_rows(y: np.ndarray, units: Units) -> tuple[np.ndarray, np.ndarray]:
-    """Return zzᵀ of each row of y as a packed row, and its norm a + c‖y‖²/R²."""
+    """Return the packed matrix zzᵀ of each row of y, and the norms of these matrices.
+
+    z is computed from the row as in the module docstring, with y as coordinates.
+    """
     rows, columns = np.triu_indices(y.shape[1])
     root = np.where(rows == columns, 1.0, np.sqrt(2.0))
     packed = np.empty((len(y), 1 + y.shape[1] + len(rows)))
@@ -58,12 +70,14 @@ def outer_rows(y: np.ndarray, units: Units) -> tuple[np.ndarray, np.ndarray]:
 
 
 def diagonal_rows(y: np.ndarray, units: Units) -> tuple[np.ndarray, np.ndarray]:
-    """Return the diagonal form ⊕ⱼ zⱼzⱼᵀ/√d, zⱼ = (√a, √c·yⱼ/R), packed as (a, yⱼ …, yⱼ² …), and its
-    norm.
+    """Return packed statistics (count, y, y²) of each row of y, and their norms.
 
-    Its squared norm is Σⱼ (a + c yⱼ²/R²)²/d, and inner products are Σⱼ (zⱼ·zⱼ')²/d ≥ 0. The d equal
-    constants are summed as one number.
+    They contain only the count, sum and sum of squares of each column, not products of different
+    columns.
     """
+    # With a, c and R as in the module docstring, column j has zⱼ = (√a, √c·yⱼ/R) and contributes
+    # the matrix zⱼzⱼᵀ/√d. The norm is √(Σⱼ (a + c yⱼ²/R²)²/d), and the inner product of two rows is
+    # Σⱼ (zⱼ·zⱼ')²/d ≥ 0. The d equal entries a/√d are packed as the single number a.
     d = y.shape[1]
     root = np.sqrt(d)
     packed = np.empty((len(y), 1 + 2 * d))
@@ -77,23 +91,25 @@ def diagonal_rows(y: np.ndarray, units: Units) -> tuple[np.ndarray, np.ndarray]:
 
 
 def product_statistics(weights: np.ndarray, packed: np.ndarray, norms: np.ndarray) -> RowStatistics:
-    """Return the statistics r ⊗ T for responsibilities r and rows T of known norm."""
+    """Return the statistics of records: the outer product of each record's responsibilities
+    (`weights`) and its packed row. `norms` are the norms of the packed rows.
+    """
     sizes = np.sqrt(squared_lengths(weights)) * norms
     return RowStatistics(left=weights, right=packed, sizes=sizes)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ComponentStatistics(Statistics):
-    """Statistics of records in the coordinates of each component, times responsibilities.
+    """Statistics of records in the coordinates of each component, multiplied by responsibilities.
 
     Parameters
     ----------
     weights
-        Responsibilities r, (n, K).
+        Responsibilities of the K components for each of n records, of shape (n, K).
     coordinates
-        uₖ of all records, one (n, d) array per component.
+        Coordinates of all records for each component: K arrays of shape (n, d).
     units
-        Units of the packed numbers.
+        Factors by which the count, linear and quadratic terms are multiplied.
     """
 
     weights: np.ndarray
@@ -119,7 +135,7 @@ class ComponentStatistics(Statistics):
 
 
 def squared_lengths(rows: np.ndarray) -> np.ndarray:
-    """Return ‖row‖² of every row."""
+    """Return the squared norm of every row."""
     squares = np.zeros(len(rows))
     for column in rows.T:
         squares = squares + column * column
@@ -127,7 +143,9 @@ def squared_lengths(rows: np.ndarray) -> np.ndarray:
 
 
 def rowwise_product(rows: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """Return rows @ matrixᵀ without BLAS, whose rounding may depend on the number of rows."""
+    """Return rows @ matrixᵀ. BLAS is not used, because its rounding may depend on the number of
+    rows.
+    """
     result = np.zeros((len(rows), len(matrix)))
     for i, weights in enumerate(matrix):
         for j, weight in enumerate(weights):
@@ -136,7 +154,9 @@ def rowwise_product(rows: np.ndarray, matrix: np.ndarray) -> np.ndarray:
 
 
 def nearest_cells(y: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """Return a one-hot vector of the nearest centre for each row; ties go to the first centre."""
+    """Return a one-hot vector for each row of y, which marks the nearest centre. Of equally near
+    centres, the first one is marked.
+    """
     squares = np.zeros((len(y), len(centres)))
     for j in range(y.shape[1]):
         squares = squares + np.square(y[:, j, None] - centres[:, j])
@@ -144,12 +164,16 @@ def nearest_cells(y: np.ndarray, centres: np.ndarray) -> np.ndarray:
 
 
 def own_coordinates(y: np.ndarray, mean: np.ndarray, factor: np.ndarray) -> list[np.ndarray]:
-    """Return factorₖ·(y − meanₖ) of all records, for each component k."""
+    """Return the coordinates factorₖ·(y − meanₖ) of all records, as one array for each
+    component k.
+    """
     return [rowwise_product(y - one, matrix) for one, matrix in zip(mean, factor, strict=True)]
 
 
 def responsibilities(coordinates: Sequence[np.ndarray], log_weight: np.ndarray) -> np.ndarray:
-    """Return r ∝ exp(log weightₖ − ½‖uₖ‖²); equal values where all components are impossible."""
+    """Return the responsibilities rₖ ∝ exp(log_weightₖ − ½‖uₖ‖²) of each record, where uₖ are its
+    `coordinates` for component k.
+    """
     squares = np.stack([squared_lengths(u) for u in coordinates], axis=1)
     logs = log_weight - 0.5 * squares
     weights = np.exp(logs - np.max(logs, axis=1, keepdims=True))

@@ -21,7 +21,9 @@ LOG_2PI = math.log(2.0 * math.pi)
 
 
 def drawn_points(cells: Repaired, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw points from a mixture of normals with the counts, means and covariances of the cells."""
+    """Draw `count` points from a mixture of normals with the counts, means and covariances of
+    `cells`.
+    """
     share = cells.count / np.sum(cells.count)
     numbers = rng.multinomial(count, share)
     parts = []
@@ -32,8 +34,8 @@ def drawn_points(cells: Repaired, count: int, rng: np.random.Generator) -> np.nd
 
 
 def fitted_components(points: np.ndarray, components: int, rng: np.random.Generator) -> Repaired:
-    """Fit components by several runs of expectation-maximisation and return the best; counts sum to
-    1.
+    """Fit components to the points by expectation-maximisation, and return the best fit of several
+    random starts. The counts of the fit add up to 1.
     """
     best: tuple[float, Repaired] | None = None
     for _ in range(RESTARTS):
@@ -69,7 +71,7 @@ def _spread_centres(points: np.ndarray, count: int, rng: np.random.Generator) ->
 
 
 def _improved(points: np.ndarray, found: Repaired, steps: int) -> tuple[float, Repaired]:
-    """Take `steps` EM steps; return the mean log-likelihood and the components."""
+    """Take up to `steps` EM steps; return the mean log-likelihood and the components."""
     fit = -math.inf
     for _ in range(steps):
         logs = log_densities(points, found) + np.log(found.count)

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 
 class ComparedCounts(PoissonVariance):
-    """Mixin of NumPyro models: residuals of observed Poisson sites, and the density, for
-    several θ.
-    """
+    """Mixin that gives NumPyro models the abilities `ComparesCounts` and `HasImages`."""
 
     if TYPE_CHECKING:
         program: Program
@@ -34,7 +32,7 @@ class ComparedCounts(PoissonVariance):
 
     @cached_property
     def observes_counts(self) -> bool:
-        """True if every observed site is a Poisson count with weight 1."""
+        """True if every observed site is a Poisson count whose log-probability is not rescaled."""
         found: list[bool] = []
 
         def call(records: Records) -> None:
@@ -45,11 +43,12 @@ class ComparedCounts(PoissonVariance):
         return all(found)
 
     def count_sums(self, thetas: Array, records: Records) -> DispersionSums:
-        """Return the sums, averaged over draws of θ from the posterior.
+        """Return the sums of `poisson_sums`, averaged over draws of θ from the posterior.
 
-        If the model is right, a draw and the records have the same joint distribution as the true θ
-        and the records, so E[k] = 0 however uncertain θ is. The mean over draws varies less than
-        the sum at one θ, so p-values are conservative.
+        If the model is right, a draw of θ and the records have the same joint distribution as the
+        true θ and the records. Each summed term therefore has expectation 0, however uncertain θ
+        is. The mean over draws varies less than the sum at a single θ, so p-values are
+        conservative.
         """
         batch = self.program.batch(records)
         return DispersionSums(*self._count_sums(jnp.asarray(thetas), batch))
@@ -69,7 +68,7 @@ class ComparedCounts(PoissonVariance):
 
     @property
     def site_places(self) -> dict[str, tuple[slice, tuple[int, ...]]]:
-        """Position in θ and shape of each latent site, by name."""
+        """The slice of θ and the shape of each latent site, by the name of the site."""
         return {one.name: (slice(one.start, one.stop), one.shape) for one in self.layout.latents}
 
     def log_joints(self, thetas: Array, records: Records) -> Array:
@@ -85,7 +84,7 @@ class ComparedCounts(PoissonVariance):
 
 
 def _rate(site: dict[str, Any]) -> tuple[Array, Array] | None:
-    """Return rates and weights of an observed Poisson site; None for other sites."""
+    """Return the rates and the mask of an observed Poisson site; None for other sites."""
     fn, mask = site["fn"], jnp.ones(())
     if site["scale"] is not None:
         return None

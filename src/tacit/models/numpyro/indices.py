@@ -2,8 +2,8 @@
 
 JAX silently clamps an index that is too large and wraps a negative index. With codes 1 … k for a
 plate of size k, the last group would get the records of two groups, and the first group none. The
-model is therefore run with index checks (`jax.experimental.checkify`) on one record of zeros in
-which one column has other values. No actual record is used.
+model is therefore run with index checks (`jax.experimental.checkify`) on an artificial record in
+which all columns are 0 except the column that is tested. No actual record is used.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ class IndexRange(NamedTuple):
 
 
 def index_ranges(model: NumPyroModel) -> dict[str, IndexRange]:
-    """Find the range of every column that is used as an index. A column is left out if neither 0
-    nor 1 is valid while all other columns are 0.
+    """Return the range of valid values of every column that the model uses as an index.
+
+    The range of a column is found while all other columns are 0. A column for which neither 0 nor 1
+    is valid is left out.
     """
     blank = model.program.blank(1)
 
@@ -57,11 +59,10 @@ def index_ranges(model: NumPyroModel) -> dict[str, IndexRange]:
 
 
 def _range(valid: Callable[[int], bool], dtype: np.dtype) -> IndexRange | None:
-    """Find the valid range by bisection; None if the column is not an index."""
     whole = dtype.kind in "iu"
     top = min(LARGEST, int(np.iinfo(dtype).max)) if whole else LARGEST
     bottom = max(-LARGEST, int(np.iinfo(dtype).min)) if whole else -LARGEST
-    if valid(top):
+    if valid(top):  # not used as an index
         return None
     start = next((number for number in (0, 1) if valid(number)), None)
     if start is None:
@@ -75,7 +76,9 @@ def _range(valid: Callable[[int], bool], dtype: np.dtype) -> IndexRange | None:
 
 
 def _last(valid: Callable[[int], bool], inside: int, outside: int) -> int:
-    """Find the last valid number between a valid and an invalid one."""
+    """Return the last valid number in the direction from `inside`, which is valid, to `outside`,
+    which is not.
+    """
     while abs(outside - inside) > 1:
         middle = (inside + outside) // 2
         inside, outside = (middle, outside) if valid(middle) else (inside, middle)
@@ -85,9 +88,10 @@ def _last(valid: Callable[[int], bool], inside: int, outside: int) -> int:
 def check_indices(
     ranges: Mapping[str, IndexRange], declared: Mapping[str, Any], party: str, records: Records
 ) -> None:
-    """Refuse codes that JAX would clamp or wrap, or beyond the declared number of levels.
+    """Raise a DataError if a code is outside the valid range of an index, or exceeds the declared
+    number of levels. JAX would silently replace an invalid index.
 
-    The error contains no value of the records, so a private fit gives the same message.
+    The message contains no value of the records, so that it may be shown in a private fit.
     """
     known = {
         column: (IndexRange(0, levels - 1), f"has {levels} declared levels, 0 … {levels - 1}")

@@ -1,8 +1,8 @@
 """Structure of a NumPyro model: latent sites, observed sites and the record plate.
 
-The model is traced with two numbers of records. The record plate is the plate around the
-observations whose size equals the number of records. All other sizes must not change. Models that
-are not a sum over records given one θ are refused here, before any party starts.
+The model is traced with two different numbers of records. The record plate is the plate around the
+observations whose size equals the number of records. All other sizes must not change. Models whose
+log-likelihood is not a sum over records given one θ are refused here, before any party starts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ _WRAPPERS = (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independen
 
 
 class Layout(NamedTuple):
-    """The latent sites in trace order, the observed sites and the plate over records."""
+    """The latent sites in the order in which the model samples them, the observed sites, and the
+    plate over records.
+    """
 
     latents: tuple[Latent, ...]
     observed: tuple[str, ...]
@@ -60,7 +62,7 @@ def find_layout(program: Program, size: int) -> Layout:
             "the model has no observed site; pass the data to a sample statement, as in obs=y"
         )
     if not latents:
-        raise ConfigError("the model has no latent site; there is nothing to learn")
+        raise ConfigError("the model has no latent site to learn; add one with numpyro.sample")
     _check_latents(latents)
     more = _trace(program, size + 1, f"the model works on {size} records but not on {size + 1}")
     if [(site.name, site.observed) for site in more] != [
@@ -74,8 +76,8 @@ def find_layout(program: Program, size: int) -> Layout:
     for first, second in zip(sites, more, strict=True):
         if not first.observed and (plate in first.plates or first.shape != second.shape):
             raise ConfigError(
-                f"latent site '{first.name}' has a value for each record; pass it as obs=… if it "
-                "is data, else integrate it out: θ is shared by all parties"
+                f"latent site '{first.name}' has a value for each record, but all parties share "
+                "the latent sites; pass it as obs=… if it is data, otherwise integrate it out"
             )
     target = _target(observed, size)
     return Layout(
@@ -96,7 +98,7 @@ def _target(observed: list[_Site], size: int) -> _Site | None:
 
 
 def _place(latents: list[_Site]) -> tuple[Latent, ...]:
-    """Return the slice of θ of each latent site, in trace order."""
+    """Return the slice of θ of each latent site, in the order in which the model samples them."""
     placed, start = [], 0
     for site in latents:
         shape = site.free_shape or ()
@@ -107,8 +109,8 @@ def _place(latents: list[_Site]) -> tuple[Latent, ...]:
 
 
 def _trace(program: Program, size: int, failure: str) -> list[_Site]:
-    """Return the sample sites for `size` records, from a call with abstract arrays (no
-    computation).
+    """Return the sample sites of the model for `size` records. The model is called with abstract
+    arrays, so nothing is computed.
     """
     found: list[_Site] = []
 
@@ -123,8 +125,8 @@ def _trace(program: Program, size: int, failure: str) -> list[_Site]:
         raise
     except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
         raise ConfigError(
-            f"{failure}: it reads the records' values in Python ({type(error).__name__}); "
-            "use jax.numpy on them, and pass sizes such as a number of groups in arguments={…}"
+            f"{failure}: it uses values of records in Python code ({type(error).__name__}); use "
+            "jax.numpy instead, and pass sizes such as a number of groups in arguments={…}"
         ) from error
     except NotImplementedError as error:
         raise ConfigError(
@@ -148,7 +150,8 @@ def _check_kinds(sites: dict[str, dict[str, Any]]) -> None:
             )
         if site["type"] == "plate" and site["args"][1] is not None:
             raise ConfigError(
-                f"plate '{name}' has a subsample_size; remove it, tacit draws the minibatches"
+                f"plate '{name}' has a subsample_size; remove this argument, because tacit draws "
+                "the minibatches"
             )
 
 
@@ -188,8 +191,8 @@ def _free_shape(name: str, support: Any, shape: tuple[int, ...]) -> tuple[int, .
         return tuple(biject_to(support).inverse_shape(shape))
     except NotImplementedError as error:
         raise ConfigError(
-            f"latent site '{name}' has support {support}, which has no map from ℝᵈ; "
-            "rewrite it with numpyro.handlers.reparam"
+            f"latent site '{name}' has support {support}, to which NumPyro has no transform from "
+            "ℝᵈ; rewrite the site with numpyro.handlers.reparam"
         ) from error
 
 
@@ -203,7 +206,7 @@ def _check_latents(latents: list[_Site]) -> None:
         if site.altered:
             raise ConfigError(
                 f"latent site '{site.name}' is under handlers.scale or handlers.mask, so its prior "
-                "is not a density; put only observed sites under them"
+                "is not a density; use these handlers for observed sites only"
             )
         if site.core is dist.Delta:
             raise ConfigError(
@@ -212,16 +215,16 @@ def _check_latents(latents: list[_Site]) -> None:
 
 
 def _record_plate(observed: list[_Site], more: dict[str, _Site], size: int) -> str:
-    """Return the name of the only plate around all observed sites whose size is that of the
-    batch.
+    """Return the name of the plate over records: the only plate around all observed sites whose
+    size is the number of records.
     """
     plates: dict[str, str] = {}
     for site in observed:
         what = f"numpyro.factor '{site.name}'" if site.factor else f"observed site '{site.name}'"
         if not site.plates:
             raise ConfigError(
-                f"{what} is in no plate, so it is not a sum over records; "
-                "put it in the record plate, as in numpyro.plate('records', x.shape[0])"
+                f"{what} is in no plate, so its log-probability is not a sum over records; "
+                "put it in a plate over records, as in numpyro.plate('records', x.shape[0])"
             )
         follows = [
             name
@@ -236,7 +239,7 @@ def _record_plate(observed: list[_Site], more: dict[str, _Site], size: int) -> s
         if len(follows) > 1:
             raise ConfigError(
                 f"{what} is in {len(follows)} plates of the batch's length ({follows}); "
-                "keep one of them, the records"
+                "put it in only one plate over the records"
             )
         plates[follows[0]] = site.name
     if len(plates) > 1:

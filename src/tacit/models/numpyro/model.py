@@ -1,17 +1,19 @@
 """Any NumPyro model with continuous latent sites and one plate over records.
 
-    θ = the latent sites' unconstrained values, flat, in trace order
-    log p(θ) = Σ log p(xₛ) + Σ log|dxₛ/dθₛ|,   xₛ = biject_to(support of s)(θₛ)
-
 `from_numpyro` traces the function on abstract batches, finds the plate over records and refuses
-models that are not a sum over records given one shared θ.
+models that are not a sum over records given one shared θ. θ contains the unconstrained values θₛ of
+all latent sites s, in the order in which the model samples them. With xₛ = biject_to(support of
+s)(θₛ), the log-prior is
 
-The prior. If p(θ) is the density of independent normals (every latent is a Normal, or is normal in
-unconstrained space like a LogNormal), `prior` is exact. Otherwise the prior is outside the family:
-`has_site_prior` is True and `prior` is an approximation from robust quantiles of prior draws
-(median, and half the width of the central 68 %), so that a heavy tail such as HalfCauchy's does not
-set its scale. The server keeps this approximation as its own first factor and refines it like a
-party's, with `log_prior` as the likelihood; at the fixed point the exact prior has replaced it.
+    log p(θ) = Σₛ log p(xₛ) + Σₛ log|dxₛ/dθₛ|.
+
+**Prior.** If p(θ) is the density of independent normals, `prior` is exact. This is the case if
+every latent site is normal, or is normal in unconstrained space like a LogNormal. Otherwise
+`has_site_prior` is True, and `prior` is a normal approximation. It is computed from robust
+quantiles of prior draws (the median, and half the width of the central 68 % interval), so that a
+heavy tail such as that of a HalfCauchy does not determine its scale. The server stores the
+approximation as its first factor and refines it like the factor of a party, with `log_prior` as the
+likelihood. After convergence, the exact prior has replaced the approximation.
 """
 
 from __future__ import annotations
@@ -57,14 +59,14 @@ def from_numpyro(
     function
         The NumPyro model. Its arguments are columns of the records.
     example
-        A few records, real or synthetic, by the names of the function's arguments; columns that the
-        function does not take are ignored.
+        A few records, real or synthetic, with the names of the function's arguments as keys.
+        Columns that the function does not take are ignored.
     arguments
         Arguments of the function that are not records, such as a number of groups.
     columns
-        Public facts about columns, for private scores: the number of levels of a column of codes
-        0 … k − 1, or the smallest and largest value of a number. Undeclared numbers are assumed to
-        be standardised.
+        Public facts about columns, which private scores need: the number k of levels of a column
+        with codes 0 … k − 1, or the smallest and largest value of a numeric column. Numeric columns
+        that are not declared are assumed to be standardised.
     seed
         Seed of the starting point, which all parties share.
 
@@ -91,7 +93,9 @@ def from_numpyro(
 
 
 class NumPyroModel(SimulatedOutcomes, ComparedCounts, Model):
-    """A NumPyro function as a prior and a per-record log-likelihood; see the module docstring."""
+    """A model whose prior and per-record log-likelihood are those of a NumPyro function (module
+    docstring).
+    """
 
     kind: ClassVar[str] = "numpyro"
     Settings = NumPyroSettings
@@ -120,11 +124,12 @@ class NumPyroModel(SimulatedOutcomes, ComparedCounts, Model):
         noise = rng.standard_normal((8, self.dimension))
         for probe in (1, size, size + 1):
             jax.eval_shape(self.log_likelihood, noise[0], self.program.blank(probe))
+        _check_gradient(self, noise[0])
         self.reported = _shared_sites(self, noise, records)
         keys = jax.random.split(jax.random.key(seed), DRAWS)
         draw = partial(self._draw, records=self.program.blank(1))
         median, spread = robust_quantiles(jax.vmap(draw)(keys), self.names)
-        # A median that is 0 within sampling error is set to 0, so that the start has no units.
+        # A median that is 0 up to sampling error is set to exactly 0.
         self.median = np.where(np.abs(median) < 0.2 * spread, 0.0, median)
         _check_independence(self, self.median + 0.1 * noise[0], records)
         exact = independent_normals(self.log_prior, self.median + 2.0 * spread * noise)
@@ -169,7 +174,7 @@ class NumPyroModel(SimulatedOutcomes, ComparedCounts, Model):
             sites, _ = self.program.run(records, key=jax.random.key(0), blank=True)
             found.extend(_is_mixture(sites[name]["fn"]) for name in self.layout.observed)
 
-        # Traced: blank records need not be valid numbers, such as weights of handlers.scale.
+        # Traced, not computed: zeros may be invalid, e.g. as weights of handlers.scale.
         jax.eval_shape(call, self.program.blank(1))
         return any(found)
 
@@ -179,8 +184,8 @@ class NumPyroModel(SimulatedOutcomes, ComparedCounts, Model):
     def log_prior(self, theta: Array) -> Array:
         """Compute the log-density of θ in unconstrained space, including the Jacobian.
 
-        Computed in float64 for any type of θ: NumPyro checks simplices and matrices to a tolerance
-        that float32 does not always meet.
+        The computation uses float64 for any type of θ, because NumPyro checks simplices and
+        matrices to a tolerance that float32 does not always meet.
         """
         theta = jnp.asarray(theta)
         value, _ = self._shared(theta.astype(jnp.result_type(float)), self.program.blank(1))
@@ -190,7 +195,9 @@ class NumPyroModel(SimulatedOutcomes, ComparedCounts, Model):
         return gaussian_natural(family, mean=self.prior_mean, sd=self.prior_sd, model=self.kind)
 
     def start(self, family: Family) -> Natural:
-        """Start at the prior's median with a small scale, as NumPyro's automatic guides do."""
+        """Return a starting point for q: the median of the prior with a small standard deviation,
+        as in NumPyro's automatic guides.
+        """
         sd = np.full(self.dimension, START_SD)
         return gaussian_natural(family, mean=self.median, sd=sd, model=self.kind)
 
@@ -198,15 +205,16 @@ class NumPyroModel(SimulatedOutcomes, ComparedCounts, Model):
         if self.layout.target is None:
             raise ConfigError(
                 f"observed sites {list(self.layout.observed)} do not have one mean per record; "
-                "response needs one scalar observed site that is not a class, so use predictive"
+                "response needs a single observed site with one number (not a class) per record; "
+                "use predictive instead"
             )
         return self._response(jnp.asarray(theta), self.program.batch(records))
 
     def constrain(self, theta: Array) -> dict[str, Array]:
-        """Convert θ to latent sites in their own space, and deterministic sites that do not depend
-        on records.
+        """Convert θ to the values of the latent sites, within their supports, and of those
+        deterministic sites that do not depend on records.
 
-        θ is one vector or a matrix of draws, one per row.
+        θ is one vector, or a matrix with one draw per row. The result has one array per site.
         """
         theta = jnp.asarray(theta)
         call = partial(self._shared, records=self.program.blank(1))
@@ -214,8 +222,10 @@ class NumPyroModel(SimulatedOutcomes, ComparedCounts, Model):
         return {name: values[name] for name in self.reported}
 
     def predictive(self, draws: Array, records: Records, *, seed: int = 0) -> dict[str, Array]:
-        """Draw new observations for each draw of θ, as site -> (draws, …); observed values are
-        ignored.
+        """Draw new observations of the records for each row of `draws`, which contains draws of θ.
+
+        Observed values in `records` are ignored. The result has an array of shape (draws, …) for
+        each observed site.
         """
         batch = self.program.batch(records)
         draws = jnp.atleast_2d(jnp.asarray(draws))
@@ -229,7 +239,8 @@ class NumPyroModel(SimulatedOutcomes, ComparedCounts, Model):
         draws = self.predictive(theta, records, seed=seed)
         if len(draws) != 1:
             raise ConfigError(
-                f"the model observes {', '.join(draws)}; use model.predictive(draws, records)"
+                f"the model observes several sites ({', '.join(draws)}), so a record has no single "
+                "outcome; use model.predictive(draws, records)"
             )
         (value,) = draws.values()
         return np.asarray(value, np.float64)
@@ -241,15 +252,15 @@ class NumPyroModel(SimulatedOutcomes, ComparedCounts, Model):
         rng: np.random.Generator,
         bounds: tuple[float, float] | None = None,
     ) -> np.ndarray:
-        """Simulate the model's single observed site, without rescaling."""
+        """Simulate the model's only observed site for each record; `bounds` is ignored."""
         del bounds
         draws = self.predictive(theta[None], records, seed=int(rng.integers(2**31)))
         size = len(records["y"])
         shapes = {name: np.shape(value)[1:] for name, value in draws.items()}
         if len(draws) != 1 or (size,) not in shapes.values():
             raise ConfigError(
-                f"model.kind = 'numpyro' observes sites of shapes {shapes} for {size} records; "
-                "synthetic records need one observed number per record: name its argument y"
+                f"the NumPyro model observes sites of shapes {shapes} for {size} records, but "
+                "synthetic records need a single number per record; observe only the argument y"
             )
         (value,) = draws.values()
         return np.asarray(value[0], np.float64)
@@ -267,9 +278,7 @@ class NumPyroModel(SimulatedOutcomes, ComparedCounts, Model):
 
     @partial(jax.jit, static_argnums=0)
     def _shared(self, theta: Array, records: Records) -> tuple[Array, dict[str, Array]]:
-        """Compute the log-prior, and the values of latent and deterministic sites that all records
-        may share.
-        """
+        """Return the log-prior at θ, and the values of all latent and deterministic sites."""
         sites, log_det = self.program.run(records, theta=theta, latents=self.layout.latents)
         names = [latent.name for latent in self.layout.latents]
         total = log_det + sum(
@@ -303,8 +312,8 @@ class NumPyroModel(SimulatedOutcomes, ComparedCounts, Model):
 
     @partial(jax.jit, static_argnums=0)
     def _draw(self, key: Array, records: Records) -> Array:
-        """Draw θ once from the prior; records are blank while the function is traced, so none is
-        checked.
+        """Return one draw of θ from the prior. The records are zeros, which may make parameters of
+        the likelihood invalid, so these parameters are not checked.
         """
         sites, _ = self.program.run(records, key=key, blank=True)
         parts = (sites[latent.name] for latent in self.layout.latents)
@@ -316,7 +325,9 @@ class NumPyroModel(SimulatedOutcomes, ComparedCounts, Model):
         return self.program.run(records, theta=theta, latents=self.layout.latents)[0]
 
     def _per_record(self, site: dict[str, Any], records: Records) -> Array:
-        """Sum an observed site's log-probability over all axes except the axis of records."""
+        """Return the log-probability of an observed site for each record, summed over all other
+        axes.
+        """
         name, size = site["name"], len(next(iter(records.values())))
         if not site["is_observed"]:
             raise DataError(f"records have no value for observed site '{name}'; add its column")
@@ -328,8 +339,9 @@ class NumPyroModel(SimulatedOutcomes, ComparedCounts, Model):
             value = site["scale"] * value
         if axis == 0 or value.shape != shape or shape[axis] != size:
             raise ConfigError(
-                f"observed site '{name}' gives log-probabilities of shape {value.shape} for {size} "
-                f"records and batch shape {shape}; give the observation the distribution's shape"
+                f"observed site '{name}' has log-probabilities of shape {value.shape}, but its "
+                f"distribution has batch shape {shape} for {size} records; give obs=… the shape of "
+                "the distribution, with one axis for the records"
             )
         return jnp.moveaxis(value, axis, 0).reshape(size, -1).sum(axis=1)
 
@@ -347,7 +359,9 @@ def _names(site: str, shape: tuple[int, ...]) -> list[str]:
 
 
 def _shifted(records: Records) -> Records:
-    """Return the records with every real number changed."""
+    """Return records in which every real number is changed. Integers are not changed, because they
+    may be indices.
+    """
     return {
         key: 1.5 * array + 1.0 if array.dtype.kind == "f" else array
         for key, array in records.items()
@@ -355,7 +369,9 @@ def _shifted(records: Records) -> Records:
 
 
 def _shared_sites(model: NumPyroModel, thetas: Array, records: Records) -> tuple[str, ...]:
-    """Find the sites that are functions of θ alone; refuse a prior that depends on the records."""
+    """Return the names of the sites that depend on θ alone. Raise a ConfigError if the prior
+    depends on the records.
+    """
     (blank_prior, blank), (prior, values) = (
         jax.vmap(partial(model._shared, records=batch))(thetas)
         for batch in (model.program.blank(1), _shifted(records))
@@ -363,8 +379,8 @@ def _shared_sites(model: NumPyroModel, thetas: Array, records: Records) -> tuple
     same = partial(np.allclose, rtol=1e-6, atol=1e-9, equal_nan=True)
     if not same(blank_prior, prior):
         raise ConfigError(
-            "the prior changes with the records; a prior shared by all parties cannot read them, "
-            "so pass the numbers it needs in arguments={…}"
+            "the prior changes with the records, but all parties share one prior; pass the numbers "
+            "that it needs in arguments={…}"
         )
     latents = [latent.name for latent in model.layout.latents]
     return tuple(
@@ -374,10 +390,26 @@ def _shared_sites(model: NumPyroModel, thetas: Array, records: Records) -> tuple
     )
 
 
-def _check_independence(model: NumPyroModel, theta: Array, records: Records) -> None:
-    """Refuse a likelihood in which one record's term depends on another record.
+def _check_gradient(model: NumPyroModel, theta: Array) -> None:
+    """Refuse a likelihood that JAX cannot differentiate in reverse."""
 
-    Minibatches would bias such a model, and clipping would not bound one record's effect.
+    def fit(at: Array) -> Array:
+        return jnp.sum(model.log_likelihood(at, model.program.blank(1)))
+
+    try:
+        jax.eval_shape(jax.grad(fit), theta)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ConfigError(
+            f"the log-likelihood has no gradient ({reason.rstrip('.')}); use jax.lax.scan, or "
+            "jax.lax.fori_loop with fixed bounds, instead of jax.lax.while_loop and callbacks"
+        ) from error
+
+
+def _check_independence(model: NumPyroModel, theta: Array, records: Records) -> None:
+    """Raise a ConfigError if the log-likelihood of a record depends on another record.
+
+    Minibatches would bias such a model, and clipping would not bound the effect of one record.
     """
     few = {
         key: np.asarray(array[:3], np.float64 if array.dtype.kind == "f" else None)
@@ -391,6 +423,6 @@ def _check_independence(model: NumPyroModel, theta: Array, records: Records) -> 
     if not np.allclose(together, alone, rtol=1e-4, atol=1e-6, equal_nan=True):
         raise ConfigError(
             "a record's log-likelihood changes with the other records of its batch; "
-            "use only the record's own values (standardise before, not inside, the model, and give "
-            "lags as columns)"
+            "compute it from this record alone: standardise columns before the fit, and add lagged "
+            "values as columns"
         )

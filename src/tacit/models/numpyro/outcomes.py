@@ -1,9 +1,9 @@
-"""The distribution of the observed sites of a NumPyro model, and the columns that it depends on.
+"""The distribution of the observed sites of a NumPyro model, and the columns on which it depends.
 
-The sites' distributions are used as parameters: NumPyro's distributions are pytrees, so a score is
-one backward pass through the user's program for each outcome, and the program itself runs once per
-record. The abilities of a distribution (a small finite support, quantiles, moments, a distribution
-function) are determined once, on abstract values.
+The parameters of an outcome's distribution are the NumPyro distribution objects themselves, which
+are pytrees. The user's program runs once per record, and the score of each outcome is one backward
+pass through it. Which functions a distribution supports (a small finite support, quantiles,
+moments, a distribution function) is determined once, on abstract values.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class SimulatedOutcomes:
     columns: Columns = {}  # noqa: RUF012 - never written to
     """Public facts about columns: a number of levels, or the smallest and largest value."""
     x_layout: Layout | None = None
-    """Description of each column of x by the public schema, if there is one."""
+    """One feature per column of x, as the public schema declares it; None without a schema."""
 
     def outcome_law(self) -> OutcomeLaw:
-        """Return p(outcome | covariates, θ); raise a ConfigError with the reason if there is
-        none.
+        """Return the distribution p(outcome | covariates, θ). Raise a ConfigError with the reason
+        if the model has none.
         """
         return self._outcome_law
 
@@ -57,15 +57,15 @@ class SimulatedOutcomes:
 
 
 def checked_columns(columns: Columns | None, keys: tuple[str, ...]) -> dict[str, Any]:
-    """Return checked declarations of columns that the model takes: levels ≥ 2, or a pair low <
-    high.
+    """Return the declarations of columns after checking them. A declaration is a number of levels ≥
+    2, or a pair (low, high) with low < high.
     """
     checked: dict[str, Any] = {}
     for name, value in (columns or {}).items():
         if name not in keys:
             raise ConfigError(
-                f"columns has {name!r}, which the model does not take (it takes {list(keys)}); "
-                "remove it"
+                f"columns declares {name!r}, but the model takes only {list(keys)}; remove "
+                "the declaration"
             )
         if isinstance(value, int) and not isinstance(value, bool) and value >= 2:
             checked[name] = value
@@ -84,7 +84,9 @@ def checked_columns(columns: Columns | None, keys: tuple[str, ...]) -> dict[str,
 
 
 class NumPyroCovariates(Covariates):
-    """All columns except the outcome: numbers unchanged, levels as one-hot columns."""
+    """All columns except the outcome. Numeric columns are unchanged, and columns of codes are
+    converted to one-hot columns.
+    """
 
     def __init__(
         self, program: Program, outcomes: frozenset[str], columns: Columns, x_layout: Layout | None
@@ -106,7 +108,8 @@ class NumPyroCovariates(Covariates):
         if isinstance(declared, int):
             if shape:
                 raise ConfigError(
-                    f"columns[{key!r}] = {declared} levels, but each record has a row of numbers"
+                    f"columns[{key!r}] = {declared} levels, but the column has several numbers "
+                    "per record; split it into columns of codes, or declare (low, high)"
                 )
             self.levels[key] = declared
             return (Feature("level", key),) * declared
@@ -115,9 +118,8 @@ class NumPyroCovariates(Covariates):
             return tuple(Feature("level", name) for name in names)
         if declared is None and dtype.kind in "iu":
             raise ConfigError(
-                f"column {key!r} holds whole numbers of unknown range, which private scores have "
-                f"to count; declare columns={{{key!r}: number of levels}} or {{{key!r}: (low, "
-                "high)}"
+                f"column {key!r} holds whole numbers of unknown range, and private scores need the "
+                f"range; declare columns={{{key!r}: number of levels}} or {{{key!r}: (low, high)}}"
             )
         low, high = declared or (-math.inf, math.inf)
         return tuple(Feature("numeric", name, low, high) for name in names)
@@ -149,8 +151,8 @@ class NumPyroCovariates(Covariates):
 
 
 class NumPyroLaw(OutcomeLaw):
-    """Joint distribution of all observed sites of one record; an outcome is a dictionary by
-    site.
+    """Joint distribution of all observed sites of one record. An outcome is a dictionary with one
+    value per site.
     """
 
     def __init__(
@@ -241,8 +243,8 @@ class NumPyroLaw(OutcomeLaw):
         return self.program.run(records, theta=theta, latents=self.layout.latents)[0]
 
     def _check(self) -> frozenset[str]:
-        """Refuse sites whose outcomes cannot be drawn; return the columns that contain the
-        outcomes.
+        """Return the columns that contain the outcomes. Raise a ConfigError for sites whose
+        outcomes cannot be drawn.
         """
         blank = self.program.blank(1)
         found: set[str] = set()
@@ -260,8 +262,9 @@ class NumPyroLaw(OutcomeLaw):
                 )
                 if altered or isinstance(fn, dist.Unit | dist.Delta):
                     raise ConfigError(
-                        f"observed site {name!r} is a factor, masked or scaled: no outcome can be "
-                        "drawn for it, which private scores need; use method.kind = 'dp-sgd'"
+                        f"observed site {name!r} is a factor, masked or scaled, so no outcome can "
+                        "be drawn for it, but private scores need outcomes; use method.kind = "
+                        "'dp-sgd'"
                     )
                 found.update(key for key, column in records.items() if column is value)
 
@@ -273,7 +276,9 @@ class NumPyroLaw(OutcomeLaw):
         return len(self.names) == 1 and math.prod(shapes[self.names[0]].shape) == 1
 
     def _works(self, ability: Callable[[Any], Any]) -> bool:
-        """True if the distribution of the only site has this ability, tested on abstract values."""
+        """True if the function `ability` can be evaluated for the distribution of the only scalar
+        site. It is tested with abstract values.
+        """
         name = self.scalar
         if name is None:
             return False

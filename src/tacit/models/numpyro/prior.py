@@ -1,5 +1,5 @@
-"""The prior of a NumPyro model as independent normals in θ: exact, or an approximation to start
-from.
+"""The prior of a NumPyro model as independent normals in θ: exact if possible, otherwise an
+approximation.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from tacit.errors import ConfigError
 
 
 def robust_quantiles(draws: Array, names: tuple[str, ...]) -> tuple[Array, Array]:
-    """Return the median of each column and half the width of its central 68 %; for a normal column
-    these are mean and sd.
+    """Return the median of each column of `draws`, and half the width of its central 68 % interval.
+    For normal draws these are the mean and the standard deviation.
     """
     draws = np.array(draws, dtype=np.float64)
     draws[~np.isfinite(draws)] = np.nan  # a value that rounded to the edge of its support
     finite = np.mean(np.isfinite(draws), axis=0)
     if not np.all(finite > 0.5):
         raise ConfigError(
-            f"the prior of '{names[int(np.argmin(finite))]}' has most of its draws at the edge of "
+            f"most draws from the prior of '{names[int(np.argmin(finite))]}' are at the edge of "
             "its support in float64; choose a less extreme prior"
         )
     low, median, high = np.nanquantile(draws, [0.1587, 0.5, 0.8413], axis=0)
     spread = 0.5 * (high - low)
     if not np.all(spread > 0):
         raise ConfigError(
-            f"the prior of '{names[int(np.argmin(spread))]}' has no spread; make it a constant"
+            f"the prior of '{names[int(np.argmin(spread))]}' has no spread; use a constant instead"
         )
     return median, spread
 
@@ -38,10 +38,11 @@ def robust_quantiles(draws: Array, names: tuple[str, ...]) -> tuple[Array, Array
 def independent_normals(
     log_prior: Callable[[Array], Array], thetas: Array
 ) -> tuple[Array, Array] | None:
-    """Return (mean, sd) if the prior of θ is independent normals, else None.
+    """Return mean and standard deviation of the prior of θ if it consists of independent normals,
+    otherwise None.
 
-    In that case ∇log p is affine with a diagonal matrix: it is computed at zero and checked at
-    `thetas`.
+    For independent normals the gradient of the log-prior is affine in θ, with a diagonal matrix.
+    This affine function is computed at θ = 0 and compared with the gradient at `thetas`.
     """
     slope = jax.grad(log_prior)
 

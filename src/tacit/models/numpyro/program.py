@@ -1,8 +1,8 @@
 """Run a NumPyro model on one batch of records, with θ substituted for its latent sites.
 
 NumPyro keeps its stack of effect handlers in one list for the whole process, so two threads that
-trace at once would see each other's sites. Every call therefore holds a lock; since callers compile
-their calls, it is held only while tracing.
+trace at once would see each other's sites. Every call therefore holds a lock. Because callers
+compile their calls, the lock is held only during tracing.
 """
 
 from __future__ import annotations
@@ -33,11 +33,15 @@ from tacit.models.base import Records
 _LOCK = threading.RLock()
 _KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
+FARTHEST = 50.0
+"""Largest unconstrained coordinate of a drawn value of a latent site with bounds."""
+_WHOLE = (dist.constraints.real, dist.constraints.real_vector)
+
 Sites = dict[str, dict[str, Any]]
 
 
 def load_program(place_and_name: str) -> Callable[..., Any]:
-    """Load the function named by model.function: "package.module:function" or
+    """Load the function that model.function names, as "package.module:function" or
     "file.py:function".
     """
     place, colon, name = place_and_name.rpartition(":")
@@ -57,14 +61,21 @@ def load_program(place_and_name: str) -> Callable[..., Any]:
             sys.path.insert(0, str(Path.cwd()))
             module = importlib.import_module(place)
     except (ImportError, OSError, SyntaxError) as error:
-        raise ConfigError(f"model.function = {place_and_name!r}: {error}") from error
+        raise ConfigError(
+            f"model.function = {place_and_name!r} cannot be loaded ({error}); correct the path or "
+            "the file"
+        ) from error
     if not hasattr(module, name):
-        raise ConfigError(f"model.function = {place_and_name!r}; {place} has no {name!r}")
+        raise ConfigError(
+            f"model.function = {place_and_name!r}, but {place} has no {name!r}; correct the name"
+        )
     return getattr(module, name)
 
 
 class Latent(NamedTuple):
-    """Position of a latent site in θ: θ[start:stop], with `shape` before its transform."""
+    """Position of a latent site in θ: its unconstrained value is θ[start:stop], reshaped to
+    `shape`.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -73,7 +84,7 @@ class Latent(NamedTuple):
 
 
 class Program:
-    """A NumPyro model, the record keys it takes and its further arguments."""
+    """A NumPyro model function, the keys of the records that it takes, and its other arguments."""
 
     def __init__(
         self, model: Callable[..., Any], example: Records, arguments: Mapping[str, Any]
@@ -89,12 +100,17 @@ class Program:
         self.dtypes = {key: array.dtype for key, array in arrays.items()}
 
     def batch(self, records: Records) -> Records:
-        """Return the records that the model takes, or raise an error that names the invalid key."""
+        """Return the arrays of `records` that the model takes. Raise a DataError that names the key
+        if an array is missing or has a wrong shape.
+        """
         batch, size = {}, None
         for key in self.keys:
             if records.get(key) is None:
                 if key not in self.optional:
-                    raise DataError(f"records have no {key!r}; the model needs {list(self.keys)}")
+                    raise DataError(
+                        f"records have no {key!r}, but the model needs {list(self.keys)}; add the "
+                        "missing array"
+                    )
                 continue
             array = _as_array(key, records[key])
             if array.shape[1:] != self.shapes[key]:
@@ -105,16 +121,18 @@ class Program:
             size = array.shape[0] if size is None else size
             if array.shape[0] != size:
                 raise DataError(
-                    f"records[{key!r}] has {array.shape[0]} records and another key has {size}; "
-                    "every array needs the same leading axis"
+                    f"records[{key!r}] has {array.shape[0]} records, but another array has {size}; "
+                    "give all arrays the same leading axis"
                 )
             batch[key] = array
         if not size:
-            raise DataError(f"records are empty; pass at least one with keys {list(self.keys)}")
+            raise DataError(f"records are empty; pass at least one record with {list(self.keys)}")
         return batch
 
     def blank(self, size: int) -> Records:
-        """Return records of zeros for tracing the prior, so that no data are kept."""
+        """Return `size` records of zeros, with which the model is traced so that no data are
+        stored.
+        """
         return {key: np.zeros((size, *self.shapes[key]), self.dtypes[key]) for key in self.keys}
 
     def run(
@@ -127,15 +145,17 @@ class Program:
         simulate: bool = False,
         blank: bool = False,
     ) -> tuple[Sites, Array]:
-        """Call the model once; return all sites, and log|dx/dθ| of the latent sites whose values
-        came from θ.
+        """Call the model once. Return all its sites, and the log-determinant log|dx/dθ| of the
+        transform from θ to the values x of the latent sites.
 
-        Sites without a value are drawn with `key`; `simulate` draws the observed ones too. With
-        `blank` all records are zeros, for which parameters of the likelihood may be invalid.
+        Without `theta`, latent sites are drawn with `key`. If `simulate`, observed sites are drawn
+        as well. If `blank`, all records are zeros, and parameters of distributions are not checked,
+        because zeros may make them invalid.
         """
         if theta is not None and theta.shape != (latents[-1].stop,):
             raise ConfigError(
-                f"θ has shape {theta.shape}, the model's latent sites need ({latents[-1].stop},); "
+                f"θ has shape {theta.shape}, but the model's latent sites need "
+                f"({latents[-1].stop},); "
                 "model and family must agree on the dimension"
             )
         model = handlers.uncondition(self.model) if simulate else self.model
@@ -144,8 +164,8 @@ class Program:
         flat = _FlatSites(key)
         checked = nullcontext() if not blank else validation_enabled(False)
         with (
-            _LOCK, checked,
-            handlers.trace() as sites, handlers.seed(rng_seed=key), flat, substitute,
+            _LOCK, checked, handlers.trace() as sites,
+            _WithinReach(key), handlers.seed(rng_seed=key), flat, substitute,
         ):  # fmt: skip
             model(**records, **self.arguments)
         return dict(sites), substitute.log_det
@@ -154,7 +174,7 @@ class Program:
 class _FlatSites(Messenger):
     """Gives latent sites with a flat prior, which cannot be drawn, a value near the origin of ℝᵈ.
 
-    Only used if no θ is substituted: to find the sites and to choose a starting point.
+    It is used only if no θ is given: to find the sites and to choose a starting point.
     """
 
     def __init__(self, key: Array) -> None:
@@ -172,18 +192,51 @@ class _FlatSites(Messenger):
         msg["value"] = transform(jax.random.normal(key, transform.inverse_shape(shape)))
 
 
+class _WithinReach(Messenger):
+    """Replaces drawn values of latent sites with bounds, if an unconstrained coordinate is beyond
+    ±`FARTHEST`, by values near the origin of ℝᵈ.
+
+    Most draws of a vague prior such as InverseGamma(0.001, 0.001) are that large, infinite or 0.
+    They are no starting point, and sites whose scale they are have no finite draws. Only used if no
+    θ is substituted.
+    """
+
+    def __init__(self, key: Array) -> None:
+        super().__init__()
+        self.key, self.count = key, 0
+
+    def process_message(self, msg: Any) -> None:
+        if msg["type"] != "sample" or msg["is_observed"] or msg["value"] is not None:
+            return
+        support = msg["fn"].support
+        if support is None or support.is_discrete or support in _WHOLE:
+            return
+        try:
+            transform = biject_to(support)
+        except NotImplementedError:
+            return
+        value = msg["fn"](*msg["args"], **msg["kwargs"])
+        free, self.count = transform.inv(value), self.count + 1
+        near = jax.random.normal(jax.random.fold_in(self.key, self.count), jnp.shape(free))
+        reached = jnp.abs(free) <= FARTHEST
+        moved = transform(jnp.where(reached, free, near))
+        msg["value"] = jnp.where(jnp.all(reached), value, moved)
+
+
 def is_flat(distribution: Any) -> bool:
-    """True for an ImproperUniform, possibly expanded or with event dimensions."""
+    """True if the distribution is an ImproperUniform, possibly expanded or with event
+    dimensions.
+    """
     while isinstance(distribution, dist.ExpandedDistribution | dist.Independent):
         distribution = distribution.base_dist
     return isinstance(distribution, dist.ImproperUniform)
 
 
 class _FromUnconstrained(Messenger):
-    """Gives each latent site its value from θ.
+    """Sets the value of each latent site from θ.
 
-    The transform belongs to the site's support in this call, so it is also right for a support that
-    depends on another latent.
+    The transform follows from the support of the site in this call, because the support may depend
+    on another latent site.
     """
 
     def __init__(self, latents: tuple[Latent, ...], theta: Array | None) -> None:
@@ -194,8 +247,8 @@ class _FromUnconstrained(Messenger):
     def process_message(self, msg: Any) -> None:
         if msg["type"] == "control_flow":
             raise ConfigError(
-                "the model uses numpyro's scan or cond, whose sites have no fixed place in θ; "
-                "sample the latents before it and use jax.lax.scan or jax.lax.cond"
+                "the model uses numpyro's scan or cond, whose sites have no fixed position in θ; "
+                "sample all latent sites before, and use jax.lax.scan or jax.lax.cond"
             )
         latent = self.latents.get(msg.get("name"))
         if msg["type"] != "sample" or latent is None or self.theta is None:
@@ -213,7 +266,7 @@ def _as_array(key: str, value: Array) -> Array:
     if array.ndim < 1 or array.dtype.kind not in "biuf":
         raise DataError(
             f"records[{key!r}] has shape {array.shape} and type {array.dtype}; "
-            "pass numbers with one leading axis, the record"
+            "pass an array of numbers whose first axis is the record"
         )
     return array
 
@@ -221,7 +274,9 @@ def _as_array(key: str, value: Array) -> Array:
 def _accepted(
     model: Callable[..., Any], keys: tuple[str, ...], arguments: tuple[str, ...]
 ) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Return the record keys that the model takes, and which of them are optional."""
+    """Return the keys of the records that the model takes as arguments, and those of them that are
+    optional.
+    """
     parameters = inspect.signature(model).parameters
     named = {name: value for name, value in parameters.items() if value.kind in _KEYWORD}
     takes_any = any(value.kind is inspect.Parameter.VAR_KEYWORD for value in parameters.values())
@@ -244,8 +299,8 @@ def _accepted(
     accepted = tuple(key for key in keys if takes_any or key in named)
     if not accepted:
         raise ConfigError(
-            f"the model takes none of the records' keys {sorted(keys)}; "
-            "name its arguments after the columns it reads"
+            f"the model takes none of the columns {sorted(keys)} of the records; "
+            "give its arguments the names of columns"
         )
     optional = frozenset(key for key in accepted if key not in required)
     return accepted, optional

@@ -4,12 +4,12 @@
 |-----------|----------------------------------------------------------|----------------------|
 | `pld`     | privacy loss distributions: tight, the default           | Koskela et al. 2020  |
 | `rdp`     | Rényi divergences at 156 orders                          | Mironov 2017         |
-| `moments` | the moments accountant, λ = 1..32 (MEng eqs 2.8–2.17)    | Abadi et al. 2016    |
-| `strong`  | strong composition of amplified (ε, δ) steps, a baseline | Kairouz et al. 2015  |
+| `moments` | log moments of order 1 to 32 (MEng eqs 2.8–2.17)         | Abadi et al. 2016    |
+| `strong`  | strong composition of (ε, δ), a baseline                 | Kairouz et al. 2015  |
 
-All results are upper bounds; `math.inf` means that the accountant has none. Events that an
-accountant cannot bound raise `ConfigError`; `supported` gives the reason in advance. The proofs are
-in docs/methods/accounting.md.
+All results are upper bounds. An infinite ε means that the accountant has no bound. An event that an
+accountant does not support raises `ConfigError`; `supported` gives the reason in advance. The
+proofs are in docs/methods/accounting.md.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ def epsilon(
 ) -> float:
     """Return an ε such that the composition of the events is (ε, δ)-private under the adjacency.
 
-    Formal guarantee: the sequence of releases, each chosen after seeing the earlier ones but with
-    noise, clip and sampling fixed in advance, is (ε, δ)-differentially private. The result does not
-    depend on the order of the events or their grouping into counts, to the last bit.
+    Formal guarantee: all releases together are (ε, δ)-differentially private. What is released may
+    depend on the results of earlier releases, but noise, clip and sampling are fixed in advance.
+    The result is bit-identical for any order of the events, and whether equal events are listed
+    singly or as one event with a count.
 
     >>> event = GaussianEvent(clip=1.0, noise_sd=5.0, count=77)
     >>> round(epsilon([event], 1e-5, "add-or-remove-one", accountant="moments"), 3)
@@ -66,7 +67,8 @@ def delta(
 ) -> float:
     """Return a δ such that the composition of the events is (ε, δ)-private under the adjacency.
 
-    Formal guarantee: as for `epsilon`; a result of 1 means that there is none.
+    The formal guarantee is the same as that of `epsilon`. A result of 1 means that the accountant
+    has no bound.
 
     >>> event = GaussianEvent(clip=1.0, noise_sd=1.0)
     >>> round(delta([event], 1.0, "add-or-remove-one"), 6)
@@ -83,10 +85,11 @@ def epsilon_curve(
     *,
     accountant: Accountant = "pld",
 ) -> list[float]:
-    """Return ε after rounds 1, 2, …, `rounds`, or after each of the given numbers of rounds.
+    """Return ε after rounds 1, 2, …, `rounds`; if `rounds` is a sequence, return ε after each of
+    these numbers of rounds.
 
-    Each point costs one composition for any number of rounds, because equal events are composed as
-    a power. For a long curve, give only the rounds to plot.
+    Every round has the events `events_per_round`. The time to compute one ε hardly depends on the
+    number of rounds. For a long curve, give only the rounds to plot.
 
     >>> event = GaussianEvent(clip=1.0, noise_sd=10.0)
     >>> [round(e, 2) for e in epsilon_curve([event], [1, 10], 1e-5, "add-or-remove-one")]

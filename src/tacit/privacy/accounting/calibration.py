@@ -1,4 +1,4 @@
-"""Calibration: the least noise that meets a target ε."""
+"""Calibration: find the smallest noise for which ε is at most a target."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ def calibrate(
     *,
     accountant: Accountant = "pld",
 ) -> float:
-    """Find the smallest noise z, up to a relative error of 1e-4, with ε(make_events(z)) ≤
-    target_epsilon.
+    """Find the smallest noise z for which the ε of make_events(z) is at most `target_epsilon`.
 
-    Formal guarantee: ε of the returned z was computed and is at most the target; z is rounded up,
-    never down. ε(make_events(z)) must decrease with z, which may be a multiplier or a standard
-    deviation.
+    `make_events` is a function of z, which may be a noise multiplier or a standard deviation; ε
+    must decrease with z. Formal guarantee: ε is computed for the returned z and is at most the
+    target. The returned z exceeds the smallest possible z by a factor of at most 1 + 1e-4.
 
     >>> def rounds(z):
     ...     return [GaussianEvent(clip=1.0, noise_sd=z, count=10)]
@@ -38,9 +37,6 @@ def calibrate(
         raise ConfigError(f"target_epsilon = {target_epsilon}; it must be a finite number > 0")
 
     def excess(log_noise: float) -> float:
-        """Return ln ε(z) − ln target, limited to ±700; its sign decides, its size guides the
-        secant.
-        """
         empty = Composition(adjacency=adjacency, accountant=accountant)
         spent = empty.add(*make_events(math.exp(log_noise))).epsilon(delta)
         if spent > target_epsilon:
@@ -55,7 +51,9 @@ _Point = tuple[float, float]
 
 
 def _bracket(excess: Callable[[float], float], target: float) -> tuple[_Point, _Point]:
-    """Find two noise levels, a factor of 4 apart, that bracket the target."""
+    """Find two noise levels, a factor of 4 apart: ε is above the target at one and not at the
+    other.
+    """
     point = _at(excess, 0.0)
     step = math.log(4.0) if point[1] > 0 else -math.log(4.0)
     while True:
@@ -66,8 +64,8 @@ def _bracket(excess: Callable[[float], float], target: float) -> tuple[_Point, _
             return following, following
         if following[0] > math.log(_MOST_NOISE):
             raise ConfigError(
-                f"no noise up to {_MOST_NOISE:g} reaches target_epsilon = {target}: "
-                "raise the target or delta, or release less often"
+                f"no noise up to {_MOST_NOISE:g} meets target_epsilon = {target}; "
+                "raise target_epsilon or delta, or make fewer releases"
             )
         point = following
 
@@ -77,10 +75,8 @@ def _at(excess: Callable[[float], float], log_noise: float) -> _Point:
 
 
 def _shrink(excess: Callable[[float], float], low: _Point, high: _Point) -> float:
-    """Shrink the bracket by regula falsi: ln ε is nearly linear in ln z. If that stalls, bisect.
-
-    Each step aims slightly past the root, towards the more distant end, so that both ends converge.
-    """
+    # ln ε is nearly linear in the logarithm of the noise, so that secant steps converge fast. Each
+    # step aims slightly past the root, so that both ends of the bracket approach it.
     aim = 0.4 * _TOLERANCE
     while (width := high[0] - low[0]) > _TOLERANCE:
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Composition of events as an immutable value, independent of order and cheap to extend."""
+"""Compositions: immutable collections of releases, from which accountants compute ε and δ."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ class _Module(Protocol):
     """Functions that each accountant module defines."""
 
     def refusal(self, step: Step) -> str | None:
-        """Return why this accountant cannot bound the step, or None."""
+        """Return the reason why this accountant cannot bound the privacy loss of `step`; None if it
+        can.
+        """
         ...
 
     def epsilon(self, steps: Steps, delta: float) -> float: ...
@@ -38,7 +40,8 @@ def _module(accountant: Accountant) -> _Module:
 
 
 def supported(event: GaussianEvent, adjacency: Adjacency, accountant: Accountant) -> str | None:
-    """Return why the accountant cannot bound this event under this adjacency, or None if it can.
+    """Return the reason why the accountant cannot bound this event under this adjacency; None if it
+    can.
 
     >>> from tacit.privacy.events import Poisson
     >>> event = GaussianEvent(clip=1.0, noise_sd=1.0, sampling=Poisson(rate=0.1))
@@ -56,10 +59,11 @@ def supported(event: GaussianEvent, adjacency: Adjacency, accountant: Accountant
 
 @dataclass(frozen=True, kw_only=True)
 class Composition:
-    """The releases so far under one adjacency: an immutable value that a ledger can extend.
+    """A collection of releases under one adjacency, for one accountant.
 
-    Equal steps are counted, not listed, and kept sorted: two compositions of the same releases are
-    equal, and give equal results, for any order and grouping in which they were added.
+    A composition is immutable: `add` and `repeat` return new compositions. Two compositions of the
+    same releases are equal and give equal ε and δ, in whatever order and grouping the releases were
+    added.
 
     >>> event = GaussianEvent(clip=1.0, noise_sd=5.0)
     >>> spent = Composition(adjacency="add-or-remove-one").add(event, event)
@@ -79,8 +83,9 @@ class Composition:
             )
 
     def add(self, *events: GaussianEvent) -> Composition:
-        """Return the composition with the events added; raise a ConfigError if one cannot be
-        bounded.
+        """Return a composition that also contains the given events.
+
+        A `ConfigError` is raised for an event that the accountant cannot bound.
         """
         counts = dict(self.steps)
         for event in events:
@@ -91,15 +96,16 @@ class Composition:
         return self._with(counts.items())
 
     def repeat(self, times: int) -> Composition:
-        """Return the composition repeated `times` times."""
+        """Return a composition that contains each release `times` times."""
         if not (times >= 1 and times == int(times)):
             raise ConfigError(f"times = {times}; repeat a whole number of times, at least 1")
         return self._with((step, count * int(times)) for step, count in self.steps)
 
     def epsilon(self, delta: float) -> float:
-        """Return ε at δ; `math.inf` if there is no bound, as for Gaussian noise at δ = 0.
+        """Return ε of all releases at the given δ.
 
-        The losses of pure releases are bounded and are added to the ε at δ of the others.
+        The ε of releases with Laplace noise is added to the ε of all other releases. The result is
+        `math.inf` if there is no bound, for example for Gaussian noise at δ = 0.
         """
         if not 0 <= delta < 1:
             raise ConfigError(f"delta = {delta}; it must be 0 or more and less than 1")
@@ -109,7 +115,7 @@ class Composition:
         return math.inf if delta == 0 else pure + _epsilon(self.accountant, others, float(delta))
 
     def delta(self, epsilon: float) -> float:
-        """Return δ at ε, at most 1."""
+        """Return δ of all releases at the given ε; 1 if there is no bound."""
         if not (epsilon >= 0 and math.isfinite(epsilon)):
             raise ConfigError(f"epsilon = {epsilon}; it must be a finite number, 0 or more")
         pure, others = _pure(self.steps)
@@ -124,7 +130,9 @@ class Composition:
 
 
 def _pure(steps: Steps) -> tuple[float, Steps]:
-    """Return the sum of the losses of pure releases, rounded up, and the other steps."""
+    """Return the total ε of the releases with Laplace noise, rounded up, and the steps of all other
+    releases.
+    """
     each = [step.far * count for step, count in steps if step.scheme == "pure"]
     total = math.nextafter(math.fsum(each), math.inf) if each else 0.0
     return total, tuple(item for item in steps if item[0].scheme != "pure")
@@ -149,9 +157,6 @@ def _delta(accountant: Accountant, steps: Steps, epsilon: float) -> float:
 
 
 def _slack(steps: Steps) -> float:
-    """Return κ of all releases: δ(ε) ≤ e^κ δ′(ε − 2κ), where δ′ is that of the dominating
-    Gaussians.
-
-    The proof is in docs/methods/lattice.md. At k = 20 κ is far below a unit in the last place.
-    """
+    # With this sum κ, discrete releases with the profile δ(ε) and the continuous Gaussians that
+    # dominate them with the profile δ′(ε): δ(ε) ≤ e^κ δ′(ε − 2κ) (docs/methods/lattice.md).
     return math.fsum(step.slack * count for step, count in steps)

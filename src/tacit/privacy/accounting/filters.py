@@ -1,17 +1,23 @@
 """Privacy filters: bounds on ε that hold for releases chosen after seeing earlier ones.
 
-An accountant's theorem fixes noise, clip and sampling of all releases in advance. A ledger's budget
-spans runs whose settings are chosen after seeing earlier results, so it needs a *filter*: a rule
-that admits the next run based on the charges so far, and that guarantees (ε, δ) for any such
-choices. Three are proven and used here (docs/methods/accounting.md, "Filters"):
+The bound of an accountant holds only if noise, clip and sampling of all releases are fixed in
+advance. A ledger's budget covers several runs, and the settings of a run may be chosen after the
+results of earlier runs were seen. A *privacy filter* is a rule that decides from all charges so far
+whether a further run is admitted. It guarantees (ε, δ) for all admitted runs together, however
+their settings were chosen. Three filters are used (proofs: docs/methods/accounting.md, "Filters"):
 
-* only releases with Laplace noise, whose losses are bounded: Σ ε ≤ the budget's ε, with no δ;
-* all releases Gaussian and without sampling: Σ distance² ≤ μ², exactly as if planned in advance;
-* Rényi divergences of one order, which the budget fixes: Σ D_order ≤ the budget's. A release that
-  is purely ε-private has D_order ≤ min(ε, order·ε²/2) (Bun and Steinke 2016).
+* Pure filter, if all releases have Laplace noise: the sum of their ε must be at most the ε of the
+  budget. It needs no δ.
+* Gaussian filter, if all releases have Gaussian noise and no sampling: the sum of their squared
+  distances (sensitivity divided by the noise sd) must be at most that of one Gaussian release that
+  meets the budget.
+* Rényi filter, for any releases: the sum of their Rényi divergences must be at most the divergence
+  that meets the budget. All divergences have one order, which depends on the budget only. A release
+  with Laplace noise that is ε-private has a divergence of order a of at most min(ε, a·ε²/2) (Bun
+  and Steinke 2016).
 
-The last two get a share of δ each, so that a sequence of runs may end under any of them. If the
-budget has δ = 0, only the first filter admits releases.
+The Gaussian filter uses 80 % of δ and the Rényi filter 20 %, so that a sequence of runs may begin
+under one filter and end under another. If δ = 0, only the pure filter admits releases.
 """
 
 from __future__ import annotations
@@ -43,24 +49,26 @@ def filtered_epsilon(
     budget: float,
     epsilon: Epsilon,
 ) -> float:
-    """Compute ε of the events of several adaptively chosen runs; a budget admits them if this is at
-    most its ε.
+    """Compute an ε of several adaptively chosen runs, to be compared with the ε of their budget.
 
-    Formal guarantee: if runs are admitted only while the result is at most `budget`, all releases
-    together are (budget, δ)-private, however each run was chosen from the earlier releases. The
-    result is not a guarantee for any other budget, because the order depends on the budget.
+    Formal guarantee: if a run is admitted only while the result is at most `budget`, all releases
+    together are (budget, δ)-private, however the settings of each run depend on earlier releases.
+    The result must not be compared with another budget, because the order of the Rényi divergence
+    depends on `budget`.
 
     Parameters
     ----------
     events
-        All events so far and those of the next run.
-    delta, adjacency
-        δ and neighbours of the budget.
+        Events of all runs so far and of the next run.
+    delta
+        δ of the budget.
+    adjacency
+        Adjacency of the budget.
     budget
         ε of the budget.
     epsilon
-        Accountant of releases without sampling; for several releases it must return the ε of one
-        Gaussian release with the sum of their squared distances.
+        Accountant for releases without sampling. For several Gaussian releases it must return the ε
+        of one Gaussian release with the sum of their squared distances.
     """
     pure = [isinstance(event, LaplaceEvent) for event in events]
     if all(pure):
@@ -74,15 +82,15 @@ def filtered_epsilon(
 
 
 def is_sampled(event: GaussianEvent) -> bool:
-    """True if a unit may be outside the batch."""
+    """True if the event sums over a random batch of the units instead of over all units."""
     return event.sampling is not None and event.sampling.rate < 1
 
 
 def renyi_order(epsilon: float, delta: float) -> float:
-    """Return the order at which the conversion to (ε, δ) allows the largest Rényi divergence per
-    order.
+    """Return the order of the Rényi divergence for a budget (ε, δ).
 
-    The order a maximises (ε − ln(1/δ)/(a − 1))/a. It depends on the budget alone, so it is fixed
+    It is the order a > 1 that maximises (ε − ln(1/δ)/(a − 1))/a. The numerator is the largest Rényi
+    divergence of order a that implies (ε, δ). The order depends on the budget alone, so it is fixed
     before the first release.
     """
     tail = math.log(1.0 / delta)
@@ -90,8 +98,9 @@ def renyi_order(epsilon: float, delta: float) -> float:
 
 
 def renyi(events: Iterable[GaussianEvent], adjacency: Adjacency, order: float) -> float:
-    """Add up the events' Rényi divergences of that order; the sum is an upper bound for all
-    neighbours.
+    """Return the sum of the events' Rényi divergences of this order.
+
+    It is an upper bound for every pair of neighbouring data sets.
 
     >>> round(renyi([GaussianEvent(clip=1.0, noise_sd=2.0)], "add-or-remove-one", 3.0), 6)
     0.375
@@ -109,7 +118,9 @@ def _converted(divergence: float, order: float, delta: float) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def _divergence(step: Step, order: float) -> float:
-    """Compute the Rényi divergence of one step's worst-case pair, in the worse direction."""
+    """Return an upper bound on the Rényi divergence of one release, for every pair of neighbouring
+    data sets.
+    """
     if step.scheme == "pure":
         return min(step.far, order * (step.far * step.far) / 2.0)
     if step.scheme == "all":
@@ -121,18 +132,16 @@ def _divergence(step: Step, order: float) -> float:
         return math.inf
     if math.isclose(step.far, 2.0 * step.near, rel_tol=1e-12):  # the pair is its own mirror image
         return forth * (1.0 + _MARGIN) / (order - 1.0)
-    # The dominating profile is the larger of the two on both sides of 0: exchange its lower part.
+    # The dominating profile takes the larger of the two directions for ε > 0 and for ε < 0. `forth`
+    # has the larger one for ε > 0; replace its part for ε < 0 by the larger one.
     larger, own = _lower_part(step, order)
     moved = not_negative(larger - own)
     return math.log1p(math.expm1(forth) + moved) * (1 + _MARGIN) / (order - 1.0)
 
 
 def _log_moment(step: Step, order: float, *, reverse: bool) -> float:
-    """Compute ln ∫ P^order Q^(1 − order) for the step's pair (P, Q) on the line, or for (Q, P) if
-    `reverse`.
-
-    Infinite if a distance is so large that its square overflows.
-    """
+    # ln ∫ P^order Q^(1 − order), where (P, Q) is the step's pair (profiles.py), exchanged if
+    # `reverse`. The result is infinite if the square of a distance overflows.
     reach = 12.0 + order * step.far
     x = np.linspace(-reach, step.far + step.near + reach, _POINTS)
     out, there = math.log1p(-step.rate), math.log(step.rate)
@@ -152,9 +161,9 @@ def _log_moment(step: Step, order: float, *, reverse: bool) -> float:
 
 
 def _lower_part(step: Step, order: float) -> tuple[float, float]:
-    """Bound ∫ order (order − 1) e^(−order ε) H(ε) dε, H the profile: from above for P‖Q, from below
-    for Q‖P.
-    """
+    # Bounds on I = ∫₀^∞ a(a − 1) e^(−aε) H(ε) dε, where a is the order and H a privacy profile:
+    # from above for the profile of P against Q (the step's pair, profiles.py), and from below for
+    # that of Q against P.
     epsilon = np.linspace(0.0, 40.0 / order, _POINTS)
     weight = -(order - 1.0) * np.diff(np.exp(-order * epsilon))
     forth = hockey_stick(epsilon, step.rate, step.far, step.near)

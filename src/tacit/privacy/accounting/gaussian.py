@@ -1,8 +1,8 @@
 """The Gaussian mechanism without sampling: its privacy profile in closed form.
 
-Any number of unsampled Gaussian releases, chosen adaptively, is exactly as private as one release
-with μ² = Σ (sensitivity / noise_sd)² (Dong, Roth and Su 2022, composition of Gaussian differential
-privacy).
+The distance μ of a release is its sensitivity divided by the standard deviation of its noise. Any
+number of Gaussian releases without sampling, chosen adaptively, is exactly as private as one
+release whose μ² is the sum of their squared distances (Dong, Roth and Su 2022).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _ROUNDING = 4e-16
 
 
 def log_delta(mu: float, epsilon: float) -> float:
-    """Return ln δ(ε) of N(0,1) against N(μ,1).
+    """Return ln δ for the smallest δ at which N(0, 1) and N(μ, 1) are (ε, δ)-indistinguishable.
 
-    δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ)   (Balle and Wang 2018, Theorem 8)
-
-    A bound on the rounding of the difference is added, so that the result is an upper bound.
+    δ = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ), where Φ is the standard normal distribution function
+    (Balle and Wang 2018, Theorem 8). A bound on the rounding error is added, so that the result is
+    an upper bound.
 
     >>> round(math.exp(log_delta(1.0, 1.0)), 6)
     0.126937
@@ -34,12 +34,15 @@ def log_delta(mu: float, epsilon: float) -> float:
 
 
 def delta(mu: float, epsilon: float) -> float:
-    """Return δ(ε) of N(0,1) against N(μ,1)."""
+    """Return the smallest δ, rounded up, at which N(0, 1) and N(μ, 1) are (ε,
+    δ)-indistinguishable.
+    """
     return math.exp(log_delta(mu, epsilon))
 
 
 def epsilon(mu: float, delta: float) -> float:
-    """Return the smallest ε ≥ 0 with δ(ε) ≤ δ, rounded up.
+    """Return the smallest ε ≥ 0 at which N(0, 1) and N(μ, 1) are (ε, δ)-indistinguishable, rounded
+    up.
 
     Formal guarantee: the returned ε satisfies log_delta(mu, ε) ≤ ln δ in floating point.
 

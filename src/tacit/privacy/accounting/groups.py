@@ -14,8 +14,10 @@ MAX_EPSILON = 1e6
 
 
 def group_guarantee(epsilon: float, delta: float, size: int) -> tuple[float, float]:
-    """Return the guarantee (tε, δ(e^{tε} − 1)/(e^ε − 1)) for t units (MEng eq. 3.8), with δ at most
-    1.
+    """Return (ε, δ) for a group of `size` units, computed from (ε, δ) for one unit.
+
+    For a group of t units the guarantee is (tε, δ(e^{tε} − 1)/(e^ε − 1)) (MEng eq. 3.8). The second
+    number is at most 1.
 
     >>> epsilon, delta = group_guarantee(0.5, 1e-6, 2)
     >>> epsilon, round(1e6 * delta, 6)
@@ -30,11 +32,14 @@ def group_guarantee(epsilon: float, delta: float, size: int) -> tuple[float, flo
 def group_epsilon(
     events: Sequence[GaussianEvent], delta: float, adjacency: Adjacency, size: int
 ) -> float | None:
-    """Compute ε at δ for t units at once from the releases; None if there is no useful bound.
+    """Return ε at δ for a group of t = `size` units; None if there is no useful bound.
 
-    Without sampling, t units move a sum by at most t·C, which gives a far smaller ε than eq. 3.8.
-    Sampled batches may contain any number of the t units, so the general bound applies: the
-    smallest ε with t·ε₁ ≥ ε and δ(e^{tε₁} − 1)/(e^{ε₁} − 1) ≤ δ.
+    Without sampling, t units move a sum by at most t times the clip. ε is computed with this larger
+    clip.
+
+    With sampling, `group_guarantee` is used: if the releases are (ε₁, δ₁)-private for one unit,
+    they are (t·ε₁, δ)-private for the group, provided that δ₁(e^{tε₁} − 1)/(e^{ε₁} − 1) ≤ δ. The
+    result is the smallest t·ε₁ over several values of δ₁.
     """
     if size == 1:
         return epsilon(events, delta, adjacency)

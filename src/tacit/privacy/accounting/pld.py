@@ -1,12 +1,14 @@
-"""Privacy loss distributions: the tight accountant and the default.
+"""Privacy loss distributions: the default accountant, with the smallest ε.
 
-Every step is a privacy profile (profiles.py), discretised by the pessimistic connect-the-dots rule
-(Doroshenko et al. 2022) and composed by dp_accounting's FFT. Releases without sampling need no
-grid: together they are one Gaussian, in closed form.
+The privacy profile of each release (profiles.py) is evaluated on a grid. The connect-the-dots rule
+(Doroshenko et al. 2022) converts it to a distribution of the privacy loss that is never better than
+the exact one. The FFT of dp_accounting composes these distributions. Gaussian releases without
+sampling need no grid: together they are one Gaussian release, whose profile is known in closed
+form.
 
-Formal guarantee: the grid overstates every profile, so the answer bounds ε from above for every
-adaptive choice of the values released. For rounding, 1e-14 per step is added to δ (measured: below
-4e-15 for the grid, 2e-16 for the FFT), so below δ = 1e-14 · steps the result is `math.inf`.
+Formal guarantee: ε is an upper bound, also if the released values depend on earlier releases. For
+rounding errors, 1e-14 per release is added to δ. (Measured errors are below 4e-15 for the grid and
+2e-16 for the FFT.) If δ is below 1e-14 times the number of releases, ε is `math.inf`.
 """
 
 from __future__ import annotations
@@ -42,12 +44,12 @@ _COARSEST_GRID = 1.0
 
 
 def refusal(step: Step) -> str | None:  # noqa: ARG001
-    """Return None: no step is refused, because every step has a profile."""
+    """Return None: this accountant supports every step."""
     return None
 
 
 def epsilon(steps: Steps, delta: float) -> float:
-    """Compute ε at δ of the composed privacy loss, in the worse of the two directions."""
+    """Return ε at δ; it is an upper bound, whichever of two neighbouring data sets was used."""
     steps = _merge_unsampled(steps)
     if _is_gaussian(steps):
         return gaussian.epsilon(steps[0][0].far, delta)
@@ -59,7 +61,7 @@ def epsilon(steps: Steps, delta: float) -> float:
 
 
 def delta(steps: Steps, epsilon: float) -> float:
-    """Compute δ at ε of the composed privacy loss, in the worse of the two directions."""
+    """Return δ at ε; it is an upper bound, whichever of two neighbouring data sets was used."""
     steps = _merge_unsampled(steps)
     if _is_gaussian(steps):
         return gaussian.delta(steps[0][0].far, epsilon)
@@ -70,8 +72,9 @@ def delta(steps: Steps, epsilon: float) -> float:
 
 
 def _merge_unsampled(steps: Steps) -> Steps:
-    """Replace all unsampled releases by one Gaussian release, whose squared distance is their
-    sum.
+    """Replace all releases without sampling by one Gaussian release.
+
+    The squared distance of this release is the sum of their squared distances.
     """
     sampled = tuple(item for item in steps if item[0].scheme != "all")
     distance = math.hypot(*(math.sqrt(n) * s.far for s, n in steps if s.scheme == "all"))
@@ -95,7 +98,10 @@ def _rounding(steps: Steps) -> float:
 
 
 def _compose(steps: Steps) -> list[PLDPmf]:
-    """Return the composed losses: one if every step is symmetric, else one per direction."""
+    """Return the distribution of the total privacy loss.
+
+    If a step is `one_way`, the result has two distributions, one for each direction.
+    """
     grid = _grid(steps)
     directions = (False, True) if any(step.one_way for step, _ in steps) else (False,)
     composed = []
@@ -113,13 +119,11 @@ def _power(step: Step, count: int, grid: float, reverse: bool) -> PLDPmf:
 
 @functools.lru_cache(maxsize=64)
 def _discretise(step: Step, grid: float, reverse: bool) -> PLDPmf:
-    """Compute the step's privacy loss distribution on multiples of `grid`, rounded pessimistically.
-
-    For ε ≥ 0 the profile is H_{e^ε} of the pair; for ε < 0 it is 1 − e^ε + e^ε·H_{e^−ε} of the
-    reversed pair, which for a symmetric step is the pair itself (Theorems 2 and 3 of
-    docs/methods/accounting.md). The loss −ε then has e^−ε times the mass that the reversed pair
-    gives to ε, and 0 has the rest.
-    """
+    # (P, Q) is the step's pair (profiles.py), exchanged if `reverse`, and
+    # H_α(P‖Q) = ∫ max(P − αQ, 0). At ε ≥ 0 the profile is H_{e^ε}(P‖Q); at ε < 0 it is
+    # 1 − e^ε + e^ε·H_{e^−ε}(Q‖P). A step that is not `one_way` uses (P, Q) in place of (Q, P)
+    # (Theorems 2 and 3 of docs/methods/accounting.md). A loss −ε < 0 therefore has e^−ε times the
+    # mass of the loss ε for (Q, P), and the loss 0 has the remaining mass.
     from dp_accounting.pld.pld_pmf import DensePLDPmf
 
     forward, backward = _directions(step, reverse)
@@ -132,14 +136,11 @@ def _discretise(step: Step, grid: float, reverse: bool) -> PLDPmf:
 
 
 def _connect_dots(step: Step, near: float, grid: float) -> tuple[np.ndarray, float]:
-    """Compute the masses of the losses h, 2h, …, mh and of ∞ from the profile at 0, h, …, mh (h =
-    `grid`).
-
-    p_i = (d_{i+1} − d_i)/(e^h − 1) − d_i with d_i = δ_i − δ_{i−1} (Doroshenko et al. 2022,
-    Algorithm 1). dp_accounting's form multiplies d_i by a rounded e^h, which loses up to 5e-13 of δ
-    per step. Rounding may leave a tiny negative mass. It is kept, because the profile at the grid
-    points is then exact.
-    """
+    # Masses p_i of the losses ih (h = `grid`), and the mass of an infinite loss. With δ_i the
+    # profile at ε = ih and d_i = δ_i − δ_{i−1}: p_i = (d_{i+1} − d_i)/(e^h − 1) − d_i (Doroshenko
+    # et al. 2022, Algorithm 1). dp_accounting multiplies d_i by a rounded e^h instead, which loses
+    # up to 5e-13 of δ per step. A tiny negative mass due to rounding stays, because the profile at
+    # the grid points is then exact.
     size = math.ceil(profiles.largest_loss(step.rate, step.far, near) / grid)
     deltas = profiles.hockey_stick(np.arange(size + 1) * grid, step.rate, step.far, near)
     falls = np.append(np.diff(deltas), 0.0)
@@ -147,7 +148,7 @@ def _connect_dots(step: Step, near: float, grid: float) -> tuple[np.ndarray, flo
 
 
 def _directions(step: Step, reverse: bool) -> tuple[float, float]:
-    """Return the value of `near` for the pair and for its reversal."""
+    # `near` of the step's pair (P, Q) (profiles.py) and of the reversed pair (Q, P).
     if not step.one_way:
         return step.near, step.near
     with_unit, without_unit = step.near, step.far - step.near
@@ -156,11 +157,8 @@ def _directions(step: Step, reverse: bool) -> tuple[float, float]:
 
 @functools.lru_cache(maxsize=256)
 def _grid(steps: Steps) -> float:
-    """Choose the grid spacing: a power of two, fine enough for the composed loss, coarse enough for
-    memory.
-
-    Connect-the-dots adds about min(h²/6, h·E|L|) to the variance of a step's loss L.
-    """
+    # The spacing h is a power of two. Connect-the-dots adds about min(h²/6, h·E|L|) to the variance
+    # of a step's loss L, so that h must be small, but the grid must fit in memory.
     moments = [profiles.loss_moments(s.rate, s.far, s.near) for s, _ in steps]
     sizes = [profiles.largest_loss(s.rate, s.far, s.near) for s, _ in steps]
     variance = sum(n * v for (_, n), (_, v) in zip(steps, moments, strict=True))

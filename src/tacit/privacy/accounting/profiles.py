@@ -1,11 +1,15 @@
 r"""The worst-case pair of a sampled Gaussian release and its privacy profile.
 
-In units of the noise, the pair of a step with rate q is
-    P = (1−q) N(near, 1) + q N(0, 1)     against     Q = (1−q) N(near, 1) + q N(far, 1):
-a batch without the unit is at `near`, one with the unit at 0, one with its replacement at `far`.
-For α = e^ε ≥ 1 the hockey stick H_α(P‖Q) = ∫ [P − αQ]₊ bounds the hockey stick of every pair of
-neighbours, in any dimension (docs/methods/accounting.md, Lemma 1). Its reversal (Q against P) is
-the same pair mirrored, with near' = far − near.
+Let q be the sampling rate. Positions are in standard deviations of the noise: the sum over a batch
+with the unit is at 0, the sum over a batch without it at `near`, and the sum over a batch with its
+replacement at `far`. The released sum then has one of two distributions:
+
+    P = (1−q) N(near, 1) + q N(0, 1)     if the data set contains the unit,
+    Q = (1−q) N(near, 1) + q N(far, 1)   if it contains the replacement.
+
+For α = e^ε ≥ 1 the hockey-stick divergence of this pair is H_α(P‖Q) = ∫ max(P − αQ, 0). No pair of
+neighbouring data sets has a larger divergence, in any dimension (docs/methods/accounting.md, Lemma
+1). For the reversed pair, Q against P, replace `near` by far − near.
 """
 
 from __future__ import annotations
@@ -20,10 +24,14 @@ _TAIL = 10.0
 
 
 def hockey_stick(epsilon: np.ndarray, rate: float, far: float, near: float) -> np.ndarray:
-    """Return the hockey-stick divergence H_{e^ε}(P‖Q) for every ε ≥ 0.
+    """Return the hockey-stick divergence ∫ max(P − e^ε·Q, 0) for every ε ≥ 0 in `epsilon`.
 
-    With κ = (1−q)(e^ε − 1)/q it is q·[Φ(t) − e^ε Φ(t−far) − κ Φ(t−near)], where the threshold t
-    solves e^{ε + far·t − far²/2} + κ e^{near·t − near²/2} = 1: P ≥ e^ε Q exactly on (−∞, t].
+    Let q = `rate`, and N(m) the normal distribution with mean m and sd 1. Then P = (1−q) N(near) +
+    q N(0) and Q = (1−q) N(near) + q N(far).
+
+    With κ = (1−q)(e^ε − 1)/q, let t be the solution of e^{ε + far·t − far²/2} + κ e^{near·t −
+    near²/2} = 1. P ≥ e^ε·Q holds exactly for x ≤ t. The divergence is therefore q·[Φ(t) − e^ε
+    Φ(t−far) − κ Φ(t−near)], where Φ is the standard normal distribution function.
     """
     with np.errstate(divide="ignore"):
         log_kappa = epsilon + np.log(-np.expm1(-epsilon)) + np.log1p(-rate) - np.log(rate)
@@ -33,15 +41,16 @@ def hockey_stick(epsilon: np.ndarray, rate: float, far: float, near: float) -> n
 
 
 def _threshold(epsilon: np.ndarray, log_kappa: np.ndarray, far: float, near: float) -> np.ndarray:
-    """Return the t of `hockey_stick`, by Newton's method on a convex increasing function, from the
-    right.
-    """
+    """Return, for every ε, the threshold t that `hockey_stick` defines, by Newton's method."""
     first = epsilon - far**2 / 2
     if near == 0:  # the second term is the constant κ; for κ ≥ 1 the set is empty
         with np.errstate(divide="ignore"):
             return (np.log1p(-np.exp(np.minimum(log_kappa, 0.0))) - first) / far
     second = log_kappa - near**2 / 2
-    t = np.minimum(-first / far, -second / near)  # here one term alone is 1: at or right of t
+    # The logarithm of the left side of the equation is convex and increasing in t, so that Newton's
+    # method converges from the right of the root.
+    # At this start one of the two terms alone is 1, so the root is here or to the left.
+    t = np.minimum(-first / far, -second / near)
     for _ in range(_NEWTON_STEPS):
         x, y = first + far * t, second + near * t
         value = np.logaddexp(x, y)
@@ -54,9 +63,10 @@ def _threshold(epsilon: np.ndarray, log_kappa: np.ndarray, far: float, near: flo
 
 
 def loss(x: np.ndarray | float, rate: float, far: float, near: float) -> np.ndarray:
-    """Return ln P(x)/Q(x) = ln [1 + r e₂(x)] − ln [e₁(x) + r e₂(x)], which decreases in x.
+    """Return the privacy loss ln P(x)/Q(x), with P and Q as in `hockey_stick`; it decreases in x.
 
-    e₁ = N(far)/N(0), e₂ = N(near)/N(0) and r = (1−q)/q.
+    Let e₁ and e₂ be the densities at x of N(far, 1) and N(near, 1), each divided by that of N(0,
+    1), and r = (1 − rate)/rate. The loss is ln(1 + r·e₂) − ln(e₁ + r·e₂).
     """
     x = np.asarray(x, dtype=np.float64)
     with np.errstate(divide="ignore"):
@@ -65,12 +75,15 @@ def loss(x: np.ndarray | float, rate: float, far: float, near: float) -> np.ndar
 
 
 def largest_loss(rate: float, far: float, near: float) -> float:
-    """Return an ε beyond which the hockey-stick divergence is below 8e-24·rate."""
+    """Return an ε beyond which the divergence of `hockey_stick` is below 8e-24·rate."""
     return float(loss(-_TAIL, rate, far, near))
 
 
 def loss_moments(rate: float, far: float, near: float) -> tuple[float, float]:
-    """Return E|L| and Var L of the privacy loss L under P, used to choose a grid (not a bound)."""
+    """Return approximations of E|L| and Var L, where L = `loss`(x) is the privacy loss and x ~ P.
+
+    P is defined in `hockey_stick`. The values are used to choose a grid, and are not bounds.
+    """
     x = np.linspace(-_TAIL, near + _TAIL, 4001)
     density = rate * np.exp(-(x**2) / 2) + (1 - rate) * np.exp(-((x - near) ** 2) / 2)
     density /= density.sum()

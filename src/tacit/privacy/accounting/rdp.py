@@ -1,9 +1,9 @@
-"""Rényi differential privacy from dp_accounting, as a cross-check of `pld`.
+"""Rényi differential privacy with dp_accounting, to check `pld`.
 
-Formal guarantee: the Rényi divergence of every order is an upper bound, divergences add over
-adaptive steps, and the conversion to (ε, δ) is Canonne, Kamath and Steinke 2020, Proposition 12.
-dp_accounting would read a divergence that rounding made negative as ε = 0; a floor per step
-prevents this.
+Formal guarantee: the Rényi divergences are upper bounds, and the divergences of adaptive releases
+add up. Proposition 12 of Canonne, Kamath and Steinke (2020) converts the sum to (ε, δ). Rounding
+can make a divergence negative, and dp_accounting would then return ε = 0. To prevent this, a small
+positive number is added per release.
 """
 
 from __future__ import annotations
@@ -21,21 +21,23 @@ _ROUNDING = 1e-14
 
 
 def refusal(step: Step) -> str | None:
-    """Refuse Poisson sampling under replace-one: dp_accounting has no Rényi bound for it."""
+    """Return the reason why this accountant cannot bound the privacy loss of `step`; None if it
+    can.
+    """
     if step.scheme == "poisson" and not step.one_way:
         return "rdp has no bound for poisson sampling under replace-one: use 'pld'"
     return None
 
 
 def epsilon(steps: Steps, delta: float) -> float:
-    """Compute ε at δ: the smallest over the Rényi orders."""
+    """Return ε at δ, the smallest value over all Rényi orders."""
     from dp_accounting.rdp import rdp_privacy_accountant as library
 
     return float(library.compute_epsilon(_orders(), list(_compose(steps)), delta)[0])
 
 
 def delta(steps: Steps, epsilon: float) -> float:
-    """Compute δ at ε: the smallest over the Rényi orders."""
+    """Return δ at ε, the smallest value over all Rényi orders."""
     from dp_accounting.rdp import rdp_privacy_accountant as library
 
     return float(library.compute_delta(_orders(), list(_compose(steps)), epsilon)[0])
@@ -53,16 +55,17 @@ def _compose(steps: Steps) -> np.ndarray:
 
 @functools.lru_cache(maxsize=256)
 def _divergences(step: Step) -> np.ndarray:
-    """Compute one step's Rényi divergence at every order.
+    """Return the Rényi divergence of one release at every order.
 
-    The library's noise multiplier is the noise over the distance of the sums: s/(2C) for
-    replace-one, because it does not double the sensitivity. Without replacement: Wang, Balle and
-    Kasiviswanathan 2019, Theorem 27. Poisson: Mironov, Talwar and Zhang 2019.
+    The bound is that of Mironov, Talwar and Zhang (2019) for Poisson sampling, and Theorem 27 of
+    Wang, Balle and Kasiviswanathan (2019) for sampling without replacement.
     """
     import dp_accounting
     from dp_accounting.rdp import RdpAccountant
 
     orders = np.asarray(_orders(), dtype=np.float64)
+    # Under both adjacencies, dp_accounting's noise multiplier is the noise sd divided by the
+    # distance between the sums of two neighbours.
     multiplier = 1 / step.far
     if not (multiplier > 0 and math.isfinite(multiplier**2) and multiplier**2 > 0):
         return np.full_like(orders, math.inf)

@@ -1,9 +1,9 @@
-"""Accountant steps: a sampling scheme and distances in units of the noise.
+"""Steps: the description of a release that all accountants share.
 
-Clip, noise, lattice and adjacency are converted to an accountant's numbers only here. Distances are
-sensitivity / noise_sd (in integers, if the release is on a lattice), which avoids the libraries'
-conventions for a noise multiplier under replace-one (dp_accounting's PLD doubles the sensitivity,
-its RDP does not).
+A step has a sampling scheme and distances. A distance is a sensitivity divided by the standard
+deviation of the noise. Only this module converts clip, noise, lattice and adjacency to distances.
+Libraries define a noise multiplier differently under replace-one: dp_accounting's PLD doubles the
+sensitivity, and its RDP does not. Distances avoid this difference.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ Scheme = Literal["all", "poisson", "without-replacement", "pure"]
 
 
 class Step(NamedTuple):
-    """One release: sampling scheme, and how far one unit moves the sum, in standard deviations of
-    noise.
+    """One release: its sampling scheme, and by how much one unit can move the sum.
 
-    `far` is the distance between the sums with the unit and with its replacement (or without it);
-    `near` is the distance between the sum with the unit and the sum of a batch that excludes it. A
-    release with Laplace noise has the scheme "pure": `far` is its ε, the largest possible loss.
-    With `one_way` (add-or-remove-one) the same one of the two data sets contains the unit in every
-    step, so the two directions of the privacy loss are composed separately. Otherwise
-    (replace-one) they are mixed.
+    Distances are in standard deviations of the noise. `far` is the distance between the sum with
+    the unit and the sum with its replacement (under add-or-remove-one: without the unit). `near` is
+    the distance between the sum over a batch with the unit and the sum over a batch without it. A
+    release with Laplace noise has the scheme "pure", and `far` is its ε. `one_way` is True for a
+    sampled step under add-or-remove-one. One of two neighbouring data sets then contains the unit
+    in every step, and the two directions of the privacy loss are composed separately.
     """
 
     scheme: Scheme
@@ -41,13 +40,17 @@ class Step(NamedTuple):
     near: float
     one_way: bool
     slack: float = 0.0
-    """κ of the domination lemma: the log-ratio between a release on a lattice and a processed
-    Gaussian.
+    """κ of the domination lemma (docs/methods/lattice.md): bound on the absolute log-ratio between
+    the distribution of a release on a lattice and that of a continuous Gaussian after
+    post-processing.
     """
 
 
 def to_step(event: GaussianEvent, adjacency: Adjacency) -> Step:
-    """Convert an event under an adjacency to a step; a rate of 1 means no sampling.
+    """Convert an event under an adjacency to a step.
+
+    `far` and `near` of the step follow from the clip C of the event, its noise sd s, and its
+    sensitivity under the adjacency. A sampling rate of 1 means no sampling.
 
     | sampling            | adjacency         | far            | near           |
     |---------------------|-------------------|----------------|----------------|
@@ -76,17 +79,19 @@ def to_step(event: GaussianEvent, adjacency: Adjacency) -> Step:
 
 
 def not_negative(value: float, *, if_nan: float = math.inf) -> float:
-    """Return the larger of 0 and a computed bound; for NaN return `if_nan` (`max(0.0, nan)` would
-    be 0).
+    """Return the larger of 0 and `value`; return `if_nan` if `value` is NaN.
 
     >>> not_negative(-1e-17), not_negative(float("nan"))
     (0.0, inf)
     """
+    # max(0.0, nan) would be 0.
     return if_nan if math.isnan(value) else max(0.0, value)
 
 
 def refusal(event: GaussianEvent, adjacency: Adjacency) -> str | None:
-    """Return why no accountant bounds this event under this adjacency, or None."""
+    """Return the reason why no accountant can bound this event under this adjacency; None if one
+    may.
+    """
     if adjacency not in get_args(Adjacency):
         return f"adjacency = {adjacency!r}; it must be one of {', '.join(get_args(Adjacency))}"
     if not isinstance(event, GaussianEvent):

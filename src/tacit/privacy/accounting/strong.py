@@ -1,12 +1,14 @@
 """Strong composition of (ε, δ) steps, a baseline for the other accountants.
 
-Every release is an (ε₀, δ₀) Gaussian mechanism (exactly calibrated, gaussian.py), sampling
-amplifies it to (ln(1 + q(e^ε₀ − 1)), qδ₀) (Balle, Barthe and Gaboardi 2018; Corollary 4 of
-docs/methods/accounting.md), and the steps compose by Kairouz, Oh and Viswanath 2015, Theorem 3.5,
-which allows them to differ.
+1. A release without sampling is (ε₀, δ₀)-private, by the exact profile of the Gaussian mechanism
+   (gaussian.py).
+2. Sampling at a rate q makes the release (ln(1 + q(e^ε₀ − 1)), qδ₀)-private (Balle, Barthe and
+   Gaboardi 2018; the corollary in docs/methods/accounting.md).
+3. The releases are composed by Theorem 3.5 of Kairouz, Oh and Viswanath (2015), in which the ε of
+   the releases may differ.
 
-Formal guarantee: half of δ is divided equally among the steps and half goes to the composition, so
-that 1 − (1 − δ/2)·Π(1 − δᵢ) ≤ δ.
+Formal guarantee: half of δ is divided equally among the releases, so that release i has δᵢ, and the
+other half is used by the composition. The total 1 − (1 − δ/2)·Π(1 − δᵢ) is at most δ.
 """
 
 from __future__ import annotations
@@ -25,22 +27,22 @@ _SMALLEST_LOG_DELTA = math.log(1e-300)
 
 
 def refusal(step: Step) -> str | None:  # noqa: ARG001
-    """Return None: no step is refused, because every step has an (ε, δ) bound."""
+    """Return None: this accountant supports every step."""
     return None
 
 
 def epsilon(steps: Steps, delta: float) -> float:
-    """Compute the smallest ε among basic composition and the two strong forms of Theorem 3.5.
+    """Return the smallest of three bounds on the ε of all steps together at the given δ.
 
-    Σε,  Σε·tanh(ε/2) + √(2Σε²·ln(1/δ̃)),  Σε·tanh(ε/2) + √(2Σε²·ln(e + √(Σε²)/δ̃)),  δ̃ = δ/2
+    Let εᵢ be the ε of step i, D = Σεᵢ·tanh(εᵢ/2) and V = Σεᵢ². The bounds are Σεᵢ (basic
+    composition), D + √(2V·ln(2/δ)) and D + √(2V·ln(e + 2√V/δ)). The last two are from Theorem 3.5
+    of Kairouz, Oh and Viswanath (2015).
     """
     return _compose(steps, math.log(delta))
 
 
 def delta(steps: Steps, epsilon: float) -> float:
-    """Find the smallest δ above 1e-300 at which the composition has at most `epsilon`, rounded
-    up.
-    """
+    """Return the smallest δ ≥ 1e-300, rounded up, at which the bound on ε is at most `epsilon`."""
 
     def excess(log_delta: float) -> float:
         return min(_compose(steps, log_delta), 1e300) - epsilon
@@ -69,8 +71,9 @@ def _compose(steps: Steps, log_delta: float) -> float:
 
 
 def _amplified(step: Step, log_share: float) -> float:
-    """Compute ε of one release with sampling rate q at δ = e^log_share: ln(1 − q + q·e^ε₀), with ε₀
-    at δ/q.
+    """Return ε of one release with sampling rate q at δ = e^log_share.
+
+    It is ln(1 − q + q·e^ε₀), where ε₀ is the ε of the same release without sampling at δ/q.
     """
     log_rate = math.log(step.rate)
     if log_share >= log_rate:  # leaving the unit out of the batch is private enough

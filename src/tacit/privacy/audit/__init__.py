@@ -1,10 +1,10 @@
 """Statistics of privacy audits: lower bounds on ε from samples of releases.
 
-An accountant bounds ε from above; an audit bounds it from below, by distinguishing two neighbouring
-data sets better than a smaller ε would allow. If a lower bound exceeds the claim, the claim is
-false, except with the small error probability of the bound.
+An accountant computes an upper bound on ε. An audit computes a lower bound: it distinguishes two
+neighbouring data sets by their releases, and a smaller ε would not allow this. If the lower bound
+exceeds the claimed ε, the claim is false, except with the error probability of the bound.
 
-* `bounds`: Clopper–Pearson bounds of a threshold test, and the Gaussian bound of a projection;
-* `low_bits`: what the least significant bits of a release reveal;
+* `bounds`: a test of one score against a threshold, and a test for Gaussian noise;
+* `low_bits`: an attack on the least significant bits of a release;
 * `one_run`: many canaries in one run (Steinke, Nasr and Jagielski 2023).
 """

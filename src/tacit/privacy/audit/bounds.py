@@ -1,4 +1,4 @@
-"""Lower bounds on ε from samples of a release for two neighbouring data sets."""
+"""Lower bounds on ε from samples of the releases of two neighbouring data sets."""
 
 from __future__ import annotations
 
@@ -18,13 +18,18 @@ _NOT_NORMAL = 1e-6
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
-    """Compute δ(ε) of N(0, 1) against N(μ, 1) (Balle and Wang 2018)."""
+    """Return the smallest δ for which N(0, 1) and N(μ, 1) are (ε, δ)-indistinguishable.
+
+    The formula is that of Balle and Wang (2018).
+    """
     above = float(ndtr(mu / 2 - epsilon / mu))
     return above - math.exp(epsilon + float(log_ndtr(-mu / 2 - epsilon / mu)))
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Compute ε at δ of N(0, 1) against N(μ, 1); infinite if it is above 60.
+    """Return the smallest ε for which N(0, 1) and N(μ, 1) are (ε, δ)-indistinguishable.
+
+    The result is infinite if this ε is above 60.
 
     >>> round(gaussian_epsilon(1.0, 1e-5), 3)
     4.377
@@ -38,8 +43,6 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 class _Test(NamedTuple):
-    """A threshold test: scores beyond `cut` indicate one of the two data sets."""
-
     bound: float
     cut: float
     sign: float
@@ -49,12 +52,13 @@ class _Test(NamedTuple):
 def threshold_epsilon(
     scores: np.ndarray, others: np.ndarray, delta: float, *, confidence: float = CONFIDENCE
 ) -> float:
-    """Lower bound on ε from scores of the releases of two data sets; valid for any distribution of
-    the scores.
+    """Return a lower bound on ε from scores of releases of two neighbouring data sets.
 
-    Every other score is used to choose a threshold, and the remaining scores to test it. If p and q
-    are the shares of the two data sets' scores beyond the threshold, (ε, δ)-privacy implies p ≤ e^ε
-    q + δ. The Clopper–Pearson bounds of p and q have half of the error probability each.
+    The bound is valid for any distribution of the scores. One half of the scores is used to choose
+    a threshold, and the other half to test it. Let p be the probability that a score of the first
+    data set is beyond the threshold, and q the same probability for the second data set. (ε,
+    δ)-privacy implies p ≤ e^ε·q + δ. The result is this bound on ε, with p and q replaced by
+    Clopper–Pearson bounds.
 
     Parameters
     ----------
@@ -96,26 +100,34 @@ def _bound(
 
 
 def lower_rate(hits: int, of: int, error: float) -> float:
-    """Clopper–Pearson lower bound of a probability."""
+    """Return the Clopper–Pearson lower bound of a probability, from `hits` successes in `of`
+    trials.
+
+    The bound is above the true probability with probability at most `error`.
+    """
     return 0.0 if hits == 0 else float(betaincinv(hits, of - hits + 1, error))
 
 
 def upper_rate(hits: int, of: int, error: float) -> float:
-    """Clopper–Pearson upper bound of a probability."""
+    """Return the Clopper–Pearson upper bound of a probability, from `hits` successes in `of`
+    trials.
+
+    The bound is below the true probability with probability at most `error`.
+    """
     return 1.0 if hits == of else float(betaincinv(hits + 1, of - hits, 1.0 - error))
 
 
 def projected_distance(
     difference: np.ndarray, noise: np.ndarray, *, confidence: float = CONFIDENCE
 ) -> float | None:
-    """Lower bound on the distance μ: the two releases are at least as distinguishable as N(0, 1)
-    and N(μ, 1).
+    """Return a μ such that two neighbouring data sets are as distinguishable as N(0, 1) and N(μ,
+    1).
 
-    The auditor knows the difference of the exact sums of the neighbours and has a sample of the
-    noise. Along a direction w the releases differ by w·difference, and the noise has the sd of
-    w·noise, which a χ² bound limits. One half of the sample chooses directions (the difference
-    itself, and the direction in which the noise is smallest), the other half gives the bound. None
-    if the projected noise is not normal: then only `threshold_epsilon` applies.
+    The auditor knows the difference of the two exact sums, and has a sample of the noise. Along a
+    unit vector w, the releases differ by w·difference. A χ² bound limits the standard deviation of
+    w·noise, and μ is at least the quotient of the two. Half of the sample is used to choose several
+    vectors w, and the other half to compute the bounds. The result is the largest of these. It is
+    None if the noise is not normal along any of the vectors; then use `threshold_epsilon`.
 
     Parameters
     ----------
@@ -144,7 +156,7 @@ def projected_distance(
 
 
 def _directions(difference: np.ndarray, noise: np.ndarray) -> list[np.ndarray]:
-    """Return the directions in which the difference of neighbours may stand out from the noise."""
+    """Return unit vectors along which the difference may be large relative to the noise."""
     size = float(np.linalg.norm(difference))
     if size == 0.0:
         return []

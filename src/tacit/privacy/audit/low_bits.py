@@ -1,9 +1,10 @@
 """Attack on the least significant bits of a release.
 
-Noise of the form fl(sum + sd·f(u)) with a uniform u of 52 bits reaches only some floating-point
-numbers, which depend on the sum (Mironov 2012). An attacker who knows the two possible sums and the
-sampler's f can test which of them reaches a released number. Integers on a public lattice have no
-such bits; for these the lowest bits are compared.
+Suppose that a sampler adds noise in floating point, as a function of a uniform number of 52 bits.
+The result can then be only some of the floating-point numbers, and which ones depends on the exact
+sum (Mironov 2012). An attacker who knows the sampler and two possible sums can test which of them
+could have given the released number. A release of integers on a public lattice does not have this
+weakness; for such releases the frequencies of the lowest bits are compared.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ def low_bits_epsilon(
     *,
     confidence: float = CONFIDENCE,
 ) -> float:
-    """Return a lower bound on ε from the low bits of released numbers, integers or floating point.
+    """Return a lower bound on ε from the lowest bits of releases.
 
     Parameters
     ----------
     released
-        Releases of the two neighbouring data sets, (draws, d) each.
+        Releases of the two neighbouring data sets, (draws, d) each, integers or floating-point
+        numbers.
     sums
-        Their exact sums, (d,) each.
+        Exact sums of the two data sets, (d,) each.
     noise_sd
         Standard deviation of the noise.
     delta
@@ -51,8 +53,10 @@ def low_bits_epsilon(
 
 
 def reachable(values: np.ndarray, total: np.ndarray, noise_sd: float) -> np.ndarray:
-    """Return a mask of the values that fl(total + noise_sd·√2·erfinv(u)) attains for some u of
-    jax.random.normal.
+    """Return a boolean array: which of `values` could be a release with the exact sum `total`.
+
+    The noise is assumed to come from jax.random.normal: a release is total + noise_sd·√2·erfinv(u),
+    rounded to floating point, where u is one of the uniform numbers that JAX can draw.
     """
     import jax
     import jax.numpy as jnp
@@ -78,10 +82,9 @@ def reachable(values: np.ndarray, total: np.ndarray, noise_sd: float) -> np.ndar
 
 
 def _integer_scores(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return log-likelihood ratios of the lowest bits, with frequencies from the first half of the
-    draws.
+    """Return the log-likelihood ratios of the lowest bits, for the second half of each sample.
 
-    Only the second half is scored, so that the frequencies are not fitted to the scored draws.
+    The likelihoods are estimated from the first half of each sample.
     """
     bits = [one & (2**_BITS - 1) for one in (first, second)]
     half = len(bits[0]) // 2

@@ -1,12 +1,14 @@
-"""Many canaries in one run.
+"""Audit of a single run that contains many canaries.
 
-Each of m canaries is one of two records, chosen by a fair coin. The auditor sees the run's result
-and guesses the coins of which it is most certain. If the run is (ε, δ)-private, the number of right
-guesses is stochastically at most a binomial with success probability e^ε/(1 + e^ε), up to δ
-(Steinke, Nasr and Jagielski 2023). If the run consists of Gaussian releases without sampling, its
-claim is stronger than one pair (ε, δ): no test distinguishes neighbours better than N(0, 1) from
-N(μ, 1). Mahloujifar, Melis and Chaudhuri (2024) bound the guesses by the whole curve, which rules
-out larger ε.
+A canary is one of two artificial records, chosen by a fair coin. The auditor sees the result of the
+run and guesses the coins of the canaries about which it is most certain. If the run is (ε,
+δ)-private, each guess is correct with probability at most e^ε/(1 + e^ε), up to a term proportional
+to δ. More correct guesses than this allows are evidence for a larger ε (Steinke, Nasr and Jagielski
+2023).
+
+A run of Gaussian releases without sampling has a stronger claim than one pair (ε, δ): two
+neighbouring data sets are no easier to distinguish than N(0, 1) and N(μ, 1). The bound of
+Mahloujifar, Melis and Chaudhuri (2024) uses this claim, and gives larger lower bounds on ε.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from scipy.stats import binom
 from tacit.privacy.audit.bounds import gaussian_epsilon
 
 CONFIDENCE = 0.95
-"""Confidence of the bound, as in the paper; at 99.99 % the term with δ would dominate a run of this
-size.
+"""Confidence of the bound, as in Steinke, Nasr and Jagielski (2023). At 99.99 % the error
+probability would be so small that the term of their bound that is proportional to δ could exceed it
+alone.
 """
 _LARGEST = 50.0
 _LARGEST_DISTANCE = 25.0
@@ -35,22 +38,22 @@ def canaries_epsilon(
     gaussian: bool = False,
     confidence: float = CONFIDENCE,
 ) -> float:
-    """Lower bound on ε from the scores of m canaries; a score tends to be larger if the canary's
-    coin is True.
+    """Return a lower bound on ε from one score per canary.
 
-    The number of guesses must be fixed in advance: all of them, half, and an eighth are tried, each
-    with a third of the error probability.
+    A larger score means that the coin of the canary is more likely to be True. The number of
+    guesses must not depend on the scores. Therefore three numbers are tried (all canaries, half of
+    them and an eighth of them), each with a third of the error probability.
 
     Parameters
     ----------
     scores
         One score per canary.
     coins
-        The coins.
+        One boolean per canary, which tells which of its two records was used.
     delta
         δ of the claim.
     gaussian
-        Whether the claim is that of Gaussian releases without sampling.
+        True if the run consists of Gaussian releases without sampling.
     confidence
         Probability that the bound holds.
     """
@@ -70,8 +73,11 @@ def canaries_epsilon(
 def gaussian_guesses_epsilon(
     canaries: int, guesses: int, right: int, delta: float, *, error: float
 ) -> float:
-    """Find the largest μ that `right` correct guesses out of `guesses` rule out, and return its ε
-    at δ.
+    """Return a lower bound on ε at δ for a run of Gaussian releases without sampling.
+
+    Such a run is as private as one pair of normal distributions, N(0, 1) and N(μ, 1). The result is
+    the ε of the largest μ that is ruled out, with error probability `error`, if `right` of
+    `guesses` guesses about the coins of `canaries` canaries are correct.
 
     >>> gaussian_guesses_epsilon(1000, 100, 50, 1e-5, error=1e-4)
     0.0
@@ -89,16 +95,20 @@ def gaussian_guesses_epsilon(
 
 
 def ruled_out(canaries: int, guesses: int, right: int, mu: float, error: float) -> bool:
-    """True if under μ-Gaussian privacy `right` or more correct guesses have a probability below
-    `error`.
+    """True if `right` or more correct guesses have a probability below `error`.
 
-    With p_i the probability of exactly i right guesses of c, and F(x) = Φ(Φ⁻¹(x) − μ), privacy
-    relates the mass r of right guesses to the mass h of wrong ones (Mahloujifar et al. 2024,
-    Theorem 9): r = Σ_{i ≥ j} (i/m) p_i implies h = Σ_{i ≥ j} ((c − i + 1)/m) p_{i−1} ≥ F(r). If the
-    tail from `right` on has the probability `error` or more, r and h of that tail are smallest if
-    all its mass is at `right`. The smaller numbers of right guesses then have at least the mass
-    that the inequality forces on them, from the largest downwards. If r + h exceeds the mass of all
-    guesses, c/m, the tail cannot be that probable.
+    It is assumed that neighbouring data sets are no easier to distinguish than N(0, 1) and N(μ, 1).
+
+    Let c be the number of guesses, m the number of canaries and p_i the probability of exactly i
+    correct guesses. Let F(x) = Φ(Φ⁻¹(x) − μ), where Φ is the standard normal distribution function.
+    For every j, define the sums
+
+        r = Σ_{i ≥ j} (i/m) p_i   and   h = Σ_{i ≥ j} ((c − i + 1)/m) p_{i−1}.
+
+    Then h ≥ F(r), by Theorem 9 of Mahloujifar et al. (2024). Suppose that `right` or more correct
+    guesses have the probability `error`. The inequality gives a lower bound on p_i for i = right −
+    1, and then for every smaller i. If r + h becomes larger than c/m, its largest possible value,
+    the supposition is false.
     """
     mass = guesses / canaries
     r, h = error * right / canaries, error * (guesses - right) / canaries
@@ -114,8 +124,10 @@ def ruled_out(canaries: int, guesses: int, right: int, mu: float, error: float) 
 def guesses_epsilon(
     canaries: int, guesses: int, right: int, delta: float, *, error: float
 ) -> float:
-    """Find the largest ε that `right` correct guesses out of `guesses`, about `canaries` coins,
-    rule out.
+    """Return the largest ε that is ruled out by the number of correct guesses, with error
+    probability `error`.
+
+    `right` of `guesses` guesses about the coins of `canaries` canaries are correct.
 
     >>> guesses_epsilon(1000, 100, 50, 1e-5, error=1e-4)
     0.0
@@ -137,7 +149,11 @@ def guesses_epsilon(
 def guess_probability(
     canaries: int, guesses: int, right: int, epsilon: float, delta: float
 ) -> float:
-    """Bound on the probability of at least `right` correct guesses (ibid., Theorem 5.2)."""
+    """Return an upper bound on the probability of `right` or more correct guesses in an (ε,
+    δ)-private run.
+
+    The bound is Theorem 5.2 of Steinke, Nasr and Jagielski (2023).
+    """
     chance = 1.0 / (1.0 + math.exp(-epsilon))
     beyond = float(binom.sf(right - 1, guesses, chance))
     below = np.cumsum(binom.pmf(np.arange(right - 1, -1, -1), guesses, chance))

@@ -1,11 +1,11 @@
-"""The ledger's data structure: entries in a keyed hash chain, and the head that ends it.
+"""The ledger's data structure: a chain of entries, each with a keyed hash of its predecessor.
 
     hash_0 = H(format, created, salt)        hash_n = H(hash_{n-1}, entry n)
     head   = (n, hash_n, H(salt, n, hash_n))
 
-H is BLAKE2b keyed with the party's key, with a personalisation for each of the three uses. Without
-the key, an entry cannot be edited, inserted, moved or removed undetected, and no valid head can be
-made for a truncated chain.
+H is the hash function BLAKE2b with the party's secret key. The head contains the number n of
+entries and the hash of the last one. Without the key, an entry cannot be changed, inserted, moved
+or removed without detection, and no valid head can be made for a truncated chain.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ OLD_ADJACENCY = {"substitute": "replace-one", "add-or-remove": "add-or-remove-on
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """Identity of the ledger; its salt reveals entries of another ledger with the same key."""
+    """Identity of a ledger.
+
+    The random salt differs between ledgers with the same key, so that an entry copied from another
+    ledger is detected.
+    """
 
     format: int
     created: str
@@ -36,11 +40,12 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One entry of the ledger. Fields that a kind does not need are empty.
+    """One entry of the ledger. Fields that a kind of entry does not need are empty.
 
-    `body` is JSON: the events of a plan or of a charge, the numbers of a budget, the older data set
-    of a link, the keyed hash and the number of a data set's record hashes, the keyed hash and the
-    length of a reply.
+    `body` is JSON, and its contents depend on the kind of the entry. For a plan or a charge these
+    are its events, for a budget its numbers, and for a link the id of the older data set. For the
+    record hashes of a data set they are a keyed hash of these and their number, and for a reply
+    they are its keyed hash and its length.
     """
 
     seq: int
@@ -59,7 +64,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Number of entries and hash of the last one, with an authentication code."""
+    """Number of entries of a ledger and hash of the last one, with an authentication code."""
 
     salt: bytes
     count: int
@@ -69,16 +74,15 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 FIELDS = Entry.__struct_fields__
 COLUMNS = tuple({"adjacency": "relation"}.get(name, name) for name in FIELDS)
-"""Columns of the entries table, in the order of `FIELDS`; `adjacency` has its name of version
-0.1.
+"""Columns of the entries table, in the order of `FIELDS`. The column of `adjacency` is still called
+"relation", as in version 0.1.
 """
 _HASHED = FIELDS[:-1]
 
 
 def _hash(key: bytes, use: bytes, *fields: str | int | bytes) -> bytes:
-    """Return a keyed hash of fields, each prefixed by type and length so that encodings are
-    unique.
-    """
+    """Return a keyed hash of the fields."""
+    # Each field is preceded by its type and length, so that the encoding is unique.
     state = hashlib.blake2b(key=key, person=use, digest_size=32)
     for field in fields:
         raw = field if isinstance(field, bytes) else str(field).encode()
@@ -88,36 +92,41 @@ def _hash(key: bytes, use: bytes, *fields: str | int | bytes) -> bytes:
 
 
 def first_hash(key: bytes, header: Header) -> bytes:
-    """Return the hash that precedes the first entry."""
+    """Return the hash to which the first entry refers; it is computed from the header."""
     return _hash(key, b"tacit.header", header.format, header.created, header.salt)
 
 
 def sealed(key: bytes, entry: Entry) -> Entry:
-    """Return the entry with its hash."""
+    """Return a copy of the entry that contains its hash."""
     fields = (getattr(entry, name) for name in _HASHED)
     return msgspec.structs.replace(entry, hash=_hash(key, b"tacit.entry", *fields))
 
 
 def reply_hash(key: bytes, run: str, request: str, body: bytes) -> str:
-    """Return the digest of a stored reply, which is kept in the chain."""
+    """Return a keyed hash of a stored reply. An entry of the ledger contains this hash."""
     return _hash(key, b"tacit.reply", run, request, body).hex()
 
 
 def records_hash(key: bytes, dataset: str, elements: bytes, columns: bytes) -> str:
-    """Return the digest of a data set's record hashes, which is kept in the chain."""
+    """Return a keyed hash of the record hashes of a data set. An entry of the ledger contains
+    it.
+    """
     return _hash(key, b"tacit.records", dataset, elements, columns).hex()
 
 
 def noise_code(key: bytes, charge: tuple[str, str, int], content: str, secret: bytes) -> bytes:
-    """Return a code that binds a noise secret to its charge (run, request, attempt) and request
-    content.
+    """Return an authentication code of a noise secret.
+
+    It is valid only for one charge, given as (run, request, attempt), and one content of the
+    request.
     """
     return _hash(key, b"tacit.noise", *charge, content, secret)
 
 
 def noise_key(secret: bytes, run: str, request: str, content: str) -> bytes:
-    """Return the noise key of one reply. Any other request or request content gets unrelated
-    noise.
+    """Return the noise key of one reply.
+
+    The same secret gives an unrelated key for any other request or content of a request.
     """
     return _hash(secret, b"tacit.draw", run, request, content)
 
@@ -129,17 +138,18 @@ def make_head(key: bytes, salt: bytes, count: int, last: bytes) -> Head:
 
 
 def check_head(key: bytes, salt: bytes, head: Head, where: str) -> None:
-    """Refuse a head that was not made with this key for this ledger."""
+    """Raise an error if a head was not made with this key for this ledger."""
     made = make_head(key, salt, head.count, head.hash)
     if not (head.salt == salt and hmac.compare_digest(made.code, head.code)):
-        raise DataError(f"{where} was not written by this ledger's key; {ADVICE}")
+        raise DataError(f"{where} was not written with this ledger's key; {ADVICE}")
 
 
 def follow(key: bytes, rows: Iterable[tuple], count: int, last: bytes) -> Iterator[Entry]:
     """Yield the entries in `rows`, after checking that each follows its predecessor.
 
-    `count` and `last` give the end of the chain so far. A misplaced or changed row is refused.
-    Names of version 0.1 are hashed as written and then converted.
+    `count` and `last` are the number and the hash of the entry before the first row. A misplaced or
+    changed row raises an error. Names that version 0.1 used for kinds and adjacencies are converted
+    after the check.
     """
     for row in rows:
         entry = read_row(row, count + 1)
@@ -151,7 +161,7 @@ def follow(key: bytes, rows: Iterable[tuple], count: int, last: bytes) -> Iterat
 
 
 def modern(entry: Entry) -> Entry:
-    """Convert the names of version 0.1 in a checked entry."""
+    """Convert the names that version 0.1 used for kinds of entries and for adjacencies."""
     adjacency = OLD_ADJACENCY.get(entry.adjacency, entry.adjacency)
     if entry.kind not in OLD_KINDS:
         return msgspec.structs.replace(entry, adjacency=adjacency)
@@ -167,7 +177,7 @@ def modern(entry: Entry) -> Entry:
 
 
 def read_row(row: tuple, place: int) -> Entry:
-    """Convert a row to an entry; refuse it if the types do not match."""
+    """Convert a row of the database to an entry; raise an error if a type is wrong."""
     try:
         return msgspec.convert(dict(zip(FIELDS, row, strict=True)), prepare(Entry))
     except msgspec.ValidationError as error:
@@ -175,7 +185,10 @@ def read_row(row: tuple, place: int) -> Entry:
 
 
 def fault(key: bytes, entry: Entry, count: int, last: bytes) -> str | None:
-    """Describe why `entry` cannot follow entry `count` with hash `last`, or None."""
+    """Return the reason why `entry` cannot be the next entry of the chain; None if it can.
+
+    `count` and `last` are the number and the hash of the entry before it.
+    """
     if entry.seq != count + 1:
         return f"entry {count + 1} is missing: the next one is {entry.seq}"
     if not hmac.compare_digest(sealed(key, entry).hash, entry.hash):

@@ -1,7 +1,7 @@
-"""Releases to charge, and replies to store.
+"""Types for releases to charge and replies to store.
 
-These types validate everything that does not depend on the ledger's history. `rules` and `cost`
-check the rest.
+They validate everything that does not depend on earlier entries of the ledger. The modules `rules`
+and `cost` check the rest.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _TEXT_LENGTH = 500
 class ReleaseRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One requested release from one data set, validated on construction.
 
-    `content` is a digest of everything that the server chooses and the reply depends on. A lost
-    reply is computed again only for the same content.
+    `content` is a digest of everything that the server chooses and on which the reply depends. A
+    lost reply is computed again only for a request with the same content.
     """
 
     dataset: DatasetId
@@ -48,11 +48,13 @@ class ReleaseRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> tuple[str, str]:
-        """Key of this release's charges and reply in the ledger: (run, request)."""
+        """Pair (run, request), by which the ledger finds the charges and the reply of this
+        release.
+        """
         return (self.run, self.request)
 
     def same_release(self, charge: Charge) -> bool:
-        """True if the charge covers the same events on the same data set."""
+        """True if the charge was for the same events on the same data set."""
         parts = ("dataset", "unit", "adjacency", "events")
         return all(getattr(self, part) == getattr(charge, part) for part in parts)
 
@@ -83,7 +85,7 @@ class ChargedRequest(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Encoded reply to a charged request."""
+    """Reply to a charged request, as bytes."""
 
     run: str
     request: str
@@ -91,37 +93,42 @@ class Reply(NamedTuple):
 
     @property
     def place(self) -> tuple[str, str]:
-        """Key of the reply's charge in the ledger: (run, request)."""
+        """Pair (run, request), by which the ledger finds the charge of this reply."""
         return (self.run, self.request)
 
 
 def check_release(events: Sequence[GaussianEvent], unit: str, adjacency: str) -> None:
-    """Refuse unknown events, an empty list, and an unknown unit or adjacency."""
+    """Raise an error for an empty list of events, an unknown event, or an unknown unit or
+    adjacency.
+    """
     check_terms(unit, adjacency)
     for event in events:
         if not isinstance(event, GaussianEvent):
             raise ConfigError(
-                f"unknown event of type {type(event).__name__}; the ledger charges"
-                " GaussianEvent only"
+                f"unknown event of type {type(event).__name__}; give a"
+                " GaussianEvent or a LaplaceEvent"
             )
     if not events:
-        raise ConfigError("a charge without events; every private release has at least one")
+        raise ConfigError("events is empty; give at least one event for every release")
 
 
 def check_distinct(batch: Iterable[ReleaseRequest | Reply]) -> None:
-    """Refuse a batch with a repeated request, which would be charged or answered twice."""
+    """Raise an error if a batch contains the same request twice."""
     seen: set[tuple[str, str]] = set()
     for item in batch:
         if item.place in seen:
             raise ConfigError(
-                f"request {item.request} of run {item.run} is in one batch twice; a request is"
-                " answered once: use another request id"
+                f"request {item.request} of run {item.run} is in one batch twice, but a"
+                " request is answered only once; give each release a different request id"
             )
         seen.add(item.place)
 
 
 def check_id(name: str, value: str) -> None:
-    """Refuse unsafe ids: they come from a server and are shown in terminals and spreadsheets."""
+    """Raise an error for an id with unsafe characters.
+
+    Ids come from a server and are shown in terminals and spreadsheets.
+    """
     if not _ID.fullmatch(value):
         raise ConfigError(
             f"{name} = {value[:40]!r}; an id has 1 to 128 letters, digits and . _ : / @ + -, and"
@@ -130,7 +137,7 @@ def check_id(name: str, value: str) -> None:
 
 
 def check_text(name: str, value: str, *, needed: bool = False) -> None:
-    """Refuse text that is not one printable line of limited length."""
+    """Raise an error for text that is too long or cannot be printed on one line."""
     if not (value.isprintable() and len(value) <= _TEXT_LENGTH and (value.strip() or not needed)):
         raise ConfigError(
             f"{name} = {value[:40]!r}; it must be printable text of at most {_TEXT_LENGTH}"

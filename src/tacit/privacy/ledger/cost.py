@@ -1,4 +1,4 @@
-"""Combined ε of charges at the budget's δ, and the refusal of releases over budget."""
+"""Compute the ε of all charges for a budget, and refuse releases that would exceed the budget."""
 
 from __future__ import annotations
 
@@ -17,11 +17,15 @@ _LARGEST = 1e6
 
 
 class BudgetExceededError(PrivacyBudgetError):
-    """A release would exceed the budget of its data set."""
+    """Raised if a release would exceed the budget of its data set."""
 
 
 class BudgetCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """ε already spent or planned by other runs, ε of the request alone, and ε of both together."""
+    """Comparison of a request with a budget.
+
+    `spent` is the ε of all earlier charges and of the plans of other runs, `requested` the ε of the
+    request alone, and `total` the ε of both together.
+    """
 
     spent: float
     requested: float
@@ -34,19 +38,19 @@ class BudgetCheck(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fits(self) -> bool:
-        """True if the request may be charged; False for NaN."""
+        """True if the total ε is within the budget; False if the total is NaN."""
         return self.total <= self.budget.epsilon
 
     @property
     def used(self) -> float:
-        """`total` as a share of the budget."""
+        """`total` divided by the ε of the budget."""
         return self.total / self.budget.epsilon
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
-    """Spending on a data set and on the data sets that it continues.
+    """What was spent on a data set, together with the data sets that are linked to it.
 
-    Every ε is for the budget's δ, adjacency and unit; None without a budget.
+    Every ε is for the δ, adjacency and unit of the budget. It is None if there is no budget.
     """
 
     dataset: str
@@ -68,46 +72,53 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
     `epsilon` is the cost of choosing each run after seeing the earlier ones.
     """
     shared: dict[str, int | None] = {}
-    """Fingerprints of other data sets with records in common, and how many; None means possibly
-    all.
+    """Number of common records by fingerprint, for each other data set that shares records with
+    this one; None if all records may be the same.
     """
 
 
 class CachedAccountant:
-    """An accountant with a cache; it is called only if cached bounds do not decide."""
+    """An accountant with a cache of its results.
+
+    The accountant is called only if the answer does not follow from cached results.
+    """
 
     def __init__(self, epsilon: Epsilon | None) -> None:
         self._epsilon = epsilon
         self._cache = EpsilonCache()
 
     def of(self, charged: Charged, budget: Budget) -> float:
-        """Return an upper bound on ε of all charges and plans, for the budget's δ, unit and
-        adjacency.
+        """Return an upper bound on the ε of all charges and plans, for the δ, unit and adjacency of
+        the budget.
 
-        Releases of one run were planned in advance. Several runs may have been chosen adaptively,
-        so a filter must bound them, with the plans of those that may continue. It must also bound
-        each plan as a whole, because not finishing a run may be such a choice.
+        The releases of a single run are planned in advance, and the accountant bounds them. If
+        there are several runs, the settings of one may depend on the results of another. A privacy
+        filter then bounds all charged and reserved events. The result is also at least the ε of the
+        complete plan of every run that was closed early, because the decision to close the run may
+        depend on its results.
         """
         return self._largest(charged.committed, charged, budget)
 
     def of_charges(self, charged: Charged, budget: Budget) -> float:
-        """ε of all charges so far, without what runs may still release.
+        """Return the ε of all charges so far; reserved events of open runs are not included.
 
-        A run that was closed early counts as planned, because the decision to end it may depend on
-        its releases.
+        A run that was closed early counts with its complete plan, because the decision to close it
+        may depend on its results.
         """
         return self._largest(charged.paid, charged, budget)
 
     def _largest(self, events: Counter[Paid], charged: Charged, budget: Budget) -> float:
-        """Largest ε of `events` and of the complete plans of runs that were closed early."""
+        """Return the largest ε of `events` and of the complete plans of runs that were closed
+        early.
+        """
         parts = [events, *charged.unfinished.values()]
         if charged.adaptive:
             return max(self._filtered(part, budget) for part in parts)
         return max(self._value(_query(part, budget)) for part in parts)
 
     def _only_run(self, charged: Charged, budget: Budget, run: str) -> str:
-        """Return another unfinished run whose plan leaves no room for any run; "" if there is
-        none.
+        """Return an unfinished run other than `run` whose plan alone exceeds the budget; "" if
+        there is none.
         """
         paid = charged.paid
         plans = ((one, plan) for one, plan in charged.plans.items() if one != run)
@@ -120,8 +131,9 @@ class CachedAccountant:
         return self._value(_query(charged.paid, budget))
 
     def smallest_budget(self, charged: Charged, terms: Budget) -> float:
-        """Return the smallest ε of a budget, with δ, unit and adjacency of `terms`, that allows all
-        charges and each plan.
+        """Return the smallest ε of a budget that would allow all charges and plans.
+
+        `terms` has the δ, unit and adjacency of this budget.
         """
         plans = (self._value(_query(plan, terms)) for plan in charged.unfinished.values())
         low = max([self._value(_query(charged.committed, terms)), *plans])
@@ -146,9 +158,10 @@ class CachedAccountant:
     def fits(self, charged: Charged, budget: Budget) -> bool:
         """True if these charges and plans stay within the budget.
 
-        The ε of a multiset of events bounds the ε of every subset. So if a larger cached multiset
-        fits, this one fits: after `check` of a whole run, its rounds need no further evaluation.
-        Cached bounds are only used to allow; a refusal evaluates exactly these events.
+        Fewer events never have a larger ε. The accountant is therefore not called if the cache
+        shows that these events together with others are within the budget. This is so for each
+        round of a run after the whole run was compared with the budget. The result is False only if
+        the ε of exactly these events was computed and exceeds the budget.
         """
         if charged.adaptive or charged.unfinished:
             return self.of(charged, budget) <= budget.epsilon
@@ -160,7 +173,11 @@ class CachedAccountant:
     def compare(
         self, spent: Charged, requested: Counter[Paid], total: Charged, budget: Budget, run: str
     ) -> BudgetCheck:
-        """Compare ε with the budget: spent and planned before, requested by `run`, and in total."""
+        """Compare a request of `run` with the budget.
+
+        The result has the ε of all earlier charges and plans, of the request alone, and of both
+        together.
+        """
         return BudgetCheck(
             spent=self.of(spent, budget),
             requested=self._value(_query(requested, budget)),
@@ -179,8 +196,10 @@ class CachedAccountant:
         budget: Budget,
         shared: str = "",
     ) -> None:
-        """Refuse the requested releases (by run) if they would exceed the budget. `shared`
-        describes overlapping data sets in the message.
+        """Raise an error if the requested releases would exceed the budget.
+
+        `requested` has the releases by run. `shared` is a text about data sets with the same
+        records, for the error message.
         """
         if self.fits(total, budget):
             return
@@ -201,7 +220,7 @@ class CachedAccountant:
         )
 
     def _filtered(self, paid: Counter[Paid], budget: Budget) -> float:
-        """Return ε of adaptively chosen runs; see `tacit.privacy.accounting.filters`."""
+        """Return an ε of releases that may have been chosen adaptively, by a privacy filter."""
         from tacit.privacy.accounting.filters import filtered_epsilon
 
         events = under(paid, budget)
@@ -242,7 +261,7 @@ def _query(paid: Counter[Paid], budget: Budget) -> EpsilonQuery:
 
 
 def only_run_reason(check: BudgetCheck) -> str:
-    """Explain why the budget allows no run in addition to `check.only_run`, and what to do."""
+    """Return an error message: the run `check.only_run` leaves no budget for any other run."""
     return (
         f"run {check.only_run} is unfinished and was planned for all of the budget"
         f" {shown(check.budget)}; no other run fits beside it, even if it is closed: finish that"
@@ -251,8 +270,10 @@ def only_run_reason(check: BudgetCheck) -> str:
 
 
 def unfinished_reason(check: BudgetCheck) -> str:
-    """Return a clause that names other runs with a reservation, and what to do; empty without such
-    runs.
+    """Return a part of an error message that names the runs in `check.unfinished` and how to end
+    them.
+
+    It is empty if there are none.
     """
     if not check.unfinished:
         return ""
@@ -265,7 +286,7 @@ def unfinished_reason(check: BudgetCheck) -> str:
 
 
 def shown(budget: Budget) -> str:
-    """Return a budget as text."""
+    """Return a budget as text for messages."""
     return (
         f"ε = {budget.epsilon:.6g} at δ = {budget.delta:g} (per {budget.unit}, {budget.adjacency})"
     )

@@ -1,7 +1,7 @@
-"""Cache of accountant results, and the bounds that follow from them.
+"""Cache of accountant results, and bounds that follow from them.
 
-Dropping releases is post-processing, so it cannot increase ε. The ε of a multiset of events is
-therefore an upper bound for every sub-multiset, at the same δ and adjacency.
+The ε of some events is also an upper bound for any part of these events, at the same δ and
+adjacency, because leaving out releases cannot increase ε.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _Kind = tuple[GaussianEvent, float, Adjacency]
 
 
 class EpsilonQuery(NamedTuple):
-    """Arguments of an accountant call: merged events in a fixed order, δ and the adjacency."""
+    """Arguments of an accountant: δ, the adjacency, and the events in a fixed order with counts."""
 
     events: tuple[GaussianEvent, ...]
     delta: float
     adjacency: Adjacency
 
     def counts(self) -> dict[_Kind, int]:
-        """Return the number of occurrences of each kind of event."""
+        """Return how often each event occurs in the query."""
         return {
             (msgspec.structs.replace(event, count=1), self.delta, self.adjacency): event.count
             for event in self.events
@@ -37,7 +37,7 @@ class EpsilonQuery(NamedTuple):
 
 
 class EpsilonCache:
-    """Cache of ε by query; the least recently used entry is evicted first."""
+    """Cache from queries to ε. If it is full, the least recently used entry is removed."""
 
     def __init__(self, size: int = _CACHE_SIZE) -> None:
         self._size = size
@@ -46,16 +46,18 @@ class EpsilonCache:
         self._holding: dict[_Kind, dict[EpsilonQuery, None]] = {}
         """Cached queries that contain a kind of event."""
         self._larger: dict[EpsilonQuery, EpsilonQuery] = {}
-        """A larger cached query with a small ε, remembered because many data sets share it."""
+        """For queries that are not cached: a cached query with at least the same events."""
 
     def value(self, query: EpsilonQuery) -> float | None:
         """Return the cached ε of exactly this query, or None."""
         return self._use(query) if query in self._values else None
 
     def at_most(self, query: EpsilonQuery, limit: float) -> bool:
-        """True if the cached ε of this or a larger query shows that ε ≤ limit.
+        """True if the cache shows that the ε of the query is at most `limit`.
 
-        False means that the cache does not decide: call the accountant.
+        This follows from the cached ε of the same query, or of a query with the same and further
+        events. If the result is False, the ε may still be at most `limit`; the accountant must
+        compute it.
         """
         if query in self._values:
             return self._use(query) <= limit
@@ -70,7 +72,7 @@ class EpsilonCache:
         return self._use(larger) <= limit
 
     def learn(self, query: EpsilonQuery, value: float) -> None:
-        """Store ε of a query."""
+        """Store the ε of a query."""
         while len(self._values) >= self._size:
             self._evict(next(iter(self._values)))
         self._values[query] = value

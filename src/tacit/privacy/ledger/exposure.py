@@ -1,4 +1,6 @@
-"""All charges to the records of a data set, including those through overlapping data sets."""
+"""All charges to the records of a data set, including charges to other data sets with the same
+records.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ Events = Counter[Paid]
 
 
 class Charged(NamedTuple):
-    """Events charged to a group of data sets and plans of these runs, by run."""
+    """Charged, planned and reserved events of a group of data sets, each by run.
+
+    Reserved events are planned events of an open run that are not charged yet.
+    """
 
     by_run: Mapping[str, Events]
     plans: Mapping[str, Events] = {}
@@ -29,26 +34,29 @@ class Charged(NamedTuple):
 
     @property
     def committed(self) -> Events:
-        """All charged and all reserved events: no run may exceed this without a new check."""
+        """All charged and all reserved events; the budget must cover them together."""
         return _together([*self.by_run.values(), *self.reserved.values()])
 
     def without(self, run: str) -> Charged:
-        """Return the same without one run."""
+        """Return the charges, plans and reserved events of all runs except `run`."""
         kept = ({r: e for r, e in part.items() if r != run} for part in self)
         return Charged(*kept)
 
     @property
     def adaptive(self) -> bool:
-        """True if a release may have been chosen after seeing an earlier one.
+        """True if a release may have been chosen after seeing the result of an earlier one.
 
-        Either there are several runs, or a run was charged for releases that it had not planned.
+        This is so if there are several runs, or if a run was charged for releases that it had not
+        planned.
         """
         beyond = (not paid <= self.plans.get(run, paid) for run, paid in self.by_run.items())
         return len(self.by_run.keys() | self.reserved.keys()) > 1 or any(beyond)
 
     @property
     def unfinished(self) -> dict[str, Events]:
-        """Complete plans, by run, that all charges and reservations together do not contain."""
+        """Complete plans, by run, of runs that were closed before all planned events were
+        charged.
+        """
         committed = self.committed
         return {run: plan for run, plan in self.plans.items() if not plan <= committed}
 
@@ -65,7 +73,6 @@ def _together(parts: Iterable[Events]) -> Events:
 
 
 def _merged(parts: Iterable[Mapping[str, Events]]) -> dict[str, Events]:
-    """Add up the events of several data sets, by run."""
     found: dict[str, Events] = {}
     for part in parts:
         for run, events in part.items():
@@ -74,10 +81,10 @@ def _merged(parts: Iterable[Mapping[str, Events]]) -> dict[str, Events]:
 
 
 class Exposure:
-    """Groups of data sets that share records, with their charges and budgets.
+    """Groups of data sets that contain the same records, with their charges and budgets.
 
-    `older` maps the fingerprint (`DatasetId.content`) of a data set of this process to its id under
-    version 0.1.
+    `older` maps the fingerprint (`DatasetId.content`) of a data set to its id under version 0.1,
+    for data sets that this process identified.
     """
 
     def __init__(
@@ -86,13 +93,13 @@ class Exposure:
         self.state, self.overlaps, self._older = state, overlaps, older or {}
 
     def groups(self, dataset: DatasetId) -> list[Group]:
-        """Return the groups of data sets that share records of this data set."""
+        """Return the groups that contain this data set or a data set linked to it.
+
+        A group is a set of data sets that contain the same record.
+        """
         return self._widened(dataset, self.overlaps.groups)
 
     def _widened(self, dataset: DatasetId, groups_of: Callable[[str], list[Group]]) -> list[Group]:
-        """Return the groups of all data sets linked to this one, each with the data sets linked to
-        its members.
-        """
         family = self._family(dataset.content)
         groups = {group for own in family for group in groups_of(own)}
         wide = {frozenset().union(*(self._family(one) for one in group)) for group in groups}
@@ -106,10 +113,11 @@ class Exposure:
         *,
         ended: str | None = None,
     ) -> Charged:
-        """Return all events ever charged to the members of a group, with the plans of their runs.
+        """Return all events that were charged to the data sets of a group, and the plans of their
+        runs.
 
-        `charges` and `plans` are counted too, as if they were recorded, and the run `ended` as if
-        it were closed. If the run has a plan already, a further plan adds only what exceeds it.
+        `charges` and `plans` are added as if they were recorded already. If a run has a recorded
+        plan, only events in `plans` that exceed it are added. The run `ended` counts as closed.
         """
         paid, planned, reserved = [], [], []
         for content in sorted(group):
@@ -127,7 +135,10 @@ class Exposure:
         return Charged(_merged(paid), _merged(planned), _merged(reserved))
 
     def largest(self, dataset: DatasetId) -> list[Charged]:
-        """Return the charges to each group of a data set, without repetitions."""
+        """Return the charges to each group that contains the data set, without duplicates.
+
+        The ε spent on the data set is the largest ε of these groups.
+        """
         found = []
         for group in self.groups(dataset):
             charged = self.charged(group)
@@ -136,14 +147,16 @@ class Exposure:
         return found
 
     def budgets(self, group: Group) -> list[Budget]:
-        """Return the budgets of the members of a group."""
+        """Return the budgets of the data sets of a group."""
         families = {self._family(content) for content in group}
         found = (self.state.budget_of(family) for family in sorted(families, key=sorted))
         return list(dict.fromkeys(budget for budget in found if budget is not None))
 
     def budget(self, dataset: DatasetId) -> Budget | None:
-        """Return a data set's own budget; otherwise the smallest of the budgets that cover all its
-        records.
+        """Return the budget of a data set, or the budget that it inherits; None if it has neither.
+
+        A data set without a budget inherits one if each of its records is also in a data set with a
+        budget. It inherits the smallest of these budgets.
         """
         own = self.state.budget_of(self._family(dataset.content))
         if own is not None:
@@ -161,9 +174,10 @@ class Exposure:
 
 
 def affected(exposure: Exposure, datasets: Iterable[DatasetId]) -> dict[Group, list[DatasetId]]:
-    """Return the groups whose spending a charge of these data sets increases.
+    """Return all groups whose spending a charge to these data sets would increase.
 
-    Each group is returned with its charged members.
+    Each group is a key of the result; its value lists those of the given data sets for which the
+    group counts.
     """
     found: dict[Group, list[DatasetId]] = {}
     for dataset in dict.fromkeys(datasets):

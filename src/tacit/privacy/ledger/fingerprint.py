@@ -1,8 +1,9 @@
-"""Ids of data sets in the ledger, and how earlier versions computed them.
+"""Ids of data sets in the ledger.
 
-The id is a hash of the public schema and a keyed hash of the content, both computed by
-`tacit.privacy.ledger.records`. Up to version 0.1 the content was a hash of the training records of
-one run (`fingerprint`). It is still computed, to find the charges in such ledgers.
+An id consists of a hash of the public schema and a keyed hash of the records, which
+`tacit.privacy.ledger.records` computes. Up to version 0.1 the second part was a hash of the
+training records of one run. `fingerprint` still computes it, to find charges in ledgers of that
+version.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _FORM = re.compile(r"([0-9a-f]{32})\.([0-9a-f]{32})")
 
 
 class DatasetId(NamedTuple):
-    """Id of a data set: `schema` hashes the public schema, `content` the records.
+    """Id of a data set: `schema` is a hash of its public schema, and `content` a keyed hash of its
+    records.
 
     >>> str(DatasetId.parse("0" * 32 + "." + "a" * 32))[30:36]
     '00.aaa'
@@ -35,7 +37,7 @@ class DatasetId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> DatasetId:
-        """The inverse of `str`."""
+        """Make an id from its text, `str(id)`."""
         found = _FORM.fullmatch(text)
         if found is None:
             raise ConfigError(
@@ -49,20 +51,20 @@ class DatasetId(NamedTuple):
 
     @property
     def short(self) -> str:
-        """Abbreviated id for display."""
+        """The first 8 digits of `content`, for display."""
         return self.content[:8]
 
 
 def fingerprint(schema: Any, records: Mapping[str, np.ndarray], key: bytes) -> DatasetId:
-    """Compute the id of `records` (columns of equal length); it does not depend on the order of
-    rows and columns.
+    """Compute the id of a data set as in version 0.1.
 
-    Pass the records as stored, before any split or preparation. Otherwise a different held-out
-    share would count as a new data set with a new budget. `schema` is any JSON value.
+    `records` has columns of equal length. The id does not depend on the order of rows and columns.
+    Pass the records as they are stored, before any split or preparation: otherwise a different
+    held-out share would count as a new data set with a new budget. `schema` is any JSON value.
 
     Formal guarantee: `content` is a pseudo-random function of the multiset of records under `key`
-    (BLAKE2b keyed with 32 bytes). Without the key, it reveals at most whether two data sets of
-    this party are equal.
+    (BLAKE2b keyed with 32 bytes). Without the key, it reveals at most whether two data sets of this
+    party are equal.
 
     >>> one = fingerprint([], {"y": np.array([1.0, 2.0])}, bytes(32))
     >>> one == fingerprint([], {"y": np.array([2.0, 1.0])}, bytes(32))
@@ -92,13 +94,13 @@ def fingerprint(schema: Any, records: Mapping[str, np.ndarray], key: bytes) -> D
 
 
 def hash_of_schema(schema: Any) -> str:
-    """Compute the first half of a data set id: the hash of a public JSON value."""
+    """Return the hash of a public schema, which is the first half of a data set's id."""
     text = msgspec.json.encode(schema, order="sorted")
     return hashlib.blake2b(text, digest_size=_SIZE, person=b"tacit.schema").hexdigest()
 
 
 def check_key(key: bytes) -> None:
-    """Refuse a key that is not 32 bytes: a short one can be guessed."""
+    """Raise an error if a key does not have 32 bytes."""
     if not len(key) == KEY_BYTES:
         raise DataError(
             f"the ledger's key has {len(key)} bytes; it must have {KEY_BYTES}: restore ledger.key"
@@ -110,14 +112,14 @@ def _common_length(records: Mapping[str, np.ndarray]) -> int:
     lengths = {name: len(np.atleast_1d(column)) for name, column in records.items()}
     if len(set(lengths.values())) != 1 or not min(lengths.values()) > 0:
         raise DataError(
-            f"columns have lengths {lengths}; all must have one length, at least 1: check the"
-            " source"
+            f"columns have lengths {lengths}; all columns must have the same number of records, at"
+            " least 1: check the source"
         )
     return next(iter(lengths.values()))
 
 
 def _layout(name: str, column: np.ndarray) -> tuple[str, list[int]]:
-    """Describe type and shape of a column's cells, so that equal bytes mean equal values."""
+    """Return the type of a column and the shape of its cells, which are part of the fingerprint."""
     if column.ndim < 1 or column.dtype.kind not in "biufMmUO":
         raise DataError(
             f'column "{name}" has type {column.dtype} and shape {column.shape}; a fingerprint'
@@ -129,8 +131,9 @@ def _layout(name: str, column: np.ndarray) -> tuple[str, list[int]]:
 
 
 def _cells(column: np.ndarray) -> list[bytes]:
-    """Encode each record's cell as bytes of fixed width or with their length first, so that cells
-    can be joined.
+    """Return the bytes of each record's cell.
+
+    Cells have a fixed width or begin with their length, so that joined cells are unambiguous.
     """
     count, kind = len(column), column.dtype.kind
     flat = column.reshape(count, -1)
@@ -147,13 +150,15 @@ def _cells(column: np.ndarray) -> list[bytes]:
 
 
 def _text(value: Any) -> bytes:
-    """Encode text with its length first; a missing value differs from an empty text."""
+    """Return the bytes of a text, preceded by its length; a missing value and an empty text
+    differ.
+    """
     if value is None:
         return b"\xff" * 8
     if not isinstance(value, str):
         raise DataError(
-            f"a text column holds a {type(value).__name__}; convert the column to numbers or to"
-            " text"
+            f"a text column contains a value of type {type(value).__name__}; convert the column to"
+            " numbers or to text"
         )
     raw = value.encode("utf-8", "surrogatepass")
     return len(raw).to_bytes(8, "big") + raw

@@ -1,7 +1,8 @@
 """The party's secret key, stored next to the ledger.
 
-The key authenticates every entry and hides the records in a fingerprint. It never leaves the state
-directory and is never overwritten: the ledger cannot be read with another key.
+The key authenticates every entry, and without it a fingerprint reveals nothing about the records.
+The key never leaves the state directory and is never overwritten, because the ledger cannot be read
+with another key.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def load_key(path: Path) -> bytes:
-    """Read the key; refuse one that is missing, damaged or readable by other users."""
+    """Read the key; raise an error if it is missing, damaged or readable by other users."""
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)

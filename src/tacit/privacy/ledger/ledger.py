@@ -105,19 +105,19 @@ class Ledger(LedgerReader):
         reason
             Why, for readers of the ledger.
         raising
-            Allow more than before.
+            Accept a budget that allows more than before.
         """
         self.set_budgets({dataset: budget}, reason=reason, raising=raising)
 
     def set_budgets(
         self, budgets: Mapping[DatasetId, Budget], *, reason: str, raising: bool = False
     ) -> None:
-        """Set the budgets of data sets and of those that they continue.
+        """Set the budgets of data sets and of the data sets that they continue.
 
-        Only the operator calls this, never a run or a server. A budget that is not below the
-        present one needs `raising`. Earlier charges must be convertible to the new budget's unit
-        and adjacency. Either all budgets are set or none; among linked data sets the last one
-        counts.
+        Only the operator calls this, never a run or a server. A budget that allows anything that
+        the present budget does not allow needs `raising`. Earlier charges must be convertible to
+        the new budget's unit and adjacency. Either all budgets are set or none. If `budgets`
+        contains several linked data sets, the last one counts for all of them.
 
         Parameters
         ----------
@@ -126,7 +126,7 @@ class Ledger(LedgerReader):
         reason
             Why, for readers of the ledger.
         raising
-            Allow more than before.
+            Accept budgets that allow more than before.
         """
         check_text("reason", reason, needed=True)
         said: dict[frozenset[str], Budget] = {}
@@ -137,8 +137,9 @@ class Ledger(LedgerReader):
                 present = said.get(family) or state.budget_of(family)
                 if present is not None and not raising and not budget.within(present):
                     raise PrivacyBudgetError(
-                        f"the budget of {dataset.short} is {shown(present)}; {shown(budget)} is"
-                        " not below it: to raise it, add --raise to tacit ledger budget"
+                        f"the budget of data set {dataset.short} is {shown(present)}; the new"
+                        f" budget {shown(budget)} is not within it: to raise the budget, add"
+                        " --raise to tacit ledger budget"
                     )
                 for charged in exposure.largest(dataset):
                     under(charged.committed, budget)
@@ -175,8 +176,9 @@ class Ledger(LedgerReader):
             mine, theirs = (state.budget_of(state.family(one.content)) for one in (newer, older))
             if mine is not None and theirs is not None and mine != theirs:
                 raise PrivacyBudgetError(
-                    f"{newer.short} has budget {shown(mine)}, {older.short} has {shown(theirs)};"
-                    " a link must not raise a budget: set equal budgets first (tacit ledger budget)"
+                    f"data set {newer.short} has the budget {shown(mine)}, and data set"
+                    f" {older.short} has {shown(theirs)}; a link must not raise a budget: set"
+                    " equal budgets first (tacit ledger budget)"
                 )
             budget = mine or theirs
             if budget is not None:
@@ -208,8 +210,8 @@ class Ledger(LedgerReader):
         dataset
             The data set, as returned by `identify`.
         events
-            All releases of the run with their clip, noise and sampling. What the run has charged
-            or planned already is not counted twice.
+            All releases of the run with their clip, noise and sampling. Releases that the run has
+            already charged or planned are not counted twice.
         unit, adjacency
             Protected unit of the release, and adjacency.
         run
@@ -227,10 +229,10 @@ class Ledger(LedgerReader):
         ended: str | None = None,
         budget_required: bool = True,
     ) -> dict[DatasetId, BudgetCheck]:
-        """Do `check` for all data sets of a run; events of data sets that share records are added
-        up.
+        """Return the result of `check` for each data set of a run.
 
-        Data sets whose records have no budget are left out of the result.
+        Events of data sets that share records are added up. Data sets whose records have no budget
+        are left out of the result.
 
         Parameters
         ----------
@@ -274,11 +276,11 @@ class Ledger(LedgerReader):
         delta: float,
         run: str = "",
     ) -> float:
-        """Compute the smallest ε of a budget with this unit, adjacency and δ that allows `events`.
-        Charges nothing.
+        """Return the smallest ε of a budget that allows `events` in addition to all earlier
+        charges.
 
-        Without events, the result is ε of all charges so far together with the plans of unfinished
-        runs.
+        The budget has the given unit, adjacency and δ. Nothing is charged. Without events, the
+        result is ε of all charges so far together with the plans of unfinished runs.
 
         Parameters
         ----------
@@ -309,9 +311,11 @@ class Ledger(LedgerReader):
         adjacency: Adjacency,
         delta: Mapping[DatasetId, float],
         run: str = "",
+        under: tuple[Unit, Adjacency] | None = None,
     ) -> dict[DatasetId, float]:
-        """Do `price` for all data sets of a run; events of data sets that share records are added
-        up.
+        """Return the result of `price` for each data set of a run.
+
+        Events of data sets that share records are added up.
 
         Parameters
         ----------
@@ -323,7 +327,10 @@ class Ledger(LedgerReader):
             δ of each data set's budget.
         run
             The run that the events belong to; by default a new one.
+        under
+            Unit and adjacency of the budgets; by default those of the releases.
         """
+        of_budget, adjacent = (unit, adjacency) if under is None else under
         for events in wanted.values():
             if events:
                 check_release(events, unit, adjacency)
@@ -338,7 +345,9 @@ class Ledger(LedgerReader):
                     if total in seen.setdefault(one, []):
                         continue
                     seen[one].append(total)
-                    terms = Budget(epsilon=1.0, delta=delta[one], adjacency=adjacency, unit=unit)
+                    terms = Budget(
+                        epsilon=1.0, delta=delta[one], adjacency=adjacent, unit=of_budget
+                    )
                     price = self._accountant.smallest_budget(total, terms)
                     prices[one] = max(prices[one], price)
         return prices
@@ -408,11 +417,16 @@ class Ledger(LedgerReader):
         budget_required: bool = True,
         plans: Sequence[RunPlan] = (),
     ) -> list[Entry]:
-        """Write charges for all releases and return their entries without hashes.
+        """Write a charge for each of the `wanted` releases; return the entries without hashes.
 
-        The state does not change until the entries are read back, so releases that share a budget
-        are summed here before the comparison. Plans of runs that have begun are omitted. A plan
-        reserves its part of the budget, so every new plan is compared as well.
+        Before anything is written, the charges are compared with the budgets, and an error is
+        raised if a budget is exceeded. `state` includes a charge only after its entry has been read
+        back from the file. Releases that share a budget are therefore added up first, and their sum
+        is compared with the budget.
+
+        A plan has the releases that a run intends to make. The plan is compared with the budget,
+        and written, only together with the first charge of its run. If `budget_required` is true,
+        every data set must have a budget.
         """
         check_open(state, wanted)
         plans = [
@@ -470,7 +484,7 @@ class Ledger(LedgerReader):
             digest = records_hash(self._log.store.key, dataset.content, *packed)
             known = state.records.get(dataset.content)
             if known is not None and known.digest == digest:
-                continue  # those of earlier versions are replaced
+                continue  # hashes of earlier versions have another digest and are replaced
             kept.append((len(new), *packed))
             said = {"purpose": self._divisions.get(dataset.content, "")}
             new.append(draft("records", dataset, (digest, len(hashed.elements)), **said))
@@ -484,11 +498,11 @@ class Ledger(LedgerReader):
     def close_run(
         self, run: str, *, reason: str, datasets: Iterable[DatasetId] | None = None
     ) -> list[DatasetId]:
-        """End a run for good: what it has planned and not charged is not reserved any more.
+        """End a run permanently, so that its remaining planned releases no longer use the budget.
 
-        Cannot be undone: the run is never charged again, so that nothing can be released for which
-        nothing is reserved. What was charged stays charged, and stored replies can still be sent.
-        Returns the data sets for which something was reserved.
+        This cannot be undone. No further release of the run can be charged. Its charges stay in the
+        ledger, and its stored replies can still be sent. Returns the data sets for which a part of
+        the budget was reserved.
 
         Parameters
         ----------
@@ -503,7 +517,7 @@ class Ledger(LedgerReader):
         with self._log.writing() as state:
             if not any(state.begun(run, one.content) for one in state.datasets):
                 raise ConfigError(
-                    f"run {run[:40]!r} is not in {self.path}; choose from: tacit ledger show"
+                    f"run {run[:40]!r} is not in {self.path}; list its runs with: tacit ledger show"
                 )
             among = state.datasets if datasets is None else dict.fromkeys(datasets)
             found = [one for one in among if state.reserved(run, one.content)]
@@ -566,7 +580,8 @@ class Ledger(LedgerReader):
         purpose: str = "",
         content: str = "",
     ) -> bytes:
-        """Answer one request: see `answer_many`; `compute` takes the noise key.
+        """Return the reply to one request, which is charged if it has no stored reply: see
+        `answer_many`.
 
         Parameters
         ----------
@@ -596,12 +611,12 @@ class Ledger(LedgerReader):
         releases: Sequence[ReleaseRequest],
         compute: Callable[[list[ChargedRequest]], Sequence[bytes]],
     ) -> list[bytes]:
-        """Return stored replies; charge, compute and store the others, in order.
+        """Return the replies to all releases, in order.
 
-        `compute` takes the releases without a reply, in order, each with its noise key, and returns
-        their replies. It is not called if every release has a reply. The releases are charged in
-        one transaction, and their replies are stored in another. If `compute` fails, the releases
-        stay charged; a repeated call gets the same keys.
+        Releases without a stored reply are charged, and `compute` is called with them, in order,
+        each with its noise key. The replies that it returns are stored. It is not called if every
+        release has a reply. The charges are one transaction and the replies another. If `compute`
+        fails, the releases stay charged; a repeated call gets the same keys.
 
         Parameters
         ----------
@@ -627,11 +642,12 @@ class Ledger(LedgerReader):
         budget_required: bool = True,
         plans: Sequence[RunPlan] = (),
     ) -> tuple[list[bytes | None], list[ChargedRequest]]:
-        """Do the first half of `answer_many`, for replies that are computed elsewhere.
+        """Charge releases whose replies are computed elsewhere: the first half of `answer_many`.
 
-        Returns the stored replies (None if there is none yet) and the remaining releases, charged,
-        each with its noise key. If a reply was lost, its charge is not repeated: the stored key is
-        returned, for the charged content only. `store_replies` is the second half.
+        Returns the stored replies (None for a release that has no reply yet) and the charged
+        releases without a reply, each with its noise key. A release whose reply was lost is not
+        charged again: if the content of the request is the same, its stored key is returned.
+        `store_replies` is the second half.
 
         Parameters
         ----------
@@ -641,9 +657,9 @@ class Ledger(LedgerReader):
             Refuse a data set that has no budget. If False, it is charged without a limit, so that
             later runs on the same records see what was spent.
         plans
-            All planned releases of the run, from all its data sets. Recorded once,
-            with the run's first charge, and counted as a whole as soon as another run is charged
-            to the same records.
+            All planned releases of the run, from all its data sets. They are recorded once, with
+            the run's first charge. As soon as another run is charged to the same records, the whole
+            plan counts.
         """
         check_distinct(releases)
         with self._log.writing() as state:
@@ -671,8 +687,8 @@ def _as_plans(
     adjacency: Adjacency,
     run: str,
 ) -> dict[str, dict[str, Counter[Paid]]]:
-    """Treat all events of a run as its plan; return them by content (fingerprint) of the data set
-    and by run.
+    """Return all events of a run as its plan, by content (fingerprint) of the data set and
+    by run.
     """
     found: dict[str, dict[str, Counter[Paid]]] = {}
     for dataset, events in wanted.items():

@@ -1,7 +1,7 @@
-"""The verified chain in memory, synchronised with the file that other processes may write.
+"""The verified entries in memory, synchronised with the ledger's file.
 
-The state changes only by reading checked entries back from disk, so all processes see the same
-state.
+Other processes may write to the file. The state in memory changes only by reading entries from the
+file and checking them, so that all processes have the same state.
 """
 
 from __future__ import annotations
@@ -34,10 +34,14 @@ from tacit.privacy.ledger.store import Store, create_store
 
 
 class EntryLog:
-    """Entries of an open ledger; safe between threads and processes, not across a fork."""
+    """The entries of an open ledger.
+
+    Several threads and processes may use a ledger at once, but an open log must not be used after a
+    fork.
+    """
 
     def __init__(self, path: Path, *, create: bool) -> None:
-        """Open the file and check the whole chain."""
+        """Open the file and check all entries."""
         if create:
             create_store(path, _now())
         self.store = Store(path)
@@ -55,7 +59,9 @@ class EntryLog:
 
     @contextmanager
     def writing(self) -> Iterator[State]:
-        """Hold the exclusive write lock and yield the present state; an error rolls back."""
+        """Lock the ledger for other writers and yield the present state; an error undoes all
+        changes.
+        """
         if os.getpid() != self._pid:
             raise DataError(
                 f"{self.store.path} was opened before a fork; open it again in the new process"
@@ -64,10 +70,10 @@ class EntryLog:
             yield self._catch_up()
 
     def append(self, state: State, drafts: Iterable[Entry]) -> int:
-        """Write the next entries and return the number of the first.
+        """Write new entries and return the number of the first one.
 
-        Call this at most once inside `writing`. The state is unchanged until the entries are read
-        from disk.
+        Call this at most once inside `writing`. `state` does not change until the entries are read
+        back from the file.
         """
         time, last, entries = _now(), state.last, []
         for seq, draft in enumerate(drafts, state.count + 1):
@@ -79,7 +85,7 @@ class EntryLog:
         return state.count + 1
 
     def publish(self) -> State:
-        """Write the head file; nothing may be released before this returns."""
+        """Write the file that contains the head. Nothing may be released before this returns."""
         with self.writing() as state:
             head = self.store.head()
             if self.store.outer_head() != head:
@@ -87,7 +93,10 @@ class EntryLog:
             return state
 
     def reply(self, state: State, place: tuple[str, str]) -> bytes | None:
-        """Return the stored reply to a run's request, or None; call inside `writing`."""
+        """Return the stored reply to a request, given as (run, request); None if there is none.
+
+        Call this inside `writing`.
+        """
         answer = state.answers.get(place)
         if answer is None:
             return None
@@ -115,21 +124,21 @@ class EntryLog:
         return unpacked(DatasetId("", content), *stored)
 
     def _catch_up(self) -> State:
-        """Check and apply entries written since the last call, by any process."""
+        """Check and apply the entries that any process has written since the last call."""
         store = self.store
         # Cleared until the update is complete: an interrupted one must not be used.
         state, self._state = self._state or State(last=store.first), None
         head = store.head()
         if head.count < state.count:
             raise DataError(
-                f"{store.path} went back from {state.count} entries to {head.count}; {ADVICE}"
+                f"{store.path} has {head.count} entries but had {state.count} before; {ADVICE}"
             )
         for entry in follow(store.key, store.rows(state.count), state.count, state.last):
             state.apply(entry)
         if (state.count, state.last) != (head.count, head.hash):
             raise DataError(
-                f"{store.path} has {state.count} entries but its head says {head.count}: entries"
-                f" were removed from or added to the end; {ADVICE}"
+                f"{store.path} has {state.count} entries, but its head records {head.count}:"
+                f" entries were removed from the end or added there; {ADVICE}"
             )
         store.check_reaches(store.outer_head(), state.count)
         self._state = state
@@ -137,7 +146,7 @@ class EntryLog:
 
 
 def draft(kind: Kind, dataset: DatasetId, body: Any, **fields: Any) -> Entry:
-    """Make an entry without its position in the chain, which `EntryLog.append` sets."""
+    """Make an entry without number, time and hashes, which `EntryLog.append` sets."""
     text = msgspec.json.encode(body).decode()
     return Entry(
         seq=0, time="", previous=b"", kind=kind, dataset=str(dataset), body=text, **fields
@@ -145,5 +154,4 @@ def draft(kind: Kind, dataset: DatasetId, body: Any, **fields: Any) -> Entry:
 
 
 def _now() -> str:
-    """Return the current UTC time in RFC 3339 format."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,14 +1,14 @@
-"""The noise secret of a reply: stored with its charge, erased with its reply.
+"""The noise secret of a reply: it is stored with the charge and erased when the reply is stored.
 
-A reply that is lost between the two is recomputed bit-identically from the stored secret, under the
-same charge. The following rules prevent two releases for one charge:
+If a reply is lost after the charge, it is computed again from the stored secret. The result is
+bit-identical and needs no new charge. Three rules prevent two different releases for one charge:
 
-- A reply leaves only after it is stored, a request has one stored reply, and the transaction that
-  stores it erases the secret.
-- The secret is only used for the request and content that were charged: the same noise in two
-  different replies would cancel in their difference. The derived key depends on the content, so
-  even a wrong use would draw unrelated noise.
-- It is authenticated with the ledger's key, so a forged secret is refused.
+- A reply is sent only after it is stored. A request has only one stored reply, and the transaction
+  that stores it erases the secret.
+- The secret is used only for the request and content that were charged. Otherwise the same noise
+  could be in two different replies and cancel in their difference. The noise key that is derived
+  from the secret depends on the content, so that other content would get unrelated noise.
+- The secret is authenticated with the ledger's key, so that a forged secret is refused.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from tacit.privacy.ledger.store import NoiseSecret, Store
 
 
 def stored_secret(store: Store, charge: Charge) -> NoiseSecret | None:
-    """Return the noise secret of a charge after checking it; None if the charge has been answered
-    or never had a secret.
+    """Return the noise secret of a charge, after checking it.
+
+    The result is None if the charge has been answered or never had a secret.
     """
     found = store.noise_secret(charge.seq)
     if found is None:
@@ -50,10 +51,10 @@ def is_sound(store: Store, charge: Charge, found: NoiseSecret) -> bool:
 
 
 def lost_secret(store: Store, state: State, release: ReleaseRequest) -> NoiseSecret | None:
-    """Return the noise secret of a reply that was charged and lost; None if a new charge is needed.
+    """Return the noise secret of a request that was charged but has no stored reply.
 
-    Version 0.1 and `Ledger.charge` store no secret. Their noise cannot be recovered, so another
-    draw is charged again.
+    The result is None if a new charge is needed. This is so after a charge by version 0.1 or by
+    `Ledger.charge`, which store no secret.
     """
     charges = state.charges.get(release.place)
     if not charges:
@@ -65,7 +66,7 @@ def lost_secret(store: Store, state: State, release: ReleaseRequest) -> NoiseSec
 
 
 def new_secret(store: Store, release: ReleaseRequest, entry: Entry) -> NoiseSecret:
-    """Make a new noise secret for a charge that is being written."""
+    """Draw a noise secret for a charge that is about to be written."""
     secret = secrets.token_bytes(KEY_BYTES)
     charge = (entry.run, entry.request, entry.attempt)
     code = noise_code(store.key, charge, release.content, secret)
@@ -73,7 +74,7 @@ def new_secret(store: Store, release: ReleaseRequest, entry: Entry) -> NoiseSecr
 
 
 def opened(release: ReleaseRequest, secret: NoiseSecret) -> ChargedRequest:
-    """Return the charged release with its noise key."""
+    """Return the release together with the noise key that is derived from its secret."""
     return ChargedRequest(
         release, noise_key(secret.secret, release.run, release.request, release.content)
     )

@@ -1,8 +1,12 @@
 """Find the data sets of a ledger that have records in common.
 
-If a record is in several data sets, the charges of all of them add up for this record. So the
-ledger considers every *group*: the data sets that contain one record. The spending of a data set is
-the largest total over its groups, and a charge must fit the budgets of all their members.
+If a record is in several data sets, the charges to all of them add up for this record. A *group* is
+a set of data sets that contain the same record. The ε spent on a data set is the largest ε over all
+groups that contain it, and a charge must be within the budgets of all data sets of these groups.
+
+A *division* is a set of data sets, its *parts*, that are declared to have no record in common: for
+example one table, divided among parties. A group contains at most one part of each division. An
+exception is made if there are too many combinations of parts: one group then contains all of them.
 """
 
 from __future__ import annotations
@@ -29,7 +33,10 @@ MOST_CHOICES = 256
 
 
 class Overlaps:
-    """Groups of data sets, from the hashes of their records and sampled columns."""
+    """The groups of data sets that contain the same records.
+
+    Groups are found by comparing hashes of records and of sampled column values.
+    """
 
     def __init__(
         self, hashed: Mapping[str, HashedRecords], divisions: Mapping[str, str] | None = None
@@ -67,24 +74,29 @@ class Overlaps:
         self._covering = self._grouped(self._shared, fewer)
 
     def groups(self, content: str) -> list[Group]:
-        """Return the groups of a data set; only the data set itself if its records are not
-        known.
+        """Return the groups that contain a data set.
+
+        If the record hashes of the data set are not known, the only group is the data set itself.
         """
         return sorted(self._groups.get(content, {frozenset({content})}), key=sorted)
 
     def covering(self, content: str) -> list[Group]:
-        """Return the groups whose budgets a data set may inherit.
+        """Return the groups from which a data set may inherit a budget.
 
-        If two data sets share some records and a column, their other records may be the same too.
-        Charges assume that they are; a budget is not inherited, because they may be new.
+        Two data sets with some equal record hashes and a column of equal values may have more
+        records in common than the hashes show. `groups` assumes that they do, so that charges are
+        never understated. This method assumes that they do not, so that new records do not inherit
+        a budget.
         """
         return sorted(self._covering.get(content, {frozenset({content})}), key=sorted)
 
     def covering_rows(self, content: str) -> list[Group]:
-        """Return the same as `covering`, judged by hashes of each party's records on their own.
+        """Return the groups from which a data set may inherit a budget, compared by
+        `HashedRecords.rows`.
 
-        These find records again in a table with one more column that is constant in each party, or
-        with other parties' equal rows.
+        This finds the records of a party in a table of several parties, which `covering` may not:
+        the table may have an additional column with one value per party, and other parties may have
+        equal rows.
         """
         if content not in self._by_rows:
             own = self._hashed.get(content)
@@ -98,9 +110,6 @@ class Overlaps:
     def _grouped(
         self, groups: Iterable[Group], pairs: Iterable[tuple[str, str]]
     ) -> dict[str, set[Group]]:
-        """Return the groups of each data set, if these pairs of data sets may have the same
-        records.
-        """
         alike: dict[str, set[str]] = {}
         for one, other in pairs:
             alike.setdefault(one, set()).add(other)
@@ -116,12 +125,14 @@ class Overlaps:
         return self._sizes[content]
 
     def in_common(self, one: str, other: str) -> int:
-        """Return the number of records that two data sets have in common."""
+        """Return the number of records that two data sets have in common, by their hashes."""
         return self._common[(min(one, other), max(one, other))]
 
     def others(self, content: str) -> dict[str, int | None]:
-        """Return the data sets with records in common, and how many; None (possibly all) if only
-        columns are equal.
+        """Return the data sets that share records with this one, each with the number of common
+        records.
+
+        The number is None if only a column is equal; then all records may be the same.
         """
         found: dict[str, int | None] = {}
         for group in self.groups(content):
@@ -132,10 +143,11 @@ class Overlaps:
         return dict(sorted(found.items()))
 
     def _alike_by_rows(self, one: str, other: str) -> bool:
-        """True if records are equal only without some column, so that chains must be followed.
-
-        A record in common has at most as many equal hashes as either data set has per record.
+        """True if some records of two data sets are equal only after a constant column is
+        left out.
         """
+        # There are then more equal hashes than the common records explain. Each data set stores
+        # several hashes per record; a common record explains at most the smaller number.
         sizes = [
             len(_alone(self._hashed[name])) / max(1, len(self._hashed[name].rows))
             for name in (one, other)
@@ -147,12 +159,9 @@ class Overlaps:
         return division != "" and division == self._divisions.get(other, "")
 
     def _with_alike(self, group: Group, pairs: Mapping[str, set[str]]) -> list[Group]:
-        """A group with the data sets that may hold the same records as its members.
-
-        A record is in only one part of a division, so there is one group for every combination of
-        parts. If there are too many combinations, all parts form one group, which never understates
-        the charges.
-        """
+        # Adds to the group the data sets that may hold the same records as its members, also
+        # indirectly, except parts of a division of which the group contains another part. If
+        # several parts of a division could be added, there is one group for each of them.
         alike, added = set[str](), set(group)
         while added:
             added = set[str]().union(*(pairs.get(one, set()) for one in added)) - group - alike
@@ -161,12 +170,11 @@ class Overlaps:
         return [group | choice for choice in self._choices(free)]
 
     def _undivided(self, groups: Iterable[Group]) -> set[Group]:
-        """Split groups with equal rows into groups with only one part of each division."""
         found: set[Group] = set()
         beside: dict[str, set[str]] = {}
         for group in groups:
             parts = self._parts(group)
-            if len(parts) == 2:  # as pairs, because there may be many parts
+            if len(parts) == 2:  # collected as pairs, because a division may have many parts
                 for one in parts[0]:
                     beside.setdefault(one, set()).update(parts[1])
             elif len(parts) > 2:
@@ -174,7 +182,7 @@ class Overlaps:
         return found | {frozenset({one, two}) for one in beside for two in beside[one]}
 
     def _parts(self, members: Iterable[str]) -> list[list[str]]:
-        """Group data sets by division; a data set without a division is a group by itself."""
+        # Data sets by division; a data set without a division is alone.
         parts: dict[tuple[str, str], list[str]] = {}
         for one in sorted(members):
             division = self._divisions.get(one, "")
@@ -182,17 +190,22 @@ class Overlaps:
         return list(parts.values())
 
     def _choices(self, members: Iterable[str]) -> list[Group]:
-        """Return all selections of one part per division among these data sets; if there are too
-        many, one group of all.
+        """Return every group that contains one of these data sets from each division.
+
+        If there would be too many groups, return one group with all of these data sets. Charges to
+        this large group can only be overstated.
         """
         parts = self._parts(members)
         sizes = sorted(len(part) for part in parts)
-        if math.prod(sizes[:-1]) > MOST_CHOICES:  # beside each part of the largest division
+        if math.prod(sizes[:-1]) > MOST_CHOICES:  # choices per part of the largest division
             return [frozenset().union(*parts)]
         return [frozenset(choice) for choice in product(*parts)]
 
     def size(self, content: str) -> int | None:
-        """Return the number of records and persons of a data set; None if they are not known."""
+        """Return the number of record hashes of a data set, including hashes of persons.
+
+        The result is None if the record hashes are not known.
+        """
         return self._sizes.get(content)
 
 
@@ -201,12 +214,14 @@ def _alone(hashed: HashedRecords) -> np.ndarray:
 
 
 def division_name(contents: Iterable[str]) -> str:
-    """Return the name of the division of records into data sets with these fingerprints."""
+    """Return the name of the division whose parts have the fingerprints `contents`."""
     return hashlib.blake2b("".join(sorted(contents)).encode(), digest_size=16).hexdigest()
 
 
 def shared_records(elements: Mapping[str, np.ndarray]) -> Counter[Group]:
-    """Count the records that are in exactly these data sets, for each set of data sets.
+    """Return, for each set of data sets, the number of records that are in exactly these data sets.
+
+    `elements` has the record hashes of each data set.
 
     >>> one, two = np.array([1, 2, 3], np.uint64), np.array([3, 4], np.uint64)
     >>> sorted((sorted(group), n) for group, n in shared_records({"a": one, "b": two}).items())
@@ -231,7 +246,7 @@ def shared_records(elements: Mapping[str, np.ndarray]) -> Counter[Group]:
 
 
 def _same_columns(columns: Mapping[str, np.ndarray]) -> set[tuple[str, str]]:
-    """Return the pairs of data sets with a column whose sampled values coincide."""
+    """Return the pairs of data sets that have a column with the same sampled values."""
     holders: dict[int, list[tuple[str, int]]] = {}
     for name, rows in columns.items():
         for place, row in enumerate(rows):

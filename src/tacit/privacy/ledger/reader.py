@@ -1,4 +1,4 @@
-"""The read-only half of a ledger: budgets, charges, spent ε, entries and their check."""
+"""The part of a ledger that only reads: budgets, charges, spent ε, and checks of the entries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tacit.privacy.ledger.verify import Report, Row, as_row, audit, write_export
 
 
 class LedgerReader:
-    """Queries of `tacit.privacy.ledger.ledger.Ledger` that add no entry."""
+    """The methods of `tacit.privacy.ledger.ledger.Ledger` that add no entry."""
 
     def __init__(
         self,
@@ -80,24 +80,19 @@ class LedgerReader:
     ) -> dict[str, DatasetId]:
         """Return the ids of the data sets of parties that have no record in common.
 
-        The caller declares this: equal rows of two of these parties are different records, and
-        equal columns (a time grid) do not mean that two of them hold the same records.
+        The caller guarantees that no record is at two of these parties. Equal rows of two parties
+        are therefore different records, and equal columns (such as a time grid) do not mean that
+        two parties hold the same records.
 
-        The keyed hashes of the records are compared with the hashes of all data sets in the ledger:
-        charges to another data set also count for the records that it shares. The hashes are stored
-        with the first budget or charge.
+        The keyed hashes of the records are compared with those of all data sets in the ledger:
+        charges to another data set also count for the records that both contain. The hashes are
+        stored with the first budget or charge.
 
-        Parameters
-        ----------
-        schema
-            Public schema of the records.
-        parties
-            All records of each party by column, before any split, selection or preparation.
-        person
-            Column that identifies the person of a record.
-        older
-            Function from a party to the id of its data set under version 0.1. Called if the ledger
-            has data sets of that version; the charges of the returned data set are carried over.
+        Parameters ---------- schema Public schema of the records. parties All records of each party
+        by column, before any split, selection or preparation. person Column that identifies the
+        person of a record. older Function from the name of a party to the id of its data set under
+        version 0.1. It is called if the ledger has data sets of that version, whose charges then
+        also count for the new id.
         """
         found = hash_records(schema, parties, self._log.store.key, person=person)
         if len(found) > 1:
@@ -129,7 +124,9 @@ class LedgerReader:
         return fingerprint(schema, records, self._log.store.key)
 
     def _exposure(self, state: State) -> Exposure:
-        """Return which data sets share records, with the present charges; call inside `writing`."""
+        """Return the groups of data sets that share records, with their present charges. Call
+        inside `writing`.
+        """
         contents = dict.fromkeys(self._hashed, "")
         contents |= {one: known.division for one, known in state.records.items()}
         contents |= self._divisions
@@ -142,7 +139,8 @@ class LedgerReader:
         return Exposure(state, self._overlaps[1], self._older)
 
     def derived_key(self, use: str) -> bytes:
-        """Derive a key for another use from the ledger's key; equal uses give equal keys.
+        """Derive a key for another purpose from the ledger's key. The same purpose always gives the
+        same key.
 
         Parameters
         ----------
@@ -156,8 +154,8 @@ class LedgerReader:
     def budget(self, data: DatasetId | str) -> Budget | None:
         """Return the budget of a data set; None if it has none.
 
-        A data set without a budget inherits the smallest budget of the data sets that share its
-        records, if these cover each of its records.
+        A data set without a budget inherits one if each of its records is also in a data set with a
+        budget. It inherits the smallest of these budgets.
 
         Parameters
         ----------
@@ -178,8 +176,9 @@ class LedgerReader:
         return self.recall_many([(run, request)])[0]
 
     def recall_many(self, requests: Sequence[tuple[str, str]]) -> list[bytes | None]:
-        """Return the stored replies to pairs (run, request), to be sent again unchanged; None
-        without a reply.
+        """Return the stored reply to each pair (run, request); None for a pair without a reply.
+
+        A stored reply can be sent again unchanged.
 
         Parameters
         ----------
@@ -202,8 +201,9 @@ class LedgerReader:
         return sorted(found, key=lambda charge: charge.seq)
 
     def paid_for(self, run: str) -> list[Charge]:
-        """Return the charges of a run whose replies are stored or can be recomputed without a new
-        charge.
+        """Return the charges of a run whose replies can be sent without a new charge.
+
+        These replies are stored, or can be recomputed with a stored noise key.
 
         Parameters
         ----------
@@ -253,7 +253,8 @@ class LedgerReader:
             )
 
     def remaining(self, data: DatasetId | str) -> float | None:
-        """Return the budget minus the ε of all charges and unfinished plans; None without a budget.
+        """Return the ε of the budget minus the ε of all charges and unfinished plans; None if there
+        is no budget.
 
         ε is not additive: use `check` to see whether a run fits.
 
@@ -286,7 +287,8 @@ class LedgerReader:
         Parameters
         ----------
         data
-            Only the entries of this data set and of those that it is linked with.
+            If given, only the entries of this data set and of the data sets linked with it are
+            returned.
         """
         store, dataset = self._log.store, None if data is None else _as_dataset(data)
         with self._log.writing() as state:
@@ -299,8 +301,10 @@ class LedgerReader:
             ]
 
     def receipt(self) -> str:
-        """Return number and hash of the last entry. A copy kept outside the ledger reveals whether
-        the ledger was later rolled back.
+        """Return the number and the hash of the last entry as text.
+
+        A receipt that is stored outside the ledger can later show that the ledger was restored to
+        an older state.
         """
         with self._log.writing() as state:
             return f"{state.count}:{state.last.hex()}"
@@ -317,7 +321,8 @@ class LedgerReader:
         return audit(self._log.store.path, receipt)
 
     def export(self, path: str | Path, format: Literal["json", "csv"] = "json") -> None:
-        """Write all entries, and in JSON the spent ε, without any key or reply.
+        """Write all entries to a file. A JSON file also contains the spent ε. Keys and replies are
+        not written.
 
         Parameters
         ----------

@@ -1,30 +1,34 @@
 """Keyed hashes of records, by which a ledger recognises the same records in other data sets.
 
-A data set is a set of records, independent of the split, order or selection of columns of a run.
-The ledger stores a 64-bit keyed hash of every record, so that it detects records that two data sets
-share. Without the ledger's key, guesses about a record cannot be tested against its hash.
+A data set is a set of records. Its id does not depend on the split, the order or the columns that a
+run uses. The ledger stores a 64-bit keyed hash of every record, so that it detects records that two
+data sets share. Without the ledger's key, guesses about a record cannot be tested against its hash.
 
-Equal records of one data set are numbered (first copy, second copy, …), so that parties among which
-one table is divided share no record, even if the table contains equal rows.
+Equal records of one data set are numbered (first copy, second copy, …) before they are hashed.
+Parties among which one table is divided therefore share no hash, even if the table has equal rows.
 
-A party's records are hashed a second time on their own: with and without each column that has one
-value for all of them, and without all such columns. Missing values count as if their column did not
-exist. So a table with a column of parties' names, divided by it, has hashes in common with files of
-the parties that lack this column, and so has a table that was read together with one of more
-columns. Parties of one division may have such hashes in common without sharing a record.
+The records of each party are hashed a second time, independently of the other parties and without
+missing values. These hashes are computed with all columns, and again without columns that have one
+value in all records of the party: without each such column, and without all of them. The ledger
+thus recognises a party's records in a table of all parties with a further column for the party's
+name, and in a table that got columns of missing values when it was concatenated with another table.
+Parties of one table may have such hashes in common without sharing a record.
 
 Values are compared by their meaning, independent of reader and type: text that contains a number
 counts as this number, a boolean as 0 or 1, an ISO date as a time, and "NA" as a missing value.
 
-A record whose columns were changed has a different hash. For that case the ledger also stores a
-sample of the values of every column of measurements (numbers without repeated values): data sets
-that share such a column are treated as the same records.
+A record whose columns were changed has a different hash. The ledger therefore also compares
+columns. For a column of measurements (numbers without repeated values) it stores hashes of a sample
+of the values. For another column of numbers it stores one hash of all values and their frequencies,
+but only if equal frequencies in an unrelated table are very unlikely. Data sets with such a column
+in common are treated as if they had the same records.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -40,45 +44,59 @@ SAMPLE = 64
 hashes.
 """
 MOST_COLUMNS = 64
+CHANCE = 2.0**-40
+"""A column of numbers is hashed as a whole if independent draws from the frequencies of its values
+have exactly these frequencies with at most this probability.
+"""
+LEAST_DISTINCT = 24
+"""Smallest number of distinct values of such a column: months and hours have fewer or equally many,
+and their frequencies follow the calendar.
+"""
 MOST_CONSTANT = 8
-"""Constant columns that are left out one at a time; if there are more, only all at once."""
+"""Largest number of constant columns for which records are also hashed without each of them. If
+there are more, the records are only hashed without all of them.
+"""
 _FORMAT = 2**64 - 1
-"""First number of stored hashes that include `rows` and `fewer`; in earlier versions the hashes are
-sorted and do not start with it.
+"""Marker at the start of stored hashes that include `rows` and `fewer`. Earlier versions stored
+sorted hashes of records without this marker.
 """
 _NAN = float("nan")
 _MISSING = ("", "na", "n/a", "#n/a", "<na>", "nan", "null", "none")
 _WORDS = {"false": 0.0, "true": 1.0} | dict.fromkeys(_MISSING, _NAN)
-"""Texts that some readers of the same file convert to booleans or missing values, with their
-numbers.
+"""Texts that some file readers convert to booleans or missing values, with the number that each is
+converted to here.
 """
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:$|[ T]\d\d:)")
 
 
 class HashedRecords(NamedTuple):
-    """A data set's id, and the keyed hashes that the ledger stores."""
+    """The id of a data set, and the keyed hashes that the ledger stores for it."""
 
     id: DatasetId
     elements: np.ndarray
     """Sorted 64-bit hashes of the records and, if there is a person column, of the persons."""
     columns: np.ndarray
-    """Hashes of sampled values, one row of `SAMPLE` per column of measurements."""
+    """One row of `SAMPLE` hashes per column: of sampled values of a column of measurements, or
+    derived from a hash of all values of another column.
+    """
     rows: np.ndarray
-    """Hashes of the party's records on their own, without missing values; empty in data sets of
-    earlier versions.
+    """Hashes of the party's records, computed without missing values and independently of the other
+    parties; empty in data sets of earlier versions.
     """
     fewer: np.ndarray
-    """The same without one or all of the columns that have one value for all records."""
+    """Hashes like `rows`, but without one or all of the columns that have the same value in all
+    records.
+    """
 
     def packed(self) -> tuple[bytes, bytes]:
-        """Return all arrays as bytes."""
+        """Return the hashes as two byte strings, from which `unpacked` restores them."""
         head = np.array([_FORMAT, len(self.elements), len(self.rows)], "<u8")
         hashes = np.concatenate([head, self.elements, self.rows, self.fewer])
         return hashes.astype("<u8").tobytes(), self.columns.astype("<u8").tobytes()
 
 
 def unpacked(id: DatasetId, elements: bytes, columns: bytes) -> HashedRecords:
-    """The inverse of `HashedRecords.packed`."""
+    """Make `HashedRecords` from the byte strings that `HashedRecords.packed` returned."""
     sampled = np.frombuffer(columns, "<u8").reshape(-1, SAMPLE)
     hashes, none = np.frombuffer(elements, "<u8"), np.empty(0, "<u8")
     if len(hashes) == 0 or hashes[0] != _FORMAT:
@@ -90,18 +108,18 @@ def unpacked(id: DatasetId, elements: bytes, columns: bytes) -> HashedRecords:
 def hash_records(
     schema: Any, parties: Mapping[str, Mapping[str, Any]], key: bytes, *, person: str | None = None
 ) -> dict[str, HashedRecords]:
-    """Hash the records of parties that share no record.
+    """Hash the records of several parties that have no record in common.
 
     Formal guarantee: every hash is a pseudo-random function of a record, a person or a value under
-    `key` (AES-128 under keys derived by BLAKE2b). Without the key the hashes reveal which data sets
-    of this ledger have records in common, and no more.
+    `key` (AES-128 under keys derived by BLAKE2b). Without the key, the hashes reveal only which
+    data sets of this ledger have records in common.
 
     Parameters
     ----------
     schema
         Public schema, any JSON value.
     parties
-        Columns of equal length per party, with all records, before any split or preparation.
+        Columns of equal length for each party, with all records, before any split or preparation.
     key
         The ledger's key.
     person
@@ -130,18 +148,18 @@ def hash_records(
 
 
 class _Keyed:
-    """Vectorised pseudo-random functions under keys that are derived from the ledger's key."""
+    """Keyed hashes of rows, persons and columns, with keys derived from the ledger's key."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
         self._ciphers: dict[bytes, Any] = {}
 
     def rows(self, columns: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-        """Hash each row: sum a 128-bit pseudo-random function of name and value over the columns.
+        """Hash each row: the sum over the columns of a 128-bit hash of column name and value.
 
-        Also returns the sum without missing values, and the terms of columns that may be left out,
-        which can be subtracted from it: of constant columns, or, if all columns are constant, of
-        constant columns of text, because numbers alone identify such a record.
+        Returns three results: the sums, the sums over values that are not missing, and a list of
+        terms. Subtracting one of the terms from the second result removes a constant column, or all
+        constant columns, from the hash.
         """
         total = np.zeros((_common_length(columns), 2), np.uint64)
         present = np.zeros_like(total)
@@ -161,6 +179,7 @@ class _Keyed:
         for name, matrix in _sparse(columns):
             cells = self._sparse_rows(name, matrix)
             total, present, varying = total + cells, present + cells, True
+        # If every column is constant, only the numbers identify a record: remove only text columns.
         if not varying:
             constant = labels if len(labels) < len(constant) else []
         together = [np.add.reduce(constant)] if len(constant) > 1 else []
@@ -168,8 +187,9 @@ class _Keyed:
         return total, present, [*each, *together]
 
     def numbered(self, rows: list[np.ndarray]) -> list[np.ndarray]:
-        """Compute 64-bit hashes of rows; equal rows are numbered first, so that their hashes
-        differ.
+        """Return a 64-bit hash of each row.
+
+        Copies of a row are numbered before they are hashed, so that their hashes differ.
         """
         whole = np.concatenate(rows)
         order = np.lexsort((whole[:, 1], whole[:, 0]))
@@ -186,29 +206,59 @@ class _Keyed:
         return np.split(hashed, np.cumsum([len(one) for one in rows])[:-1])
 
     def persons(self, name: str, values: Any) -> np.ndarray:
-        """Compute the hashes of the persons that have a record."""
+        """Return the hashes of the different persons in a column."""
         (column,) = (one for _, one in _flat({name: values}))
         return np.unique(self._cells(b"person", name, column)[:, 0])
 
     def sampled(self, columns: Mapping[str, Any]) -> np.ndarray:
-        """Return the smallest hashes of the values of each column of measurements."""
-        kept = []
-        for _, values in _flat(columns):
-            if values.dtype.kind != "f" or len(values) < 2 * SAMPLE:
-                continue
-            fractional = values[np.isfinite(values) & (values != np.rint(values))]
-            if len(fractional) < max(2 * SAMPLE, len(values) / 2):
-                continue
-            hashes = self._cells(b"value", "", fractional)[:, 0]
-            smallest = np.unique(np.partition(hashes, 2 * SAMPLE - 1)[: 2 * SAMPLE])
-            if len(smallest) == 2 * SAMPLE:  # no repetition: unrelated records share few values
-                kept.append(smallest[:SAMPLE])
-            if len(kept) == MOST_COLUMNS:
-                break
-        return np.array(kept, np.uint64).reshape(-1, SAMPLE)
+        """Return `SAMPLE` hashes for each column that can be compared with other tables, one row
+        per column.
+        """
+        times = {name for name, one in columns.items() if np.asarray(one).dtype.kind in "Mm"}
+        kept, others = [], []
+        for name, values in _flat(columns):
+            found = self._sample(values)
+            if found is not None:
+                kept.append(found)
+            elif values.dtype.kind == "f" and name not in times:
+                others.append(values)
+        whole = [self._whole_column(values) for values in others]
+        kept += [one for one in whole if one is not None]
+        return np.array(kept[:MOST_COLUMNS], np.uint64).reshape(-1, SAMPLE)
+
+    def _sample(self, values: np.ndarray) -> np.ndarray | None:
+        """Return the `SAMPLE` smallest hashes of the values of a column; None if it is not a column
+        of measurements.
+        """
+        if values.dtype.kind != "f" or len(values) < 2 * SAMPLE:
+            return None
+        fractional = values[np.isfinite(values) & (values != np.rint(values))]
+        if len(fractional) < max(2 * SAMPLE, len(values) / 2):
+            return None
+        hashes = self._cells(b"value", "", fractional)[:, 0]
+        smallest = np.unique(np.partition(hashes, 2 * SAMPLE - 1)[: 2 * SAMPLE])
+        # Without repeated values unrelated records share few of them.
+        return smallest[:SAMPLE] if len(smallest) == 2 * SAMPLE else None
+
+    def _whole_column(self, values: np.ndarray) -> np.ndarray | None:
+        # `SAMPLE` hashes that are equal to those of another column, of any name, if it has the same
+        # numbers with the same frequencies; otherwise all of them differ. None if the frequencies
+        # could be equal by chance or by design.
+        values = values[np.isfinite(values)]
+        numbers, counts = np.unique(values, return_counts=True)
+        if len(numbers) < LEAST_DISTINCT or not _is_irregular(numbers, counts):
+            return None
+        if _log_chance(counts) > math.log(CHANCE):
+            return None
+        hashes = self._cells(b"value", "", numbers)[:, 0]
+        state = hashlib.blake2b(key=self._key, digest_size=8, person=b"tacit.column")
+        state.update(hashes.astype("<u8").tobytes() + counts.astype("<u8").tobytes())
+        blocks = np.arange(2 * SAMPLE, dtype=np.uint64).reshape(SAMPLE, 2)
+        blocks[:, 1] = int.from_bytes(state.digest(), "little")
+        return np.sort(self._encrypt(b"column", blocks)[:, 0])
 
     def _cells(self, use: bytes, name: str, values: np.ndarray) -> np.ndarray:
-        """Compute a 128-bit pseudo-random function of each value of a column."""
+        """Return a 128-bit hash of each value of a column."""
         blocks = np.empty((len(values), 2), np.uint64)
         blocks[:, 1] = self._tag(name)
         if values.dtype.kind == "f":
@@ -226,7 +276,7 @@ class _Keyed:
         return self._encrypt(use, blocks)
 
     def _sparse_rows(self, name: str, matrix: Any) -> np.ndarray:
-        """Hash each row of a sparse matrix: sum the hashes of its stored numbers."""
+        """Hash each row of a sparse matrix: the sum of the hashes of its stored numbers."""
         csr = matrix.tocsr()
         csr.sum_duplicates()
         blocks = np.empty((csr.nnz, 2), np.uint64)
@@ -253,8 +303,33 @@ class _Keyed:
         return np.frombuffer(raw, np.uint64).reshape(-1, 2)
 
 
+def _log_chance(counts: np.ndarray) -> float:
+    # Log-probability of `counts` under the multinomial distribution with their own shares; no
+    # other shares give a larger one.
+    total = np.sum(counts)
+    logs = counts * np.log(counts / total) - [math.lgamma(one + 1.0) for one in counts.tolist()]
+    return float(math.lgamma(total + 1.0) + np.sum(logs))
+
+
+def _is_irregular(numbers: np.ndarray, counts: np.ndarray) -> bool:
+    """True if the distinct numbers of a column and their counts look like random draws.
+
+    Row numbers, calendars, strata and designs have equal counts or equal distances instead.
+    """
+    # If numbers repeat often, neighbouring counts a and b of random draws differ such that
+    # (a − b)²/(a + b) is about 1 on average; otherwise distances between numbers have a coefficient
+    # of variation of about 1. Half of either is required.
+    if np.mean(counts) >= 3.0:
+        apart, both = np.diff(counts), counts[1:] + counts[:-1]
+        return float(np.mean(np.square(apart) / both)) >= 0.5
+    gaps = np.diff(numbers)
+    return len(numbers) >= 100 and float(np.var(gaps)) >= 0.5 * float(np.mean(gaps)) ** 2
+
+
 def _flat(columns: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield columns with one value per record, as float64 or as objects."""
+    """Yield the name and the values of each column, as float64 or as objects; a matrix gives one
+    column at a time.
+    """
     for name, column in sorted(columns.items()):
         if _is_sparse(column):
             continue
@@ -287,14 +362,17 @@ def _common_length(columns: Mapping[str, Any]) -> int:
     lengths = {name: int(np.shape(one)[0]) for name, one in columns.items() if np.ndim(one)}
     if len(lengths) != len(columns) or len(set(lengths.values())) != 1 or 0 in lengths.values():
         raise DataError(
-            f"columns have lengths {lengths}; all must have one length, at least 1: check the"
-            " source"
+            f"columns have lengths {lengths}; all columns must have the same number of records, at"
+            " least 1: check the source"
         )
     return next(iter(lengths.values()))
 
 
 def _bits(values: np.ndarray) -> np.ndarray:
-    """Return 64 bits for each number that are equal even if readers or types round differently."""
+    """Return a 64-bit code of each number. Numbers that are not whole are first rounded to float32.
+
+    A number therefore has the same code in float32 and in float64.
+    """
     with np.errstate(over="ignore"):
         short = values.astype(np.float32).astype(np.float64)
     same = np.where(values == np.rint(values), values, short)
@@ -303,7 +381,7 @@ def _bits(values: np.ndarray) -> np.ndarray:
 
 
 def _number(cell: Any) -> float | str:
-    """Convert a cell to a number, even if it is written as text; NaN if it is missing; else return
+    """Return a cell as a number if it is one or its text is one; NaN if it is missing; otherwise
     its text.
     """
     if cell is None or cell == "":
@@ -312,7 +390,8 @@ def _number(cell: Any) -> float | str:
         return float(cell)
     if not isinstance(cell, str):
         raise DataError(
-            f"a text column holds a {type(cell).__name__}; convert the column to numbers or to text"
+            f"a text column contains a value of type {type(cell).__name__}; convert the column to"
+            " numbers or to text"
         )
     text = cell.strip()
     try:
@@ -328,8 +407,6 @@ def _number(cell: Any) -> float | str:
 
 
 def _microseconds(time: datetime) -> float:
-    """Convert a time to microseconds since 1970, as NumPy does; a time without a zone is read as
-    UTC.
-    """
+    """Return the microseconds from 1970 to a time; a time without a zone is read as UTC."""
     apart = time.replace(tzinfo=time.tzinfo or UTC) - datetime(1970, 1, 1, tzinfo=UTC)
     return float(apart // timedelta(microseconds=1))

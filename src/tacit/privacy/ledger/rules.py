@@ -1,4 +1,4 @@
-"""The ledger's refusals and warnings, one function per rule."""
+"""The rules by which the ledger refuses a charge or reply, or warns; one function per rule."""
 
 from __future__ import annotations
 
@@ -13,67 +13,73 @@ from tacit.privacy.ledger.state import Budget, Charge, State
 
 
 class LineageWarning(UserWarning):
-    """A data set looks like the successor of one that has already been charged."""
+    """Warning that a data set may contain records of another data set that was charged before."""
 
 
 def check_same_release(state: State, wanted: ReleaseRequest) -> list[Charge]:
-    """Return the charges of a request; refuse it if they were for other records or another release.
+    """Return the earlier charges of a request; raise an error if they were for another release.
 
-    Ids come from a server, and a reused id must not return the reply to another request.
+    Request ids come from a server. A request with a used id must not get the reply to another
+    request.
     """
     done = state.charges.get(wanted.place, [])
     if done and not wanted.same_release(done[0]):
         raise PrivacyBudgetError(
-            f"request {wanted.request} of run {wanted.run} was charged for another release (entry "
-            f"{done[0].seq}); a request is answered once: use a new request id"
+            f"request {wanted.request} of run {wanted.run} was already charged for another release "
+            f"(entry {done[0].seq}); use a new request id"
         )
     return done
 
 
 def check_open(state: State, wanted: Iterable[ReleaseRequest]) -> None:
-    """Refuse charges of closed runs, because the rest of their plans is no longer reserved."""
+    """Raise an error if one of the releases belongs to a closed run."""
     for release in wanted:
         reason = state.closed(release.run, release.dataset.content)
         if reason is not None:
             raise PrivacyBudgetError(
-                f"run {release.run} was closed ({reason}) and cannot be charged: start a new run"
+                f"run {release.run} was closed ({reason}) and cannot be charged; start a new run"
             )
 
 
 def check_same_content(charge: Charge, wanted: ReleaseRequest, content: str) -> None:
-    """Refuse to recompute a lost reply if the content of the request is not the one that was
+    """Raise an error if the content of a repeated request differs from the content that was
     charged.
 
     The same noise in two different replies would cancel in their difference.
     """
     if wanted.content != content:
         raise PrivacyBudgetError(
-            f"request {wanted.request} of run {wanted.run} was charged with other content (entry "
-            f"{charge.seq}); only the original content can be answered: use a new request id"
+            f"request {wanted.request} of run {wanted.run} was already charged with different "
+            f"content (entry {charge.seq}); repeat it with that content, or use a new request id"
         )
 
 
 def answerable(state: State, reply: Reply, digest: str) -> Charge | None:
-    """Return the charge of a reply, or None if the same reply is already stored; refuse other
-    replies.
+    """Return the charge to which a reply belongs; None if the same reply is already stored.
+
+    An error is raised if the request was not charged, or already has a different reply.
     """
     place = f"request {reply.request} of run {reply.run}"
     charges = state.charges.get(reply.place)
     if not charges:
-        raise PrivacyBudgetError(f"{place} was not charged; charge first")
+        raise PrivacyBudgetError(
+            f"{place} was not charged; charge the request before you store its reply"
+        )
     answer = state.answers.get(reply.place)
     if answer is None:
         return charges[-1]
     if answer.digest != digest:
         raise PrivacyBudgetError(
-            f"{place} already has a different reply; send the stored one (recall)"
+            f"{place} already has a different reply; send the stored reply (Ledger.recall)"
         )
     return None
 
 
 def required_budget(exposure: Exposure, dataset: DatasetId) -> Budget:
-    """Return the budget of a data set, or of the data sets that contain all its records; raise an
-    error if there is none.
+    """Return the budget of a data set, which may be inherited from data sets that contain all its
+    records.
+
+    An error is raised if there is none.
     """
     budget = exposure.budget(dataset)
     if budget is not None:
@@ -95,8 +101,9 @@ def required_budget(exposure: Exposure, dataset: DatasetId) -> Budget:
 
 
 def shared_records(exposure: Exposure, dataset: DatasetId) -> str:
-    """Return a clause that names the data sets with records of this one; empty if there are
-    none.
+    """Return a part of a message that names the data sets with records in common with this one.
+
+    It is empty if there are none.
     """
     others = exposure.overlaps.others(dataset.content)
     if not others:
@@ -111,7 +118,9 @@ def shared_records(exposure: Exposure, dataset: DatasetId) -> str:
 
 
 def warn_of_lookalikes(exposure: Exposure, dataset: DatasetId) -> None:
-    """Warn that a data set with a new budget contains, or may contain, records charged before."""
+    """Warn if a data set with a new budget contains, or may contain, records that were charged
+    before.
+    """
     state, shared = exposure.state, shared_records(exposure, dataset)
     charged = any(state.paid_by_run(one) for one in exposure.overlaps.others(dataset.content))
     if shared and charged:

@@ -1,17 +1,18 @@
-"""Ledger state: budgets, families of linked data sets, and charges.
+"""Ledger state: budgets, links between data sets, and charges.
 
-The state is built only by reading the verified chain, entry by entry. This module decides how
-events count under a budget; the accountant computes their total ε.
+The state is built by reading the verified entries one by one. This module also decides how a
+charged event counts under a budget with another adjacency or unit. C is the clip of the event.
 
-**Adjacency.** An event stores a clip and a noise, so its sensitivity under the budget's adjacency
-is derived. A charge under add-or-remove-one counts under a replace-one budget (its sum moves by at
-most 2C). The reverse is refused: a run under replace-one may treat the number of records as public.
+**Adjacency.** The sensitivity of an event is computed for the adjacency of the budget. A charge
+under add-or-remove-one counts under a replace-one budget, where one unit moves the sum by at most
+2C. A charge under replace-one is refused under an add-or-remove-one budget, because its run may
+have treated the number of records as public.
 
-**Unit.** A charge for a coarser unit (record < person < party) counts under a finer budget, but
-with a different sensitivity: adding a record *changes* its person's contribution, by up to 2C,
-whereas adding a person adds C. A replaced record may also move from one person to another, which
-changes two contributions. So `counted` converts the event to the sensitivity for the budget's
-neighbours. With sampled batches this argument fails, and the charge is refused.
+**Unit.** Units are ordered: record < person < party. A charge for a larger unit counts under a
+budget for a smaller unit, with a different sensitivity. For example, adding a person adds a
+contribution of norm C, but adding a record changes the contribution of its person, by up to 2C.
+Replacing a record may change the contributions of two persons. `counted` returns an event with the
+sensitivity for the budget. If batches are sampled, such a charge is refused.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Epsilon = Callable[[Sequence[GaussianEvent], float, Adjacency], float]
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The total ε at δ that the operator allows for one data set."""
+    """The total ε at a δ that the operator allows for one data set."""
 
     epsilon: float
     delta: float
@@ -52,7 +53,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         check_terms(self.unit, self.adjacency)
 
     def within(self, other: Budget) -> bool:
-        """True if the budget `other` allows everything that this budget allows."""
+        """True if `other` allows everything that this budget allows."""
         same = (self.adjacency, self.unit) == (other.adjacency, other.unit)
         return same and self.epsilon <= other.epsilon and self.delta <= other.delta
 
@@ -60,8 +61,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Charge(msgspec.Struct, frozen=True, kw_only=True):
     """Charged events of one request.
 
-    `new` is true only for the call that wrote the entry, which may draw noise once. For any other
-    call the noise may already have been drawn.
+    `new` is True only in the result of the call that wrote the charge; its caller may draw noise
+    once. If `new` is False, the noise may have been drawn already.
     """
 
     seq: int
@@ -78,17 +79,19 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Registered(msgspec.Struct, frozen=True):
-    """Digest and number of the stored record hashes of a data set, as recorded in the chain."""
+    """Keyed hash and number of the stored record hashes of a data set, as an entry states them."""
 
     seq: int
     digest: str
     count: int
     division: str = ""
-    """Name of the division that the data set is a part of: see `overlap.Overlaps`."""
+    """Name of the division (see `tacit.privacy.ledger.overlap`) that the data set is a part of; ""
+    if there is none.
+    """
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Digest and size of a stored reply, as recorded in the chain."""
+    """Keyed hash and size of a stored reply, as an entry states them."""
 
     seq: int
     digest: str
@@ -99,7 +102,7 @@ Paid = tuple[GaussianEvent, Unit, Adjacency]
 
 
 def check_terms(unit: str, adjacency: str) -> None:
-    """Refuse an unknown unit or adjacency."""
+    """Raise an error for an unknown unit or adjacency."""
     if unit not in UNITS:
         raise ConfigError(f'unit = "{unit}"; choose from {", ".join(UNITS)}')
     if adjacency not in get_args(Adjacency):
@@ -108,33 +111,49 @@ def check_terms(unit: str, adjacency: str) -> None:
         )
 
 
+def counting_terms(unit: Unit, adjacency: Adjacency) -> list[tuple[Unit, Adjacency]]:
+    """Return the units and adjacencies for which a charge with these terms counts, its own first.
+
+    With sampled batches it counts for its own unit only, see `counted`.
+
+    >>> counting_terms("record", "add-or-remove-one")
+    [('record', 'add-or-remove-one'), ('record', 'replace-one')]
+    """
+    weaker: tuple[Adjacency, ...] = ("replace-one",)
+    adjacencies = weaker if adjacency in weaker else (adjacency, *weaker)
+    finer = UNITS[: UNITS.index(unit) + 1]
+    return [(one, other) for one in reversed(finer) for other in adjacencies]
+
+
 def counted(
     event: GaussianEvent, unit: Unit, adjacency: Adjacency, budget: Budget
 ) -> GaussianEvent:
-    """Convert an event to the budget's unit and adjacency, such that its sensitivity there bounds
-    that of the given event.
+    """Convert an event to the budget's unit and adjacency.
 
-    >>> person = Budget(epsilon=1, delta=1e-6, adjacency="add-or-remove-one", unit="record")
-    >>> counted(GaussianEvent(clip=1, noise_sd=5), "person", "add-or-remove-one", person).clip
+    The sensitivity of the result is at least the distance by which one unit of the budget can move
+    the released sum.
+
+    >>> budget = Budget(epsilon=1, delta=1e-6, adjacency="add-or-remove-one", unit="record")
+    >>> counted(GaussianEvent(clip=1, noise_sd=5), "person", "add-or-remove-one", budget).clip
     2.0
     """
     if adjacency == "replace-one" and budget.adjacency == "add-or-remove-one":
         raise PrivacyBudgetError(
-            "a charge under replace-one cannot count under an add-or-remove-one budget: the run may"
-            " treat the number of records as public; run under add-or-remove-one, or have the"
-            " operator set a replace-one budget"
+            "a charge under replace-one cannot count under an add-or-remove-one budget, because the"
+            " run may treat the number of records as public; set privacy.adjacency ="
+            " 'add-or-remove-one', or ask the operator for a replace-one budget"
         )
     if unit == budget.unit:
         return event
     if UNITS.index(unit) < UNITS.index(budget.unit):
         raise PrivacyBudgetError(
-            f"a guarantee per {unit} says nothing about a {budget.unit}, which the budget"
-            f" protects; run with unit = {budget.unit}"
+            f"a charge with unit = {unit} cannot count under a budget with unit = {budget.unit};"
+            f" run with unit = {budget.unit}, or set a budget with unit = {unit}"
         )
     if event.sampling is not None:
         raise PrivacyBudgetError(
-            f"a charge with sampled batches of unit {unit} cannot count under a budget for a"
-            f" {budget.unit}; run with unit = {budget.unit} or without sampling"
+            f"a charge with unit = {unit} and sampled batches cannot count under a budget with"
+            f" unit = {budget.unit}; run with unit = {budget.unit}, or without sampling of batches"
         )
     moves_two = budget.adjacency == "replace-one" and unit != "party"
     distance = event.sensitivity("replace-one") * (2.0 if moves_two else 1.0)
@@ -143,7 +162,7 @@ def counted(
 
 
 def tally(charges: Iterable[tuple[Iterable[GaussianEvent], Unit, Adjacency]]) -> Counter[Paid]:
-    """Merge equal events and count them."""
+    """Return how often each event occurs in the charges, for each unit and adjacency."""
     total: Counter[Paid] = Counter()
     for events, unit, adjacency in charges:
         for event in events:
@@ -153,8 +172,8 @@ def tally(charges: Iterable[tuple[Iterable[GaussianEvent], Unit, Adjacency]]) ->
 
 
 def under(paid: Counter[Paid], budget: Budget) -> tuple[GaussianEvent, ...]:
-    """Convert charged events to the budget's unit and adjacency; merge them and put them in a fixed
-    order.
+    """Convert charged events to the budget's unit and adjacency. Equal events are merged, and the
+    order is fixed.
     """
     merged: Counter[GaussianEvent] = Counter()
     for (event, unit, adjacency), count in paid.items():
@@ -165,7 +184,7 @@ def under(paid: Counter[Paid], budget: Budget) -> tuple[GaussianEvent, ...]:
 
 @dataclass
 class State:
-    """State of the ledger after entry `count`, whose hash is `last`."""
+    """State of a ledger after `count` entries; `last` is the hash of the last entry."""
 
     last: bytes
     count: int = 0
@@ -184,7 +203,7 @@ class State:
     _family: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def apply(self, entry: Entry) -> None:
-        """Apply the next entry of the chain."""
+        """Update the state by the next entry of the ledger."""
         try:
             self._apply(entry, DatasetId.parse(entry.dataset))
         except (msgspec.MsgspecError, ConfigError) as error:
@@ -218,30 +237,42 @@ class State:
             self.answers[place] = Answer(entry.seq, digest, size)
 
     def family(self, content: str) -> frozenset[str]:
-        """Return the contents that share one budget with this one: those of linked data sets, under
-        any schema.
+        """Return the fingerprint `content` and those of all data sets linked with it.
+
+        These data sets share one budget, even if their schemas differ.
         """
         return self._family.get(content, frozenset({content}))
 
     def paid_by_run(self, content: str) -> dict[str, Counter[Paid]]:
-        """Return all events that were ever charged to exactly this content, by run."""
+        """Return all events charged to the data set with the fingerprint `content`, by run.
+
+        Charges to linked data sets are not included.
+        """
         return self._paid.get(content, {})
 
     def plans_by_run(self, content: str) -> dict[str, Counter[Paid]]:
-        """Return the events that runs planned for exactly this content, by run."""
+        """Return the events that runs planned for the data set with the fingerprint `content`, by
+        run.
+        """
         return self._plans.get(content, {})
 
     def begun(self, run: str, content: str) -> bool:
-        """True if the run has a plan or a charge for exactly this content."""
+        """True if the run has a plan or a charge for the data set with the fingerprint
+        `content`.
+        """
         return run in self._plans.get(content, {}) or run in self._paid.get(content, {})
 
     def closed(self, run: str, content: str) -> str | None:
-        """Return the reason why the run may no longer charge this content; None if it still may."""
+        """Return the reason for which the run was closed; None if it is open.
+
+        `content` is the fingerprint of the data set.
+        """
         return self._closed.get((run, content))
 
     def reserved(self, run: str, content: str) -> Counter[Paid]:
-        """Return the planned events that a run has not yet charged to this content and still may
-        charge.
+        """Return the events that a run planned for a data set and has not charged yet.
+
+        `content` is the fingerprint of the data set. The result is empty if the run is closed.
         """
         if (run, content) in self._closed:
             return Counter()
@@ -249,24 +280,25 @@ class State:
         return planned - self._paid.get(content, {}).get(run, Counter())
 
     def runs_of(self, content: str) -> frozenset[str]:
-        """Return the runs that were charged to exactly this content."""
+        """Return the runs that were charged to the data set with the fingerprint `content`."""
         return frozenset(self._paid.get(content, ()))
 
     def budget_of(self, family: frozenset[str]) -> Budget | None:
-        """Return the budget that was set last for any content in the family."""
+        """Return the budget that was set last for any of these fingerprints; None if there
+        is none.
+        """
         found = [self._budgets[c] for c in family if c in self._budgets]
         return max(found, key=lambda pair: pair[0])[1] if found else None
 
     def next_attempt(self, place: tuple[str, str]) -> int:
-        """Return the attempt number of the next charge for a request."""
+        """Return the number of the next charge for the request (run, request), counted from 1."""
         return len(self.charges.get(place, ())) + 1
 
     def lookalikes(self, dataset: DatasetId) -> Iterator[DatasetId]:
-        """Yield charged data sets with the same schema that are not linked: possibly older states
-        of this one.
+        """Yield charged data sets that may be earlier versions of this one, the most recent first.
 
-        Data sets of one run are the records of its parties, not versions of each other. Yields the
-        most recent first, lazily, because callers often need only one.
+        They have the same schema and are not linked with this data set. Data sets that were charged
+        by the same run are left out, because they belong to different parties.
         """
         family, runs = self.family(dataset.content), self.runs_of(dataset.content)
         for other in reversed(self.datasets):
@@ -276,13 +308,15 @@ class State:
 
 
 def _add(runs: dict[str, dict[str, Counter[Paid]]], charge: Charge) -> None:
-    """Add a charge (or a plan in the same form) to `runs`, which has events by content and run."""
+    """Add the events of a charge or plan to `runs`, by fingerprint and run."""
     own = runs.setdefault(charge.dataset.content, {}).setdefault(charge.run, Counter())
     own.update(tally([(charge.events, charge.unit, charge.adjacency)]))
 
 
 def as_charge(entry: Entry, dataset: DatasetId) -> Charge:
-    """Decode a charge or plan entry; unknown kinds of event are refused."""
+    """Convert an entry that is a charge or a plan to a `Charge`; unknown kinds of event raise an
+    error.
+    """
     return msgspec.convert(
         {
             **{n: getattr(entry, n) for n in ("seq", "time", "run", "request", "attempt")},

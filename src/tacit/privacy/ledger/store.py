@@ -1,22 +1,21 @@
 """The ledger on disk: one SQLite file, its key and a copy of its head.
 
-    ledger.sqlite   header, entries, the head (written with each batch), stored replies, and the
-                    noise secrets of answers that are charged and not stored yet, and keyed hashes
-                    of the records of each data set; mode 0600
+    ledger.sqlite   header, entries, head (written with each batch), stored replies, noise secrets
+                    of charges without a stored reply, and keyed hashes of the records of each data
+                    set; mode 0600
     ledger.key      32 secret bytes
     ledger.head     a copy of the head, written after the commit and before `charge` returns
 
-Why two heads: the head inside the database reveals that the last entries were deleted; the head
-outside reveals that the whole database was restored from an older copy. The outer one is written
-after the commit. A crash in between leaves an outdated outer head, which is harmless: `charge` had
-not returned, so nothing was released.
+Why two heads: the head inside the database shows if the last entries were deleted. The head outside
+shows if the whole database was restored from an older copy. It is written after the commit. A crash
+before it is written is harmless: `charge` had not returned, so that nothing was released.
 
-Why DELETE and EXTRA: in DELETE mode the commit is the removal of the journal, and only EXTRA syncs
-the directory after it. WAL is not used because SQLite silently truncates a damaged log at the first
-bad frame, and because a ledger should be one file when closed, so that it can be copied.
+SQLite settings: with journal_mode = DELETE, a commit removes the journal. Only synchronous = EXTRA
+then syncs the directory. WAL mode is not used, because SQLite silently truncates a damaged log at
+the first bad frame, and because a closed ledger should be one file that can be copied.
 
-How secrets are erased: `secure_delete` overwrites a deleted row with zeros. The rollback journal
-still holds the old page, so it is overwritten too.
+How secrets are erased: `secure_delete` overwrites a deleted row with zeros. The journal still
+contains the old page, so that it is overwritten too.
 """
 
 from __future__ import annotations
@@ -81,7 +80,9 @@ _INSERT = f"INSERT INTO entries ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * 
 
 
 class NoiseSecret(NamedTuple):
-    """Secret from which a charged reply draws its noise, kept until the reply is stored."""
+    """Secret from which the noise of a charged reply is drawn; it is stored until the reply is
+    stored.
+    """
 
     seq: int
     """Number of the charge's entry."""
@@ -91,7 +92,7 @@ class NoiseSecret(NamedTuple):
 
 
 class Store:
-    """Access to the ledger's files, without interpreting the entries."""
+    """Reads and writes the ledger's files, without interpreting the entries."""
 
     def __init__(self, path: Path) -> None:
         """Connect to an existing file; `create_store` creates one."""
@@ -160,7 +161,9 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Hold the exclusive write lock; commit or roll back all changes as a whole."""
+        """Lock the ledger for other writers. All changes are committed together, or undone after an
+        error.
+        """
         with self.errors():
             self._holds_secrets = False
             try:
@@ -175,9 +178,7 @@ class Store:
 
     @contextmanager
     def _overwritten_journal(self) -> Iterator[None]:
-        """Overwrite a journal that contains noise secrets with zeros, after the commit has
-        unlinked it.
-        """
+        """Overwrite the journal with zeros after the commit, if it contains noise secrets."""
         path = self.path.with_name(self.path.name + "-journal")
         if not (self._holds_secrets and os.name == "posix" and path.exists()):
             yield
@@ -191,7 +192,9 @@ class Store:
             os.fsync(journal.fileno())
 
     def check_structure(self) -> None:
-        """Refuse a file that SQLite finds damaged, or that does not have the tables of a ledger."""
+        """Raise an error if SQLite finds damage, or if the file does not have the tables of a
+        ledger.
+        """
         (sound,) = self.db.execute("PRAGMA integrity_check(1)").fetchone()
         if sound != "ok":
             raise DataError(f"{self.path} is damaged ({_printable(sound)}); {ADVICE}")
@@ -208,33 +211,35 @@ class Store:
         return self.db.execute(_TABLES).fetchall() != _known_tables()[0]
 
     def upgrade(self) -> None:
-        """Add missing tables to a ledger of an earlier version, in the caller's transaction."""
+        """Add tables that a ledger of an earlier version lacks. Call inside a transaction."""
         version = _known_tables().index(self.db.execute(_TABLES).fetchall())
         for statement in _ADDED[version:]:
             self.db.execute(statement)
 
     def records(self, seq: int) -> tuple[bytes, bytes] | None:
-        """Return the stored record hashes of an entry, unchecked; None if there are none."""
+        """Return the stored record hashes of entry number `seq`, unchecked; None if there are
+        none.
+        """
         if self.db.execute(_TABLES).fetchall() != _known_tables()[-1]:
             return None
         rows = self.db.execute("SELECT * FROM records WHERE seq = ?", (seq,)).fetchall()
         return (bytes(rows[0][1]), bytes(rows[0][2])) if rows else None
 
     def keep_records(self, kept: Sequence[tuple[int, bytes, bytes]]) -> None:
-        """Store record hashes by entry, in the caller's transaction."""
+        """Store record hashes by number of their entry. Call inside a transaction."""
         self.db.executemany("INSERT INTO records VALUES (?, ?, ?)", kept)
 
     def head(self) -> Head:
         """Return the head inside the database, after checking it."""
         row = self.db.execute("SELECT count, hash, code FROM head").fetchone()
         if row is None:
-            raise DataError(f"{self.path} has no head; {ADVICE}")
+            raise DataError(f"{self.path} has lost the hash of its last entry; {ADVICE}")
         head = _as_head({"salt": self.header.salt, **dict(zip(_HEAD, row, strict=True))}, self.path)
         check_head(self.key, self.header.salt, head, f"the head of {self.path}")
         return head
 
     def outer_head(self) -> Head:
-        """Return the head outside the database, after checking it."""
+        """Return the head in the file beside the database, after checking it."""
         head = read_head(self.head_path)
         if head is None:
             raise DataError(f"{self.head_path} is missing; {ADVICE}")
@@ -242,7 +247,11 @@ class Store:
         return head
 
     def check_reaches(self, outer: Head, count: int) -> None:
-        """Refuse a chain of `count` entries that does not contain the outer head's entry."""
+        """Raise an error if the chain does not contain the last entry of the outer head.
+
+        `count` is the number of entries of the chain. The outer head is the head in the file beside
+        the database.
+        """
         if outer.count > count:
             raise DataError(
                 f"{self.path} has {count} entries but had {outer.count}: it was cut short or"
@@ -251,14 +260,14 @@ class Store:
         row = self.db.execute("SELECT hash FROM entries WHERE seq = ?", (outer.count,)).fetchone()
         if outer.hash != (row[0] if row else self.first):
             raise DataError(
-                f"{self.path} and {self.head_path} differ up to entry {outer.count}:"
-                f" the ledger was replaced by a diverged copy; {ADVICE}"
+                f"entry {outer.count} of {self.path} is not the one that {self.head_path} records:"
+                f" the ledger was replaced by a copy with other entries; {ADVICE}"
             )
 
     def rows(self, after: int = 0) -> Iterator[tuple]:
-        """Yield the unchecked entries after number `after`, in order.
+        """Yield the entries with numbers above `after`, in order and unchecked.
 
-        Read in pages, because a query left open by an error would keep its lock.
+        They are read in pages: an open query would keep its lock if an error occurs.
         """
         while page := self.db.execute(_PAGE, (after,)).fetchall():
             yield from page
@@ -272,14 +281,16 @@ class Store:
         return rows[0][0] if rows and isinstance(rows[0][0], bytes) else None
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Write sealed entries and the head that covers them, in the caller's transaction."""
+        """Write entries and the head after them. Call inside a transaction."""
         self.db.executemany(_INSERT, ([getattr(e, name) for name in FIELDS] for e in entries))
         head = make_head(self.key, self.header.salt, entries[-1].seq, entries[-1].hash)
         row = (head.count, head.hash, head.code)
         self.db.execute("UPDATE head SET count = ?, hash = ?, code = ? WHERE id = 0", row)
 
     def keep(self, first: int, bodies: Sequence[bytes]) -> None:
-        """Store the replies of the entries from number `first` on, in the caller's transaction."""
+        """Store replies. Their entries are consecutive, beginning with number `first`. Call inside
+        a transaction.
+        """
         self.db.executemany("INSERT INTO replies VALUES (?, ?)", enumerate(bodies, first))
 
     def noise_secret(self, seq: int) -> NoiseSecret | None:
@@ -294,21 +305,22 @@ class Store:
         return [NoiseSecret(*row) for row in self.db.execute("SELECT * FROM noise_secrets")]
 
     def keep_secrets(self, kept: Sequence[NoiseSecret]) -> None:
-        """Store the noise secrets of new charges, in the caller's transaction."""
+        """Store the noise secrets of new charges. Call inside a transaction."""
         if kept:
             self._holds_secrets = True  # other secrets are on the same page
             self.db.executemany("INSERT INTO noise_secrets VALUES (?, ?, ?, ?)", kept)
 
     def erase_secrets(self, charges: Sequence[int]) -> None:
-        """Erase the noise secrets of these charges, in the caller's transaction."""
+        """Erase the noise secrets of these charges. Call inside a transaction."""
         if charges:
             self._holds_secrets = True
             rows = [(seq,) for seq in charges]
             self.db.executemany("DELETE FROM noise_secrets WHERE seq = ?", rows)
 
     def publish(self, head: Head) -> None:
-        """Write the outer head, inside the caller's transaction, so that heads never move
-        backwards.
+        """Write the head file.
+
+        Call inside a transaction, so that an older head never replaces a newer one.
         """
         try:
             write_durably(self.head_path, msgspec.json.encode(head))
@@ -320,7 +332,9 @@ class Store:
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Convert SQLite and operating system errors to one-line errors."""
+        """Convert errors of SQLite and of the operating system to errors with a message of one
+        line.
+        """
         try:
             yield
         except OSError as error:
@@ -342,11 +356,10 @@ class Store:
 
 
 def create_store(path: Path, created: str) -> None:
-    """Create an empty ledger at `path` unless one exists; can be repeated after a crash.
+    """Create an empty ledger at `path` unless one exists. The call can be repeated after a crash.
 
-    SQLite's lock admits one process at a time. The outer head is written first. A key without a
-    ledger therefore means that the ledger was removed, and creating a new ledger is refused,
-    because it would not contain the earlier charges.
+    If there is a key but no ledger, the ledger was removed. An error is raised, because a new
+    ledger would not contain the earlier charges.
     """
     _check_name(path)
     if not path.exists():
@@ -365,7 +378,7 @@ def _check_name(path: Path) -> None:
 
 
 def read_head(path: Path) -> Head | None:
-    """Return the unchecked outer head, or None."""
+    """Return the head in the file beside the database, unchecked; None if there is no file."""
     try:
         return _as_head(msgspec.json.decode(path.read_bytes()), path)
     except FileNotFoundError:
@@ -382,12 +395,11 @@ def _as_head(fields: Any, path: Path) -> Head:
 
 
 def _printable(finding: object) -> str:
-    """Remove unprintable bytes from SQLite's message."""
     return "".join(c if c.isprintable() else " " for c in str(finding))[:120]
 
 
 def _refuse_remains(path: Path) -> None:
-    """Refuse to create a ledger where one was removed."""
+    """Raise an error if the files at this path show that a ledger was removed."""
     key_path, head_path = path.with_suffix(".key"), path.with_suffix(".head")
     head = read_head(head_path)
     if (head is None and key_path.exists()) or (head is not None and head.count > 0):

@@ -1,7 +1,7 @@
 """Read-only views of the ledger: rows for display, a full check, and an export.
 
-The output contains no key and no stored reply. Hashes are keyed, so they reveal nothing about
-records.
+The output contains no key and no stored reply. Its hashes are keyed, so that they reveal nothing
+about records.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ _SHOWN = 10
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry for display. The `state` of a charge is "charged", or "answered" once its reply is
-    stored.
+    """One entry, for display.
+
+    The `state` of a charge is "charged", or "answered" if its reply is stored.
     """
 
     seq: int
@@ -56,7 +57,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Findings of a full check. `receipt` identifies the present end of the chain."""
+    """Result of a full check. `receipt` has the number and the hash of the last entry."""
 
     path: str
     entries: int
@@ -70,7 +71,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def as_row(entry: Entry, state: State) -> Row:
-    """Return an entry for display, with its body decoded."""
+    """Convert an entry to a row for display."""
     answered = (entry.run, entry.request) in state.answers
     values = {name: getattr(entry, name) for name in Row.__struct_fields__ if hasattr(entry, name)}
     said = {"charge": "answered" if answered else "charged"}.get(entry.kind, "")
@@ -81,7 +82,10 @@ def as_row(entry: Entry, state: State) -> Row:
 
 
 def write_export(path: Path, form: str, rows: list[Row], spent: list[Spent], receipt: str) -> None:
-    """Write JSON (everything) or CSV (the entries), atomically."""
+    """Write an export atomically.
+
+    A CSV file contains the entries. A JSON file also contains the spent ε and the receipt.
+    """
     if form == "json":
         body = msgspec.json.format(
             msgspec.json.encode({"receipt": receipt, "spent": spent, "entries": rows})
@@ -113,8 +117,8 @@ def _cell(value: Any) -> str:
 def audit(path: Path, receipt: str | None = None) -> Report:
     """Check the whole ledger and list all problems.
 
-    `receipt` is from an earlier report or export that was kept outside the ledger. Only a receipt
-    can reveal that database, head and key were all restored to an older state.
+    `receipt` is the receipt of an earlier report or export that was stored outside the ledger. Only
+    a receipt can show that database, head and key were all restored to an older state.
     """
     problems: list[str] = []
     hashes: dict[int, str] = {}
@@ -147,7 +151,7 @@ _Check = Callable[[Store, _Hashes], Iterable[str]]
 
 
 def _collect(problems: list[str], store: Store, hashes: _Hashes, check: _Check) -> None:
-    """Run one check; if it raises an error, the error becomes a finding."""
+    """Run one check and add its problems; an error counts as a problem."""
     try:
         with store.errors():
             problems.extend(islice(check(store, hashes), _SHOWN))
@@ -156,7 +160,6 @@ def _collect(problems: list[str], store: Store, hashes: _Hashes, check: _Check) 
 
 
 def _plain(error: TacitError) -> str:
-    """Return the error's text without the general advice."""
     return str(error).removesuffix(f"; {ADVICE}")
 
 
@@ -166,7 +169,7 @@ def _structure(store: Store, _: _Hashes) -> Iterable[str]:
 
 
 def _chain(store: Store, hashes: _Hashes) -> Iterable[str]:
-    """Yield every error in the chain, continuing after each from the stored values."""
+    """Yield every problem in the chain of entries, and add the hash of each entry to `hashes`."""
     count, last = 0, store.first
     for row in store.rows():
         entry = read_row(row, count + 1)
@@ -185,7 +188,7 @@ def _heads(store: Store, hashes: _Hashes) -> Iterable[str]:
 
 
 def _replies(store: Store, _: _Hashes) -> Iterable[str]:
-    """Check that the stored replies are exactly those recorded in the chain."""
+    """Yield the replies that are missing, changed or not recorded in the chain."""
     state = State(last=store.first)
     for entry in follow(store.key, store.rows(), 0, store.first):
         state.apply(entry)
@@ -199,7 +202,9 @@ def _replies(store: Store, _: _Hashes) -> Iterable[str]:
 
 
 def _noise_secrets(store: Store, _: _Hashes) -> Iterable[str]:
-    """Check that each noise secret is unchanged and belongs to a charge without a reply."""
+    """Yield the noise secrets that were changed, or that do not belong to a charge without a
+    reply.
+    """
     if not store.has_noise_secrets():
         return
     state = State(last=store.first)
@@ -218,7 +223,7 @@ def _noise_secrets(store: Store, _: _Hashes) -> Iterable[str]:
 
 
 def _records(store: Store, _: _Hashes) -> Iterable[str]:
-    """Check that the stored record hashes are those recorded in the chain."""
+    """Yield the entries whose record hashes are missing or were changed."""
     state = State(last=store.first)
     for entry in follow(store.key, store.rows(), 0, store.first):
         state.apply(entry)

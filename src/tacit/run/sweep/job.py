@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as plain data, for any process."""
+    """One run of a sweep, as data that can be sent to another process."""
 
     id: str
     """Digest of the configuration; equal runs have equal ids."""
@@ -67,7 +67,7 @@ def _function(name: str) -> Callable[[Job], dict[str, Any]]:
 
 
 def start_row(job: Job) -> Row:
-    """Return the columns that every row has."""
+    """Return the first columns of a row: id, swept keys, seed, status "done" and no error."""
     return {"id": job.id, **job.case, "seed": job.seed, "status": "done", "error": None}
 
 
@@ -98,7 +98,7 @@ def columns_of(result: Result) -> Row:
 
 @contextlib.contextmanager
 def _alone(out: Path) -> Iterator[None]:
-    """Wait until an orphaned worker has released the run."""
+    # Waits, because an orphaned worker may still hold the lock.
     out.parent.mkdir(parents=True, exist_ok=True)
     with locked(out.with_name(out.name + ".lock"), wait=True):
         yield

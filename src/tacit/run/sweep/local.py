@@ -97,7 +97,9 @@ class _Process:
         self._child: subprocess.Popen[bytes] | None = None
 
     def ask(self, job: Job) -> Row:
-        """Run a job and return its row; a failed row if it kills its workers."""
+        """Run a job and return its row. If the worker dies `TRIES` times, the row contains an
+        error.
+        """
         body = msgspec.json.encode(job) + b"\n"
         code = 0
         for _ in range(TRIES):
@@ -153,10 +155,10 @@ class _Process:
 
 
 class _Waiting:
-    """Jobs that are not started, assigned to workers such that compiled code is reused.
+    """Jobs that have not started.
 
-    The next job of a worker is the one that has most in common with its last one and least with the
-    other workers' jobs; ties go to the first.
+    A worker gets a job that has many settings in common with its last job, so that compiled code is
+    reused. Among equally good jobs, one that differs from the other workers' jobs is preferred.
     """
 
     def __init__(self, jobs: Sequence[Job]) -> None:

@@ -37,7 +37,7 @@ class Sweep(Table, frozen=True, kw_only=True):
     base: str | dict[str, Any]
     """A run's TOML file, relative to the sweep's, or an inline configuration."""
     name: str = "sweep"
-    """Title of the sweep, and of its directory."""
+    """Title of the sweep; `tacit sweep` also derives the default name of its directory from it."""
     seeds: int | list[int] | None = None
     """List of seeds, or their number, counted from 0; by default the base's seed."""
     set: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -49,7 +49,7 @@ class Sweep(Table, frozen=True, kw_only=True):
 
 
 def read_sweep(path: Path, overrides: tuple[str, ...] = ()) -> Sweep:
-    """Read a sweep from a TOML file, read its base and apply `--set key=value` to the base."""
+    """Read a sweep and its base configuration; `overrides` are changes `key=value` of the base."""
     asked = read_table(read_toml(path), Sweep)
     if isinstance(asked.base, str):
         base = read_toml(path.parent / asked.base, overrides)
@@ -75,7 +75,9 @@ def expand(asked: Sweep) -> list[Job]:
     cases = _cases(asked)
     seeds = list(range(asked.seeds)) if isinstance(asked.seeds, int) else asked.seeds
     if seeds is not None and not seeds:
-        raise ConfigError(f"seeds = {asked.seeds!r}; give at least one seed, or their number")
+        raise ConfigError(
+            f"seeds = {asked.seeds!r}; give a list with at least one seed, or the number of seeds"
+        )
     fixed = _flat(asked.set, "set")
     jobs: dict[str, Job] = {}
     for case, seed in itertools.product(cases, seeds or [None]):
@@ -153,7 +155,7 @@ def _flat(table: dict[str, Any], where: str, prefix: str = "") -> dict[str, Any]
     for key, value in table.items():
         name = f"{prefix}{key}"
         if name in ("seed", "name"):
-            raise ConfigError(f"{where}: {name} cannot be swept; set seeds or name of the sweep")
+            raise ConfigError(f"{where} has {name}; set seeds or name at the top of the sweep file")
         inner = _flat(value, where, f"{name}.") if isinstance(value, dict) else {name: value}
         found |= inner
     return found

@@ -54,7 +54,9 @@ class Store:
 
     @contextlib.contextmanager
     def held(self, text: str, *, overwrite: bool) -> Iterator[None]:
-        """Context that creates or empties the directory and holds an exclusive lock on it."""
+        """Context manager that creates or empties the directory and holds an exclusive lock on
+        it.
+        """
         make_directory(self.out)
         with contextlib.ExitStack() as stack:
             try:

@@ -15,8 +15,9 @@ COUNTS = ("seed", "exit_code", "exchanges", "refused", "compilations")
 def summarise(jobs: Sequence[Job], rows: Sequence[Row]) -> list[Row]:
     """Return one row per case: number of runs and failures, mean and standard error of each metric.
 
-    The standard error is s/√n with s² = Σ(x − x̄)²/(n − 1); a single run has none. A private case
-    includes its guarantee, the weakest over the seeds.
+    The standard error is s/√n, where s is the sample standard deviation over the n runs of the
+    case; with a single run it is None. The row of a private case also contains the weakest
+    guarantee over the seeds.
     """
     found = {row["id"]: row for row in rows}
     cases: dict[str, list[Job]] = {}
@@ -44,7 +45,10 @@ def _case(group: Sequence[Job], rows: Sequence[Row]) -> Row:
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
-    """Return the mean x̄ and its standard error s/√n.
+    """Return the mean of n values and its standard error s/√n, where s is their sample standard
+    deviation.
+
+    The standard error of a single value is None.
 
     >>> mean_and_error([1.0, 3.0])
     (2.0, 1.0)

@@ -58,9 +58,10 @@ def sweep(
     spread: Workers | None = None,
     progress: Progress | None = None,
 ) -> Swept:
-    """Run the missing runs and write the tables.
+    """Run those runs of a sweep that are not finished, and write the tables.
 
-    A private run is charged as by `tacit run`. `spread` replaces the local worker processes.
+    A private run is charged as by `tacit run`. `spread` runs the jobs in place of local worker
+    processes.
     """
     Store(out).check(resume=resume, overwrite=overwrite)
     return sweep_jobs(
@@ -82,9 +83,10 @@ def sweep_jobs(
     spread: Workers | None = None,
     progress: Progress | None = None,
 ) -> Swept:
-    """Do a `sweep` of jobs without a sweep file (`tacit.run.sweep.make_job`).
+    """Run jobs that were made by `tacit.run.sweep.make_job` and not read from a sweep file.
 
-    `text` is written to sweep.toml. Rows of other jobs in the directory are kept.
+    `text` is written to sweep.toml. Rows of other jobs in the directory are kept. The other
+    arguments are as in `sweep`.
     """
     jobs, store = list(jobs), Store(out)
     store.check(resume=resume, overwrite=overwrite)
@@ -125,9 +127,10 @@ def _check_ledgers(jobs: Sequence[Job], out: Path, ledger: Path | None) -> None:
             continue
         if job.runner is not None:
             raise ConfigError(
-                f"{job.runner} runs a private configuration without "
-                "privacy.insecure_noise_seed; its noise "
-                "would be secret and no ledger charged: set it, or leave the runner out"
+                f"the runner {job.runner} does not charge a ledger, so that it may only simulate "
+                "private runs, but privacy.insecure_noise_seed is not set; set "
+                "privacy.insecure_noise_seed to simulate the run, or make the job without a runner "
+                "to charge a ledger"
             )
         folder = out / "runs" / job.id
         path = ledger_path(config, folder, ledger)
@@ -136,7 +139,7 @@ def _check_ledgers(jobs: Sequence[Job], out: Path, ledger: Path | None) -> None:
         if out.resolve() in path.resolve().parents:
             raise ConfigError(
                 f"the ledger {path} is in the sweep directory {out} and would be overwritten "
-                "with it; keep it elsewhere"
+                "with it; use a ledger outside this directory"
             )
 
 

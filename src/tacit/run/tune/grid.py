@@ -23,7 +23,9 @@ TUNABLE = ("method", "schedule", "posterior")
 
 
 class Choice(NamedTuple):
-    """Values to try for one key: multiples of the configured value, and others."""
+    """Values to try for one setting: the configured value times each of `times`, and the values
+    `others`.
+    """
 
     times: tuple[float, ...] = ()
     others: tuple[Any, ...] = ()
@@ -63,7 +65,9 @@ DRAWS_PER_TRIAL = 50
 
 
 def default_grid(config: Config, kind: str, units: int) -> Grid:
-    """Return a small grid around a configuration, for parties with about `units` units."""
+    """Return the default values to try for each setting of the method `kind`, given that a party
+    has about `units` units.
+    """
     table = dict(GRIDS.get(kind, DEFAULT_GRID))
     if kind not in GRIDS and METHODS[kind].private:
         table["method.clip"] = CLIP
@@ -82,7 +86,8 @@ def default_grid(config: Config, kind: str, units: int) -> Grid:
 
 
 def parse_grid(texts: Sequence[str], table: Mapping[str, Any] | None = None) -> Grid:
-    """Combine `--grid key=v1,v2` and a [tune.grid] table to one grid.
+    """Return one grid from texts of the form "key=v1,v2" (`--grid`) and a [tune.grid] table. The
+    texts have priority.
 
     >>> parse_grid(["schedule.rounds=10,20"], {"method": {"clip": [1.0, 2.0]}})
     {'method.clip': (1.0, 2.0), 'schedule.rounds': (10, 20)}
@@ -91,7 +96,10 @@ def parse_grid(texts: Sequence[str], table: Mapping[str, Any] | None = None) -> 
     for text in texts:
         key, equals, values = text.partition("=")
         if not equals or not key.strip() or not values.strip():
-            raise ConfigError(f"--grid {text!r}; write --grid key=v1,v2, e.g. method.clip=0.5,1,2")
+            raise ConfigError(
+                f"--grid {text!r} is not of the form key=v1,v2; write e.g. --grid "
+                "method.clip=0.5,1,2"
+            )
         try:
             grid[key.strip()] = tuple(tomllib.loads(f"values = [{values}]")["values"])
         except tomllib.TOMLDecodeError:
@@ -99,19 +107,21 @@ def parse_grid(texts: Sequence[str], table: Mapping[str, Any] | None = None) -> 
     for key, values in grid.items():
         if key.split(".")[0] not in TUNABLE:
             raise ConfigError(
-                f"tune.grid has {key!r}; only keys of {', '.join(TUNABLE)} are tuned; remove it"
+                f"the grid contains {key!r}, but only keys of {', '.join(TUNABLE)} can be tuned; "
+                "leave it out"
             )
         if not values:
-            raise ConfigError(f"tune.grid: {key!r} has no values; give some")
+            raise ConfigError(f"the grid has no values for {key!r}; give at least one")
     return grid
 
 
 def settings_to_try(grid: Grid, given: Mapping[str, Any], most: int, seed: int) -> list[Settings]:
-    """Return the settings to try: the given configuration ({}), then all others or `most` − 1
-    random ones.
+    """Return at most `most` settings to try. A setting is a dictionary of the values that differ
+    from the given configuration.
 
-    A random setting keeps each given value with probability ½, so that most differ in few keys. A
-    setting lists only changed keys.
+    The first setting is the given configuration, {}. If the grid has more than `most` combinations,
+    the others are drawn at random: each key keeps its given value with probability ½, so that
+    settings differ in few keys.
     """
     rng = np.random.default_rng([seed, 0x7E57])
     every = math.prod(len(values) for values in grid.values())
@@ -139,7 +149,9 @@ def settings_to_try(grid: Grid, given: Mapping[str, Any], most: int, seed: int) 
 
 
 def with_settings(config: Config, settings: Settings, kind: str) -> Config:
-    """Return the configuration with these values and an explicit method."""
+    """Return the configuration with these values. If a value belongs to the method, `method.kind`
+    is set to `kind`.
+    """
     raw = plain_config(config)
     named = any(key.startswith("method.") for key in settings)
     for key, value in (({"method.kind": kind} if named else {}) | settings).items():
@@ -152,7 +164,9 @@ def with_settings(config: Config, settings: Settings, kind: str) -> Config:
 
 
 def current_values(config: Config, kind: str, keys: Sequence[str]) -> dict[str, Any]:
-    """Return the configured value of each key, or the method's default."""
+    """Return the value of each key in the configuration; for a key that is not set, the default of
+    the method.
+    """
     return {key: _current(config, kind, key) for key in keys}
 
 

@@ -12,15 +12,15 @@ from tacit.models.capabilities import Simulates
 
 
 def outcome_of(model: Model) -> Outcome:
-    """Return a function that simulates the outcomes y of records.
+    """Return a function that simulates outcomes y for given records.
 
-    θ is drawn from the prior (for a NumPyro model, from its Gaussian approximation), and y from the
-    model given θ.
+    It draws θ from the prior (for a NumPyro model, from a Gaussian approximation of the prior) and
+    then y from the model given θ.
     """
     if not isinstance(model, Simulates):
         raise ConfigError(
-            f"model.kind = {model.kind!r} cannot simulate outcomes; tune needs models with "
-            "a simulate method: add one (docs/extending.md)"
+            f"model.kind = {model.kind!r} cannot simulate outcomes, which tune needs; add a "
+            "`simulate` method to the model (docs/extending.md)"
         )
     draws_y: Simulates = model
 

@@ -2,8 +2,9 @@
 
 All settings use the same federations and noise, so that differences between settings vary less than
 scores. The best half of each stage, and always the given configuration, continue with twice as many
-federations. Finally the best and the given setting are compared on as many new federations, because
-the best of many looks better than it is. Only a gain in this comparison is reported.
+federations. Finally the best setting is compared with the given one on the same number of new
+federations, because the best of many noisy scores is too high on average. Only a gain in this
+comparison is reported.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """Result of a search. `best.settings` is empty if the configuration is kept."""
+    """The result of tuning. `best.settings` is empty if no setting was better than the given
+    configuration.
+    """
 
     config: Config
     kind: str
@@ -44,7 +47,7 @@ class Tuned:
 
     @property
     def given(self) -> Trial:
-        """The trial of the given configuration."""
+        """The trial with the given configuration."""
         return next(trial for trial in self.trials if not trial.settings)
 
     @property
@@ -54,7 +57,7 @@ class Tuned:
 
     @property
     def holds(self) -> bool:
-        """True if the best was also better than the given one on new federations."""
+        """True if the best setting was also better than the given one on additional federations."""
         return self.check is not None and self.check[0].gain_over(self.check[1])[0] > 0
 
 
@@ -68,11 +71,12 @@ def tune(
     seed: int | None = None,
     progress: Progress | None = None,
 ) -> Tuned:
-    """Tune settings of a configuration without reading its records.
+    """Compare settings of a configuration on synthetic records, and return the best.
 
-    `trials` settings, including the given one, are compared by held-out log-likelihood on up to
-    `repeats` synthetic federations. `records` is the total number of records, if neither
-    configuration nor catalogue determine it. Defaults come from [tune].
+    Up to `trials` settings, including the given one, are compared by held-out log-likelihood on up
+    to `repeats` synthetic federations. `records` is the total number of records of a federation; it
+    is needed if neither the configuration nor the catalogue contains it. The table [tune] contains
+    the defaults. Real records are not read.
     """
     started = time.perf_counter()
     _check_counts(trials=trials, repeats=repeats, records=records)
@@ -124,8 +128,11 @@ def _by_halving(
     federations: Sequence[int],
     advance: Callable[[list[Trial], int], list[Trial]],
 ) -> tuple[list[Trial], list[Trial]]:
-    """Run the stages with these numbers of new federations. Return the remaining trials, the best
-    first, and the trials that were dropped.
+    """Run the trials in stages. Before each stage except the first, the worse half of the trials is
+    dropped.
+
+    `federations` is the number of additional federations of each stage, and `advance` runs trials
+    on one federation. Returns the remaining trials, the best first, and the dropped trials.
     """
     over: list[Trial] = []
     first = 0
@@ -141,8 +148,8 @@ def _by_halving(
 
 
 def _halved(trials: list[Trial]) -> tuple[list[Trial], list[Trial]]:
-    """Split trials into the better half, which always includes the given configuration, and the
-    others.
+    """Return the better half of the trials, and the others. The given configuration always stays in
+    the first list.
     """
     keep = max(1, math.ceil(len(trials) / 2))
     ranked = sorted(trials, key=lambda trial: -trial.mean)
@@ -157,7 +164,9 @@ def _check_counts(**counts: int | None) -> None:
 
 
 def _stages(settings: int, last: int) -> list[tuple[int, int]]:
-    """Return the approximate (number of settings, number of new federations) of every stage."""
+    """Return the number of trials and the number of additional federations of each stage. The
+    number of trials is approximate.
+    """
     upto = [max(1, last // FIRST_SHARE), max(1, last // 2), last]
     stages, before = [], 0
     for federations in dict.fromkeys(upto):
@@ -169,4 +178,6 @@ def _stages(settings: int, last: int) -> list[tuple[int, int]]:
 def _refuse_hopeless(running: list[Trial]) -> None:
     given = next(trial for trial in running if not trial.settings)
     if given.failure is not None and all(trial.failure for trial in running):
-        raise ConfigError(f"no setting works; the given configuration fails: {given.failure}")
+        raise ConfigError(
+            f"all settings fail; first fix the given configuration, which fails: {given.failure}"
+        )

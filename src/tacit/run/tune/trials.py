@@ -32,7 +32,7 @@ TEST_RECORDS = 4000
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One setting with its score per federation, or its failure."""
+    """A setting with its score on each federation so far, or with the reason of its failure."""
 
     settings: Settings
     scores: tuple[float, ...] = ()
@@ -40,16 +40,18 @@ class Trial:
 
     @property
     def mean(self) -> float:
-        """Mean score; −∞ for a failed setting."""
+        """Mean score over federations; −∞ for a setting that failed."""
         return float(np.mean(self.scores)) if self.scores and not self.failure else -math.inf
 
     @property
     def standard_error(self) -> float | None:
-        """Standard error of the mean over federations."""
+        """Standard error of the mean score; None for fewer than two federations."""
         return _standard_error(self.scores)
 
     def gain_over(self, other: Trial) -> tuple[float, float | None]:
-        """Return the mean difference of scores on common federations, and its standard error."""
+        """Return the mean difference of scores on the federations of both trials, and its standard
+        error.
+        """
         pairs = [a - b for a, b in zip(self.scores, other.scores, strict=False)]
         return (float(np.mean(pairs)) if pairs else -math.inf), _standard_error(pairs)
 
@@ -61,9 +63,11 @@ def _standard_error(values: tuple[float, ...] | list[float]) -> float | None:
 
 
 def _shared(plan: Plan) -> Plan:
-    """Return the plan with clip 1 in its method, so that trials share compiled code.
+    """Return the plan with clip 1 in the method, so that trials with different clips share compiled
+    code.
 
-    These methods take the actual clip from their settled terms.
+    The releases do not change, because `DPSGD` and `PrivateUpdate` use the clip in `Plan.settled`.
+    Plans with other methods are returned unchanged.
     """
     method = plan.method
     if isinstance(method, DPSGD | PrivateUpdate):
@@ -73,7 +77,7 @@ def _shared(plan: Plan) -> Plan:
 
 @dataclass
 class TrialRunner:
-    """Runs trials on synthetic federations of one configuration."""
+    """Runs trials of one configuration on synthetic federations."""
 
     config: Config
     records: int | None
@@ -92,8 +96,8 @@ class TrialRunner:
         self.model = make_model(config, schema)
         if not self.model.traceable:
             raise ConfigError(
-                f"model.kind = {self.model.kind!r}; tune cannot simulate documents: "
-                "choose clip_share and sampling_rate on public documents"
+                f"tune cannot simulate records of model.kind = {self.model.kind!r}; choose "
+                "its settings, such as clip_share and sampling_rate, on public records"
             )
         known = public_records(data)
         self.kind = config.method.kind
@@ -121,12 +125,17 @@ class TrialRunner:
 
     @property
     def units(self) -> int:
-        """Return the approximate number of units per party."""
+        """Approximate number of units per party."""
         assert self.records is not None
         return max(1, math.ceil(self.records / max(1, len(self._federation(0).parties))))
 
     def tried(self, trial: Trial, number: int) -> Trial:
-        """Return the trial with its score on one more federation, or with its failure."""
+        """Run the settings of a trial on one more simulated federation, and return the extended
+        trial.
+
+        `number` is the number of the federation. The score of the run is added to the trial, or the
+        reason if the run failed. A trial that has failed before is returned unchanged.
+        """
         if trial.failure is not None:
             return trial
         try:
@@ -152,7 +161,9 @@ class TrialRunner:
         return None if values is None else values["log_predictive_density"]
 
     def _plan(self, settings: Settings, parties: dict[str, Records], number: int) -> Plan:
-        """Make the plan of a setting; each federation gets separate noise."""
+        """Return the plan of a setting. The seed of its noise depends on the number of the
+        federation.
+        """
         form = tuple((name, len_records(records)) for name, records in parties.items())
         key = (repr(settings), form)
         config = with_settings(self.config, settings, self.kind)

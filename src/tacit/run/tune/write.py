@@ -23,22 +23,28 @@ TRIALS = "trials.json"
 
 
 def check_tune_out(out: Path, *, overwrite: bool) -> None:
-    """Refuse to overwrite a non-empty directory."""
+    """Raise a ConfigError unless `out` is a new or empty directory or, with `overwrite`, a
+    directory with earlier trials.
+    """
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out} is a file; choose a directory")
     if not out.exists() or not any(out.iterdir()):
         return
     if not (out / TRIALS).exists():
-        raise ConfigError(f"--out {out} is not empty and has no trials; choose another directory")
+        raise ConfigError(
+            f"--out {out} contains files that are not from tune; choose another directory"
+        )
     if not overwrite:
-        raise ConfigError(f"--out {out} holds earlier trials; use --overwrite or another directory")
+        raise ConfigError(
+            f"--out {out} contains earlier trials; add --overwrite, or choose another directory"
+        )
 
 
 def write_tuned(out: Path, tuned: Tuned, source: str, overrides: tuple[str, ...] = ()) -> Path:
-    """Write tuned.toml and all trials as JSON and CSV; return the path of tuned.toml.
+    """Write tuned.toml, trials.json and trials.csv to the directory `out`. Return the path of
+    tuned.toml.
 
-    tuned.toml is `source`, the text of the configuration, with the tuned values; comments and order
-    are kept. `overrides` are its `--set` arguments.
+    The arguments are those of `tuned_toml`.
     """
     make_directory(out)
     path = out / "tuned.toml"
@@ -49,7 +55,11 @@ def write_tuned(out: Path, tuned: Tuned, source: str, overrides: tuple[str, ...]
 
 
 def tuned_toml(tuned: Tuned, source: str, overrides: tuple[str, ...] = ()) -> str:
-    """Return the configuration's text with the tuned values."""
+    """Return the configuration `source`, a TOML text, with the tuned values. Comments and the order
+    of keys are kept.
+
+    `overrides` are the `--set` arguments of the command, which are applied first.
+    """
     document = tomlkit.parse(source)
     for asked in overrides:
         override(document, asked)
@@ -60,7 +70,7 @@ def tuned_toml(tuned: Tuned, source: str, overrides: tuple[str, ...] = ()) -> st
 
 
 def snippet(tuned: Tuned) -> str:
-    """Return the tuned values as TOML."""
+    """Return only the tuned values, as a TOML text."""
     document = tomlkit.document()
     _put(document, named_settings(tuned))
     return tomlkit.dumps(document).strip()
@@ -76,7 +86,9 @@ def _put(document: Any, settings: Settings) -> None:
 
 
 def named_settings(tuned: Tuned) -> Settings:
-    """Return the tuned values, including the method's kind if it was "auto"."""
+    """Return the tuned values. If one belongs to the method and `method.kind` was "auto", the kind
+    is included.
+    """
     found = {key: value for key, value in tuned.best.settings.items() if value is not None}
     named = any(key.startswith("method.") for key in found)
     if named and tuned.config.method.kind == "auto":
@@ -85,7 +97,7 @@ def named_settings(tuned: Tuned) -> Settings:
 
 
 def as_data(tuned: Tuned) -> dict[str, Any]:
-    """Return all trials and the best settings as JSON values."""
+    """Return the trials, the best settings and the check, in the form of trials.json."""
     check = None
     if tuned.check is not None:
         gain, error = tuned.check[0].gain_over(tuned.check[1])

@@ -1,8 +1,8 @@
 """Locate, read and validate the files of the MIMIC-III benchmark.
 
-The layout is that of the benchmark's in-hospital-mortality task: train/ and test/, each with a
-listfile.csv (stay,y_true) and one time series per stay, with one row per point in time and empty
-cells for missing measurements.
+The layout is that of the benchmark's in-hospital-mortality task. The folders train/ and test/ each
+contain a listfile.csv with the columns stay and y_true, and one time series per stay. A time series
+has one row per point in time; empty cells are missing measurements.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HOW = (
 
 @dataclass(frozen=True, kw_only=True)
 class Stay:
-    """One stay of a listfile."""
+    """One stay: its file of measurements, its patient, and whether the patient died."""
 
     file: Path
     subject: str
@@ -45,7 +45,10 @@ class Stay:
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """All measurements of one channel over all stays."""
+    """All measurements of one channel.
+
+    Entry i of `stay`, `hour` and `value` belongs to measurement i.
+    """
 
     stay: array[int] = field(default_factory=lambda: array("q"))
     hour: array[float] = field(default_factory=lambda: array("d"))
@@ -53,18 +56,24 @@ class Series:
 
 
 def locate(path: str | None = None) -> Path | None:
-    """Return the folder with both listfiles, or None; `path` replaces $TACIT_DATA/mimic3."""
+    """Return the folder that contains train/listfile.csv and test/listfile.csv; None if there is
+    none.
+
+    The folder is searched for in `path`, or in $TACIT_DATA/mimic3 if `path` is None.
+    """
     return next((f for f in _places(path) if all(_listfile(f, part) for part in PARTS)), None)
 
 
 def local_folder(path: str | None) -> Path:
-    """Return the folder with both listfiles, or raise an error that says how to get them."""
+    """Return the folder that `locate` finds; if there is none, raise an error that says how to get
+    the files.
+    """
     folder = locate(path)
     if folder is None:
         looked = f'data.path = "{path}"' if path else "$TACIT_DATA/mimic3"
         raise DataError(
-            f'the files of "mimic3" are not here: {looked} has no train/listfile.csv and'
-            f" test/listfile.csv; {HOW}"
+            f'the files of "mimic3" are missing: {looked} does not contain both train/listfile.csv'
+            f" and test/listfile.csv; {HOW}"
         )
     return folder
 
@@ -85,7 +94,7 @@ def _listfile(folder: Path, part: str) -> bool:
 
 
 def read_stays(folder: Path) -> list[Stay]:
-    """Read both listfiles, training first. The benchmark's split is not kept."""
+    """Return the stays of both listfiles as one list; those of the training set come first."""
     stays = [stay for part in PARTS for stay in _read_listfile(folder / part / "listfile.csv")]
     if not stays:
         raise DataError(f"{folder}: both listfiles are empty; run the benchmark's scripts again")
@@ -93,15 +102,15 @@ def read_stays(folder: Path) -> list[Stay]:
 
 
 def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield line numbers and cells; raise an error if a line has more or fewer cells than the
-    header.
+    """Yield the number and the cells of each line.
+
+    An error is raised if a line has another number of cells than the header.
     """
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
-            f"{file}: the file cannot be read ({error}); the listfile names it: run the"
-            " benchmark's scripts again"
+            f"{file} cannot be read ({error}); run the benchmark's scripts again"
         ) from error
     width = 0
     for number, line in enumerate(text.splitlines(), start=1):
@@ -109,7 +118,7 @@ def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:
         width = width or len(cells)
         if len(cells) != width:
             raise DataError(
-                f"{file}, line {number}: {len(cells)} cells, the header has {width}; fix the"
+                f"{file}, line {number} has {len(cells)} cells, but the header has {width}; fix the"
                 " line, or run the benchmark's scripts again"
             )
         yield number, cells
@@ -119,7 +128,7 @@ def _places_of(file: Path, header: list[str], names: list[str]) -> list[int]:
     for name in names:
         if name not in header:
             raise DataError(
-                f'{file}: column "{name}" is missing, the header is {",".join(header)}; make the'
+                f'{file} has no column "{name}" (its header is {",".join(header)}); make the'
                 " files with the benchmark's in-hospital-mortality script"
             )
     return [header.index(name) for name in names]
@@ -137,13 +146,18 @@ def _read_listfile(file: Path) -> Iterator[Stay]:
             wrong = "occurs twice" if name in seen else "is not <subject>_episode<n>_timeseries.csv"
             raise DataError(f'{file}, line {number}: stay "{name}" {wrong}; fix the line')
         if label not in ("0", "1"):
-            raise DataError(f'{file}, line {number}: y_true = "{label}"; it must be 0 or 1')
+            raise DataError(
+                f'{file}, line {number}: y_true = "{label}" must be 0 or 1; fix the line'
+            )
         seen.add(name)
         yield Stay(file=file.parent / name, subject=match[1], died=label == "1")
 
 
 def read_series(stays: list[Stay]) -> dict[str, Series]:
-    """Read the measurements of the first 48 hours, by channel."""
+    """Return the measurements of the first 48 hours, by channel.
+
+    `Series.stay` contains indices into `stays`.
+    """
     series = {name: Series() for name in CHANNELS}
     for row, stay in enumerate(stays):
         lines = _lines(stay.file)

@@ -1,7 +1,7 @@
-"""MIMIC-III's public schema: 17 channels, 7 spans of time, 6 statistics, 714 columns.
+"""MIMIC-III's public schema: 17 channels, 7 time spans and 6 statistics make 714 columns.
 
-All numbers are general clinical knowledge (normal values, typical ranges, charting frequencies);
-none comes from the records, which are not public.
+All bounds, centres and scales are general clinical knowledge (normal values, typical ranges,
+charting frequencies). None is computed from the records, which are not public.
 """
 
 from __future__ import annotations
@@ -30,14 +30,18 @@ SPANS: dict[str, tuple[float, float]] = {
 
 _SKEW = 4.0
 _FEW, _MANY = 1.0, 6.0
-"""Smallest expected count of measurements; and the largest count, as a multiple of the expected
-one.
+"""Bounds for the number of measurements in a span of time: the expected number is at least `_FEW`,
+and the declared upper bound is `_MANY` times the expected number.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Channel:
-    """One measured quantity: bounds, normal value, typical deviation and measurements per day."""
+    """One measured quantity.
+
+    It has bounds, a normal value (`center`), a typical deviation from it (`scale`) and a usual
+    number of measurements per day.
+    """
 
     low: float
     high: float
@@ -95,7 +99,9 @@ CHANNELS: dict[str, Channel] = {
 
 
 def column_name(channel: str, span: str, statistic: str) -> str:
-    """Return the name of the column of x for a statistic of a channel."""
+    """Return the name of the column of x that contains a statistic of a channel over a time
+    span.
+    """
     return f"{channel} {statistic} {span}"
 
 

@@ -1,9 +1,8 @@
 """MIMIC-III: 21,139 intensive-care stays; the outcome is death in hospital.
 
-The first 48 hours of a stay become 714 numbers, as for the benchmark's logistic regression
-(Harutyunyan et al., Scientific Data 6, 2019): six statistics of each of 17 channels over seven
-spans of time. Unlike the benchmark, preparation uses no statistics of the records: see
-docs/data.md.
+The first 48 hours of a stay become 714 numbers, as in the benchmark's logistic regression
+(Harutyunyan et al., Scientific Data 6, 2019): six statistics of 17 channels over seven time spans.
+Unlike the benchmark, preparation uses no statistics of the records (docs/data.md).
 """
 
 from __future__ import annotations
@@ -39,7 +38,11 @@ _SLACK = 1e-6
 
 
 def read(*, path: str | None, balance: bool, seed: int) -> Table:
-    """Read both sets; with `balance`, open only the files of stays that remain after balancing."""
+    """Return one row per stay of the training and test sets.
+
+    If `balance`, stays of the larger class are dropped first, and only the files of the remaining
+    stays are opened.
+    """
     stays = read_stays(local_folder(path))
     notes: list[str] = []
     if balance:
@@ -61,7 +64,10 @@ def read(*, path: str | None, balance: bool, seed: int) -> Table:
 
 
 def _frame(stays: list[Stay], statistics: dict[str, np.ndarray]) -> pl.DataFrame:
-    """Make the table; a missing statistic is set to its centre, which is scaled to 0 later."""
+    """Return the table of the stays.
+
+    A missing statistic is replaced by the `center` of its column, which becomes 0 in x.
+    """
     columns: dict[str, pl.Series] = {}
     for config in FEATURES:
         assert config.low is not None
@@ -78,8 +84,9 @@ def _frame(stays: list[Stay], statistics: dict[str, np.ndarray]) -> pl.DataFrame
 def _channel(
     name: str, channel: Channel, series: Series, stays: int
 ) -> tuple[dict[str, np.ndarray], int]:
-    """Return the statistics of one channel by column name, and the number of clipped
-    measurements.
+    """Return the statistics of one channel, and the number of its measurements that were clipped.
+
+    The statistics are arrays with one entry per stay, by column name.
     """
     stay = np.array(series.stay, dtype=np.int64)
     hour, raw = np.array(series.hour), np.array(series.value)
@@ -102,9 +109,10 @@ def _channel(
 
 
 def _statistics(stay: np.ndarray, value: np.ndarray, stays: int) -> tuple[np.ndarray, ...]:
-    """Compute the six statistics of each stay; for a stay without values all but the count are NaN.
+    """Return minimum, maximum, mean, standard deviation, skewness and count for each stay.
 
-    Deviation and skewness are population values; the skewness of equal values is 0.
+    The divisor of the second and third moments is the count. For a stay without values, all
+    statistics except the count are NaN. If all values are equal, the skewness is 0.
     """
     count = np.bincount(stay, minlength=stays).astype(np.float64)
     there = np.where(count > 0, count, np.nan)

@@ -1,0 +1,83 @@
+"""Find the separator of a CSV file in its header, and describe lines that do not fit it.
+
+Only the header decides, never a record: two files that differ in one record are read in the same
+way.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from tacit.errors import DataError
+
+USUAL = ","
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+
+
+def separator_of(path: Path, where: str, separator: str) -> str:
+    """Return the separator of a CSV file.
+
+    This is the given one, unless it is the usual comma and the header has one column with commas
+    but several with semicolons or with tabs.
+
+    Parameters
+    ----------
+    path
+        The file.
+    where
+        The beginning of error messages.
+    separator
+        The declared separator.
+    """
+    header = _header(path, separator)
+    if len(header) != 1:
+        return separator
+    others = [one for one in SEPARATORS if one != separator and len(_header(path, one)) > 1]
+    if not others:
+        return separator
+    if separator == USUAL and len(others) == 1:
+        return others[0]
+    found = " or ".join(f"{one!r}" for one in others)
+    raise DataError(
+        f'{where}; with data.separator = "{separator}" the file has one column, named '
+        f'"{_shown(header[0])}": set data.separator to {found}, or save the file with commas'
+    )
+
+
+def ragged_line(path: Path, separator: str) -> str | None:
+    """Describe the first line that has more fields than the header; None if there is none."""
+    with _opened(path) as stream:
+        rows = csv.reader(stream, delimiter=separator)
+        width = len(next(rows, []))
+        for row in rows:
+            if len(row) > width:
+                advice = ""
+                if separator == USUAL:
+                    advice = "; if numbers have decimal commas, save the file with decimal points"
+                return (
+                    f"line {rows.line_num} has {len(row)} fields and the header {width}; put "
+                    f'fields that contain "{separator}" in quotes{advice}'
+                )
+    return None
+
+
+def _header(path: Path, separator: str) -> list[str]:
+    with _opened(path) as stream:
+        return next(csv.reader(stream, delimiter=separator), [])
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[TextIO]:
+    opener = gzip.open if path.name.lower().endswith(".gz") else open
+    with opener(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as stream:
+        yield stream  # pyright: ignore[reportReturnType]
+
+
+def _shown(name: str) -> str:
+    text = name.replace("\t", "\\t")
+    return text if len(text) <= 60 else f"{text[:57]}…"
