@@ -176,7 +176,7 @@ def settle(
         Number of parts of which each contribution is a sum. Rounding errors are bounded as for
         √summed_parts times as many contributions.
     elsewhere
-        Parties of a live run with an unknown number of units, for any of which ε must hold; or None.
+        Parties of a live run with an unknown number of units: ε must hold for any; or None.
     """
     shares = 1 if privacy.aggregation == "plain" else shares
     lattice = _lattice_shape(privacy, numbers, total_units, summed_parts, shares)
