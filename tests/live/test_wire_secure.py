@@ -253,7 +253,7 @@ def test_what_an_operator_approves_is_said_in_words(tmp_path, capsys):
     (lambda body: body["keys"].update(x="0" * 64), "keys names 'x'"),
     (lambda body: body.update(quorum=4), "set that key and leave quorum out"),
     (lambda body: body["privacy"].update(aggregation="plain"), "privacy.secure with"),
-    (lambda body: body["privacy"].update(secure={"quorum": 2}), "from the threshold 4 to 5"),
+    (lambda body: body["privacy"].update(secure={"quorum": 2}), r"from 4 \(the threshold\) to 5"),
     (lambda body: body["privacy"].update(secure={"threshold": 3}), "threshold = 3"),
     (lambda body: body["privacy"].update(secure={"colluding": 3, "threshold": 4}), "threshold = 4"),
 ])  # fmt: skip

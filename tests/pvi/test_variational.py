@@ -73,7 +73,7 @@ def gap(outcome, mean, covariance):
 
 def normal_part(outcome):
     """Mean and sd of the variational optimum, before importance weights correct it."""
-    posterior, memory = outcome.posterior, outcome.state.memory
+    posterior, memory = outcome.posterior, outcome.state.memory or {}
     if "q.root" in memory:
         return memory["q.mean"], np.linalg.norm(memory["q.root"], axis=1)
     if "root" not in posterior.natural:
