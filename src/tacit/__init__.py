@@ -5,8 +5,8 @@ listed in `__all__`; each is imported on first use, so that `import tacit` is fa
 
 Importing tacit switches JAX to float64: natural parameters are sums over many records and parties,
 which single precision cannot represent. Local computations use float32 explicitly where it
-suffices. It also makes JAX store compiled programs in the user's cache directory, so that a second
-run does not compile them again; TACIT_COMPILATION_CACHE=off switches that off.
+suffices. The import also makes JAX store compiled programs in the user's cache directory, so that a
+second run does not compile them again; TACIT_COMPILATION_CACHE=off switches this cache off.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ def _configure_jax() -> None:
 
 
 def _compilation_cache() -> str | None:
-    """Return the directory for programs compiled for this kind of processor; None if switched off.
+    """Return the directory for compiled programs, or None if the cache is switched off.
 
-    TACIT_COMPILATION_CACHE is a directory or "off"; the default is in the user's cache directory.
+    TACIT_COMPILATION_CACHE is a directory or "off". The default is a directory inside the user's
+    cache directory, one per kind of processor.
     """
     chosen = os.environ.get("TACIT_COMPILATION_CACHE", "")
     if chosen.lower() == "off":

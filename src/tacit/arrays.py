@@ -1,8 +1,8 @@
-"""NumPy for concrete arrays, JAX for traced arrays and arrays on a device.
+"""Choose NumPy for concrete arrays, and JAX for traced arrays and arrays on a device.
 
-The server's algebra is a few additions on small float64 arrays: in NumPy it needs no compiler
-and is the same on every machine. Inside a jitted local step JAX must trace the same formulas. Each
-family therefore gets the library of its arguments from here and writes its formula once.
+The server only adds small float64 arrays. In NumPy this needs no compiler and gives the same result
+on every machine. Inside a jitted local step JAX must trace the same formulas. Each exponential
+family therefore writes a formula once, with the library that `namespace` returns for its arguments.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Array = Any
 """A NumPy array, a JAX array or a tracer."""
 
 Arrays = dict[str, Array]
-"""Arrays by name, as published in a request or released in a reply."""
+"""A dict from names to arrays, as published in a request or released in a reply."""
 
 Natural = Arrays
-"""The arrays of natural parameters λ by name, in float64; see `tacit.expfam.base`."""
+"""Natural parameters λ: a dict from names to float64 arrays; see `tacit.expfam.base`."""
 
 
 def _is_jax(value: Array) -> bool:
@@ -42,7 +42,7 @@ def namespace(*arrays: Array) -> ModuleType:
 
 
 def special(*arrays: Array) -> ModuleType:
-    """Return the module of special functions that belongs to the result of `namespace`."""
+    """Return `jax.scipy.special` if any argument is a JAX array or tracer, else `scipy.special`."""
     if any(_is_jax(array) for array in arrays):
         import jax.scipy.special as jsp
 
@@ -68,8 +68,8 @@ def softplus(value: Array) -> Array:
 def cholesky(matrix: Array) -> Array:
     """Return the lower-triangular L with LLᵀ = A, for a symmetric A.
 
-    Skips the symmetrisation of `jax.numpy`, which doubles the compiled code. The derivative is
-    therefore wrong if the entries of A vary independently.
+    `jax.numpy` symmetrises A first, which doubles the compiled code; this function does not. Its
+    derivative is therefore wrong if the entries of A vary independently.
     """
     if namespace(matrix) is np:
         return np.linalg.cholesky(matrix)
@@ -121,10 +121,10 @@ def whole_blocks(rows: int) -> int:
     """Return `rows` rounded up to a multiple of `BLOCK_ROWS`.
 
     If the length of an array is not a multiple of the processor's vector length, its last rows are
-    computed by other instructions, which round differently. The numbers of a record would then
-    depend on how many records there are, and for an adversarial q they could change completely. If
-    the number of records is secret, adding a record must not change the contributions of the
-    others.
+    computed by other instructions, which round differently. The contribution of a record would then
+    depend on how many records there are, and for an adversarially chosen posterior q it could
+    change completely. If the number of records is secret, adding a record must not change the
+    contributions of the others.
 
     >>> whole_blocks(1), whole_blocks(64), whole_blocks(65)
     (64, 64, 128)
@@ -133,11 +133,10 @@ def whole_blocks(rows: int) -> int:
 
 
 def unit_rows(rows: Array) -> tuple[Array, Array]:
-    """Return the rows in float64, each divided by its largest absolute entry, and these largest
-    entries.
+    """Divide each row by its largest absolute entry; return the rows (float64) and the divisors.
 
-    A row of zeros is not divided. Scaled entries are at most 1, so that their squares cannot
-    overflow.
+    A row of zeros is not divided. The absolute values of scaled entries are at most 1, so their
+    squares cannot overflow.
     """
     xp = namespace(rows)
     wide = rows.astype(np.float64)
@@ -149,10 +148,10 @@ def computed_once(values: Any) -> Any:
     """Return the same arrays, protected from being recomputed by the compiler.
 
     A norm and the sum that it bounds must use the same numbers. XLA may compute an expression once
-    per use, with different rounding, and for an adversarial q the difference can be arbitrarily
-    large. `jax.lax.optimization_barrier` does not prevent this on CPU, where it is removed before
-    the compiler decides what to recompute. The arrays are therefore passed through a loop whose
-    length is unknown at compile time: the result of such a loop is stored, not recomputed.
+    per use, with different rounding. For an adversarially chosen posterior q the difference can be
+    arbitrarily large. `jax.lax.optimization_barrier` does not prevent this on CPU, where it is
+    removed before the compiler decides what to recompute. The arrays are therefore passed through a
+    loop whose length is unknown at compile time, because its result is stored, not recomputed.
     """
     if sys.modules.get("jax") is None:
         return values

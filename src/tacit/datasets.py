@@ -62,10 +62,10 @@ def load(
     name
         A data set of `tacit.datasets.list()`, or "file", with the path of your file as `path`.
     parties
-        Number of parties; by default the data set's own sites, or 10.
+        Number of parties; by default the number of sites of the data set, or 10.
     kind
         How records are assigned to parties: "balanced" (equal shares), "skew" (unequal shares)
-        or "source" (the data set's own sites). By default determined by the other arguments.
+        or "source" (the sites of the data set). By default determined by the other arguments.
     party
         The column that names the party of each record.
     size_skew, label_skew

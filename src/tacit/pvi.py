@@ -2,11 +2,12 @@
 
     q(θ) ∝ p(θ) ∏ₘ tₘ(θ)
 
-in one exponential family, so that a product or quotient of densities is a sum or difference of
-natural parameters λ (terms are defined in docs/glossary.md).
+Prior p, factors tₘ and posterior q are in one exponential family, where the product or quotient of
+densities is the sum or difference of natural parameters λ. docs/glossary.md defines the terms.
 
 * cavity of party m: q / tₘ
-* tilted: cavity × p(xₘ | θ); the party answers with the member qₘ of the family nearest to it
+* tilted distribution: cavity × p(xₘ | θ); the party answers with qₘ, the member of the family that
+  is nearest to the tilted distribution
 * update: Δₘ = ρ (λ_{qₘ} − λ_q), then tₘ ← tₘ · Δₘ and q ← q · ∏ Δₘ, with damping ρ ∈ (0, 1]
 """
 

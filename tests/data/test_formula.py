@@ -74,7 +74,7 @@ def test_a_dot_is_every_other_declared_column():
         ("y ~ I(__import__('os'))", "is not supported; choose from"),
         ("y ~ log(a", "is not closed"),
         ("y ~ log(3)", "names no column"),
-        ("log(y) ~ a", "transform it before the fit"),
+        ("log(y) ~ a", "transform the outcome before the fit"),
         ("y ~ 0 + a", "without an intercept"),
         ("y ~ a - 1", "leaving the intercept out"),
         ("y ~ a - b", "leaving 'b' out"),

@@ -42,8 +42,8 @@ class Finding:
     Parameters
     ----------
     kind
-        The attacked object: one release, a whole reply, its low bits, all releases of the run, the
-        result of one run with canaries, or the files of a run directory.
+        The attacked object: one release, its low bits, a complete reply, all releases of the run,
+        the result of one run with canaries, or the files of a run directory.
     what
         Stage and number of the release.
     claim
@@ -104,9 +104,9 @@ def audit(
     """Audit the releases of one party of a private plan, with secret noise.
 
     For each kind of release, many pairs of neighbouring data sets are tried, and the pair whose
-    exact sums differ most is kept. The party's own code then draws the noise many times. The
-    distribution of the noise along the difference of the two sums gives a lower bound on ε. This is
-    repeated with half of the noise, where a test that is strong enough gives a bound above the
+    exact sums differ most is kept. The party's code then draws the noise many times. The
+    distribution of the noise along the difference of the two sums gives a lower bound on ε. The
+    test is repeated with half of the noise. If it is powerful enough, its bound is then above the
     claimed ε.
 
     Parameters
@@ -171,8 +171,8 @@ def _audit_visit(
 ) -> list[Finding]:
     """Return the findings about one visit.
 
-    Fills `shown` with the measured distance between neighbours, divided by the charged distance, by
-    visit and number of the release.
+    For each release, `shown[visit, number of the release]` is set to the measured distance between
+    neighbours divided by the charged distance.
     """
     plan = audited.plan
     assert plan.privacy is not None
@@ -297,7 +297,8 @@ def _whole_run(
 ) -> Finding:
     """Return a lower bound on ε for all audited releases of the run together.
 
-    A visit that was not audited is treated like the last audited visit of the same stage before it.
+    A visit that was not audited is treated like the closest earlier visit of the same stage that
+    was audited.
     """
     assert plan.privacy is not None
     settled, adjacency = plan.settled[party], plan.privacy.adjacency

@@ -64,8 +64,9 @@ def canaries_in_one_run(plan: Plan, party: str, seed: int) -> Finding:
 
 
 def exchanged(records: Records) -> Records | None:
-    """Return the records with changed labels: 0 and 1 swapped, numbers mirrored at the middle of
-    the range.
+    """Replace each label y by max(y) + min(y) − y, which swaps the labels 0 and 1.
+
+    Returns the changed records, or None if the records have no labels.
     """
     if "y" not in records:
         return None

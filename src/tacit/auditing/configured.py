@@ -128,8 +128,7 @@ def synthetic(config: Config, records: int, seed: int) -> Federation:
 
 
 def compare_files(config: Config, federation: Federation, plan: Plan, seed: int) -> Finding:
-    """Check whether a file in public/ depends on records in any other way than through the
-    releases.
+    """Check that the files in public/ depend on the records only through the releases.
 
     Two runs on neighbouring records are compared, in which every mechanism returns the same values.
     A file that differs between these runs contains something that was not charged.

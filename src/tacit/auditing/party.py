@@ -50,7 +50,7 @@ class WorstPair(NamedTuple):
     sums: tuple[np.ndarray, np.ndarray]
     """Exact sums of the two data sets."""
     question: Shared
-    """q and public arrays of the request."""
+    """The posterior q and the public arrays of the request."""
     moves: np.ndarray
     """Differences of the exact sum between `first` and each neighbour that was tried."""
 
@@ -119,9 +119,7 @@ class AuditedParty:
 
     @property
     def settled(self) -> Settled:
-        """What was settled for the party before the run, with the noise multiplied by
-        `noise_factor`.
-        """
+        """The party's `Settled` entry in the plan, with its noise multiplied by `noise_factor`."""
         return self._scaled(self.plan.settled[self.party])
 
     def _scaled(self, settled: Settled) -> Settled:
@@ -195,7 +193,7 @@ class AuditedParty:
         """Find, for each release of a visit, the neighbouring data sets whose exact sums differ
         most.
 
-        Call it, and `draws`, inside the context `tacit.testing.releases.noted`.
+        Call this method and `draws` inside the context `tacit.testing.releases.noted`.
         """
         assert self.plan.privacy is not None
         adjacency, unit = self.plan.privacy.adjacency, self.plan.privacy.unit
@@ -271,10 +269,10 @@ def distance_below(pair: WorstPair, draws: Draws, shares: int) -> float | None:
     """Return a lower bound on the distance between the releases of a pair, in standard deviations
     of the noise.
 
-    If `shares` parties share the noise of a sum, the noise of one party is multiplied by √shares.
-    Two differences between neighbours are tested: the largest one, and the one that is largest
-    relative to the noise. The second is chosen with one half of the draws and tested with the other
-    half. Each test has half of the error probability.
+    If `shares` parties each add a share of the noise of a sum, the share of one party is multiplied
+    by √shares to obtain the noise of the sum. Two differences between neighbours are tested: the
+    largest one, and the one that is largest relative to the noise. The second is chosen with one
+    half of the draws and tested with the other half. Each test has half of the error probability.
     """
     noise = draws.noise * np.sqrt(shares)
     spread = np.sqrt(np.mean(noise[::2] ** 2, axis=0))

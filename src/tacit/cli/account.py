@@ -204,7 +204,7 @@ def _how(question: Question) -> str:
 
 
 def _plot(question: Question, noise: float, path: Path) -> None:
-    """Plot ε against rounds, one line per accountant with a bound."""
+    """Plot ε against rounds, one line per accountant that has a bound."""
     from tacit.privacy.accounting import epsilon_curve
     from tacit.results.figures import canvas, plain, title_and_subtitle
 

@@ -51,7 +51,7 @@ def carry_out_run(
     ledger: Path | None,
     as_json: bool,
 ) -> None:
-    """Run a configuration and show its result. `path` is its file, for error messages."""
+    """Run a configuration and show its result. `path` is the file that error messages name."""
     from tacit.run.directory import check_out
 
     check_out(out, resume=resume, overwrite=overwrite)  # before anything heavy is imported
@@ -291,7 +291,7 @@ def data_fetch_command(name: str, *, as_json: bool = False) -> None:
 
 
 def _is_live(path: Path) -> bool:
-    """True for one of the three files of a live federation."""
+    """Return True if the file is a federation, server or party file of a live federation."""
     return not {"serve", "join", "parties"}.isdisjoint(read_toml(path))
 
 

@@ -13,7 +13,7 @@ FOLDERS = (
 
 
 def with_examples(path: Path) -> Path:
-    """Return the path of an existing file: `path` itself, or that of an example in the package.
+    """Return `path`, or the path of the packaged example that `path` names.
 
     If `path` is examples/NAME.toml and there is no such file, the path of the packaged example with
     this name is returned, and a note is printed. In all other cases `path` is returned unchanged,

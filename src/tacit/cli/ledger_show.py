@@ -83,8 +83,9 @@ def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
 class Unlimited(Spent, frozen=True, kw_only=True):
     """Spending on a data set without a budget.
 
-    Every ε is for δ = `USUAL_DELTA` and for the unit and adjacency of the last charge, or the next
-    weaker ones for which all charges count.
+    Every ε is for δ = `USUAL_DELTA` and for the unit and adjacency of the last charge. If some
+    charges do not count for these terms, the next weaker unit and adjacency are used for which all
+    charges count.
     """
 
     delta: float
@@ -136,7 +137,7 @@ def _terms(entries: Sequence[Row], dataset: str) -> Budget | None:
 
 
 def party_names(entries: Sequence[Row]) -> dict[str, str]:
-    """Return the party name of each data set, from its charges or else from a run's plan."""
+    """Return a dict from data set ids to party names, read from charges or else from run plans."""
     names = {row.dataset: row.purpose for row in entries if row.kind == "plan" and row.purpose}
     for row in entries:
         named = re.fullmatch(r"(.+), visit \d+", row.purpose) if row.kind == "charge" else None

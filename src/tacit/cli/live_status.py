@@ -110,7 +110,7 @@ def _give(setup: ServerSetup, name: str, body: dict[str, Any] | None = None) -> 
 
 
 def _place(path: Path) -> tuple[Path, Path | None, Literal["server", "party"]]:
-    """Return the state directory, the ledger (if a file names one), and "server" or "party"."""
+    """Return the state directory, the ledger (None if not named), and "server" or "party"."""
     if path.is_dir():
         if (path / "roster").exists() or (path / "status.json").exists():
             return path, None, "server"
@@ -185,7 +185,7 @@ def _party_status(state: Path, ledger_path: Path | None) -> dict[str, Any]:
 
 
 def _charged(path: Path, run: str) -> tuple[int, dict[str, Any] | None]:
-    """Return the number of answers charged to a run, and the total spending on its records."""
+    """Return the number of answers charged to a run, and the spending on the run's records."""
     from tacit.privacy.ledger.ledger import Ledger
 
     with Ledger(path) as ledger:

@@ -34,11 +34,11 @@ def check(
 ) -> None:
     """Validate a configuration and its data, and show the plan.
 
-    Exits with the code that `tacit run` would: 2 for a bad configuration, 4 for bad or missing
-    data, 3 if the ledger does not allow a private run. Nothing is written or sent, and no budget is
-    spent. For a private run it shows guarantee, noise and signal. It also checks the three files of
-    a live federation: certificate, records, approval and budget of a party; certificate, address
-    and state of a server. Examples:
+    The exit code is that of `tacit run`: 2 for a bad configuration, 4 for bad or missing data, 3 if
+    the ledger does not allow a private run. Nothing is written or sent, and no budget is spent. For
+    a private run it shows guarantee, noise and signal. The command also checks the files of a live
+    federation: certificate, records, approval and budget of a party; certificate, address and state
+    of a server. Examples:
 
       tacit check examples/hospitals.toml --set partition.parties=50
 

@@ -155,8 +155,9 @@ def ledger_form(words: int) -> dict[str, Any]:
 
 
 def _shortened(documents: Documents, width: int) -> Documents:
-    """Return the documents reduced to their `width` most frequent words; of equally frequent words
-    the first stay.
+    """Return the documents reduced to their `width` most frequent words.
+
+    Of equally frequent words, those that come first in the vocabulary are kept.
     """
     order = np.lexsort((documents.indices, -documents.data, rows_of(documents)))
     rank = np.empty(documents.nnz, np.int64)

@@ -25,9 +25,9 @@ class MissingCodeWarning(UserWarning):
 def missing_code(values: Collection[float]) -> float | None:
     """Return the distinct value that looks like a code for missing data, or None.
 
-    A code is a negative integer (-1, -9, -99, …) among non-negative values, or a largest value
-    that repeats the digit 7, 8 or 9 and is farther from the other values than they are from each
-    other.
+    If exactly one value is negative, it is a code if it is -1 or a number such as -9 or -99. The
+    largest value is a code if it repeats the digit 7, 8 or 9, and if its distance to the second
+    largest value exceeds the range of the other values.
 
     >>> missing_code([18, 40, 97, 999]), missing_code([0, 1, 2, -1]), missing_code([0, 1, 9])
     (999.0, -1.0, 9.0)
@@ -52,8 +52,8 @@ def _is_code(value: float) -> bool:
 def is_coded(values: Collection[float]) -> bool:
     """Return True if the distinct values look like codes of categories.
 
-    This is so if they are consecutive integers that begin with 0 or 1, and if there are at least 3
-    and at most `MOST_CODES` of them.
+    Such values are consecutive integers that begin with 0 or 1, and there are at least 3 and at
+    most `MOST_CODES` of them.
 
     >>> is_coded([1, 2, 3, 4]), is_coded([0, 1]), is_coded([1.5, 2, 3]), is_coded(range(1, 90))
     (True, False, False, False)

@@ -73,7 +73,7 @@ class DataConfig(Table, frozen=True, kw_only=True):
     database: str | None = None
     """A DuckDB file; if left out, the query names files, e.g. from 'visits.parquet'."""
     query: str | dict[str, str] | None = None
-    """The SQL query whose rows are the records; or one query per party, by name."""
+    """The SQL query whose rows are the records, or a table from party names to queries."""
     separator: Annotated[str, Meta(min_length=1, max_length=1)] = ","
     """Separator of a CSV file; with "," a header with semicolons or tabs is recognised."""
     columns: tuple[ColumnConfig, ...] = ()

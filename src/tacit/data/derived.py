@@ -206,8 +206,8 @@ def _missing(name: str, sources: Sequence[ColumnConfig]) -> Missing:
 
 
 def _products(factors: Sequence[ColumnConfig]) -> list[ColumnConfig]:
-    """Return the schema of the columns of an interaction, one for each combination of non-reference
-    levels.
+    """Return the schema of the columns of an interaction, one column per combination of
+    non-reference levels.
     """
     name = ":".join(one.name for one in factors)
     missing = _missing(name, factors)

@@ -142,7 +142,7 @@ def parse_expression(text: str) -> Expression:
 
 
 def _unwrapped(tree: ast.expr) -> ast.expr:
-    """Return the expression inside I(…), which has no effect."""
+    """Return the expression without an enclosing I(…), which has no effect."""
     if not isinstance(tree, ast.Call) or ast.unparse(tree.func) != "I":
         return tree
     return _unwrapped(tree.args[0]) if len(tree.args) == 1 and not tree.keywords else tree

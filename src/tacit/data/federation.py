@@ -38,18 +38,18 @@ HOLD_OUT, PARTITION = 1, 2
 
 @dataclass(frozen=True, kw_only=True)
 class Federation:
-    """Prepared records by party.
+    """The prepared records of every party.
 
     `parties` maps the name of a party to its records: "x" of shape (n, d), "y" of shape (n,), and
     the columns of data.keep. With data.person there is also "person" of shape (n,), which numbers
-    the persons of each party separately. `notes` tell what preparation did beyond the declared
+    the persons of each party separately. `notes` say what preparation did beyond the declared
     schema: which rows were dropped, which values were clipped, and which statistics were pooled.
     They contain numbers of records, so they are as private as the records.
 
     Parameters
     ----------
     parties
-        Prepared records of every party, by name, in order.
+        An ordered dict from party names to prepared records.
     test
         Held-out records, if there are any.
     names
@@ -76,22 +76,23 @@ class Federation:
     these.
     """
     source: Mapping[str, Records] | None = field(default=None, repr=False)
-    """All rows and columns of the source, by party, including those that this split or selection
-    of columns does not use. A ledger identifies the records by `source`, or by `raw` if it is None.
+    """For each party, all rows and columns of the source, even those that this split or selection
+    of columns does not use. A ledger identifies the records by `source`, or by `raw` if `source`
+    is None.
     """
     person: str | None = None
     """Column of `source` that identifies the person of a record."""
     true_values: dict[str, float] | None = None
-    """For generated data: the true weights by name."""
+    """For generated data: a dict from names of weights to their true values."""
     unbounded: tuple[str, ...] = ()
     """Columns without public bounds (`tacit.data.unbounded`)."""
     known_by: dict[str, Any] | None = None
-    """Schema from which the ledger's fingerprint is made; None: use columns and outcome."""
+    """Schema for the ledger's fingerprint; None if columns and outcome are used instead."""
     layout: Layout | None = field(default=None, repr=False)
     """What the schema declares about each column of x; None if the records have no x."""
     y_bounds: tuple[float, float] | None = None
-    """Smallest and largest y that the schema allows, on the scale of y; None if undeclared or
-    yes/no.
+    """Smallest and largest y that the schema allows, on the scale of y; None if the schema declares
+    no bounds or the outcome is binary.
     """
     schema: SourceSchema | None = field(default=None, repr=False)
     """The public schema; None for documents, which have no columns."""
@@ -103,7 +104,7 @@ class Federation:
     records that are not data frames.
     """
     clipped: dict[str, int] = field(default_factory=dict, repr=False)
-    """Number of values that were clipped to the bounds, by column: as private as the records."""
+    """Number of values per column that were clipped to the bounds; as private as the records."""
     test_parties: tuple[str, ...] = field(default=(), repr=False)
     """The party of each held-out record, if records naturally belong to parties."""
 
@@ -139,8 +140,8 @@ class Federation:
         Parameters
         ----------
         data
-            A pandas, polars or Arrow data frame with a `party` column, a dictionary of such frames
-            by party, files (one per party) or a pattern such as "data/*.csv".
+            A pandas, polars or Arrow data frame with a `party` column, a dict from party names to
+            such frames, files (one per party) or a pattern such as "data/*.csv".
         formula
             Outcome and columns, e.g. "died ~ age + C(sex)".
         party
@@ -414,7 +415,7 @@ def _labels(groups: Rows | None, held: np.ndarray) -> tuple[str, ...]:
 
 
 def _source(read: ReadRows, rows: Rows) -> SourceRows | None:
-    """Return all rows of the table by party, including held-out and dropped rows.
+    """Return the rows of each party in the source table, including held-out and dropped rows.
 
     Dropped rows in which the name of the party is missing are divided among the parties.
     """
@@ -433,7 +434,7 @@ def _source(read: ReadRows, rows: Rows) -> SourceRows | None:
 def _prepared_schema(schema: SourceSchema, columns: Sequence[Column]) -> SourceSchema:
     """Return the schema with the centres and scales that pooled scaling computed.
 
-    With it, other records can be prepared in the same way.
+    The result is used to prepare other records in the same way.
     """
     read = {column.config.name: column.config for column in columns}
     known = tuple(read.get(column.name, column) for column in schema.columns)

@@ -207,8 +207,8 @@ class _Parser:
                 raise self.fault(f'{name}["{positive}" is not closed; write {name}["{positive}"]')
         if not self.take("~"):
             raise self.fault(
-                f"the outcome must be one column, {name!r} is followed by {self.now.text!r}: "
-                "transform it before the fit"
+                f"the outcome must be one column, but {name!r} is followed by {self.now.text!r}: "
+                "transform the outcome before the fit"
             )
         return name, positive
 

@@ -257,8 +257,8 @@ def _plain(series: pl.Series, name: str, where: str) -> pl.Series:
 
 
 def _of_categories(values: list[Any], categories: list[Any], name: str, where: str) -> pl.Series:
-    """Convert a categorical column. Its categories stay in order if they are text; others become
-    plain values.
+    """Convert a categorical column to an ordered `pl.Enum` if all categories are text, otherwise to
+    a column of plain values.
     """
     if categories and all(isinstance(one, str) for one in categories):
         return pl.Series(name, values, dtype=pl.Enum(categories))
@@ -347,8 +347,8 @@ def frame_library(data: Any) -> str | None:
     Parameters
     ----------
     data
-        The records of a fit: one table, or a dictionary of tables by party, of which the first
-        counts.
+        The records of a fit: one table, or a dict from party names to tables, of which only the
+        first is examined.
     """
     import narwhals.stable.v2 as nw
 
@@ -383,5 +383,5 @@ def to_library(found: pl.DataFrame, library: str | None, index: Any = None) -> A
 
 
 def like_frame(found: Any, given: Any) -> Any:
-    """Convert a polars frame to the library of `given`, with the index of a pandas frame."""
+    """Convert a polars frame to the library of `given`, and keep the index of a pandas `given`."""
     return to_library(found, frame_library(given), getattr(given, "index", None))

@@ -23,7 +23,7 @@ def floor(value: float) -> int:
 
 
 def named(prefix: str, parts: Sequence[np.ndarray]) -> Rows:
-    """Return the rows of each party by name; a name is `prefix` and a zero-padded number from 1."""
+    """Return a dict from party names (`prefix` and a zero-padded number from 1) to their rows."""
     width = len(str(len(parts)))
     return {f"{prefix}-{number:0{width}d}": rows for number, rows in enumerate(parts, start=1)}
 

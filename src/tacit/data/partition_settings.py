@@ -38,10 +38,10 @@ class PartitionConfig(Table, frozen=True, kw_only=True):
     parties: Count = 10
     """Number of parties; the heart data have a fixed number of sites."""
     size_skew: BelowOne = 0.0
-    """With kind = "skew": a small party has 1 − size_skew times the average number of records."""
+    """With kind = "skew": a small party has (1 − size_skew) times the average number of records."""
     label_skew: Annotated[float, Meta(le=1)] = 0.0
-    """With kind = "skew": 0 gives the small parties the overall mix of labels, 1 only the most
-    frequent label; a negative number gives them fewer records with that label.
+    """With kind = "skew": 0 gives the small parties the overall mix of labels, and 1 gives them
+    only the most frequent label. A negative number gives them fewer records with that label.
     """
 
     def faults(self) -> Iterator[str | TacitError]:

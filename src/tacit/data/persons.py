@@ -20,9 +20,9 @@ from tacit.errors import ConfigError, DataError
 
 
 def read_persons(series: pl.Series, there: np.ndarray, gaps: Sequence[str] = ()) -> np.ndarray:
-    """Return a person code for each row where `there` is True.
+    """Return the person of each row where `there` is True, as an integer from 0.
 
-    A missing value in such a row raises an error.
+    A missing person in one of these rows raises an error.
     """
     text = as_text(series)
     text = text.set(text.is_in(gaps), None)
@@ -42,7 +42,7 @@ def refuse_shared(
     """Raise an error if two parties have records of the same person.
 
     Each party would protect only its own records of that person. `own_tables` is the name of the
-    person column if every party has a separate table. The same code may then mean different
+    person column if every party has a separate table. The same identifier may then mean different
     persons, and the error says so.
     """
     owners: dict[int, set[str]] = {}
@@ -54,8 +54,8 @@ def refuse_shared(
         raise DataError(
             f'column "{own_tables}" has {shared} of {len(owners)} persons in the tables of more '
             "than one party, and each party would protect only its own records of them; if the"
-            " codes are local to each table, make them differ between parties (add the party's"
-            " name); otherwise keep each person with one party"
+            " identifiers are local to each table, make them differ between parties (add the"
+            " party's name); otherwise keep each person with one party"
         )
     if shared:
         raise DataError(
@@ -98,8 +98,8 @@ def held_out_persons(
     """Return a mask of rows to hold out: all rows of some persons, at most `fraction` of all rows.
 
     If `groups` has the rows of each party, every party holds out persons up to this fraction of its
-    rows, and at least one person is not held out. Then further persons are chosen at random, until
-    the overall fraction is reached.
+    rows, and at least one person per party is not held out. Then one more person of some randomly
+    chosen parties is held out, until the overall fraction is reached.
     """
     sizes = np.bincount(persons)
     out = np.zeros(len(sizes), dtype=bool)

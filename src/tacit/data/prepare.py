@@ -158,9 +158,9 @@ def _read_numeric(series: pl.Series, config: ColumnConfig) -> Column:
 
 
 def refuse_decimal_comma(series: pl.Series, what: str) -> None:
-    """Refuse a column of numbers of which some are written with a decimal comma, such as "64,5".
+    """Raise an error if a column of numbers contains decimal commas, as in "64,5".
 
-    It is not read as a number, because "1,234" may also be 1234.
+    Such a text is not read as a number, because "1,234" may also be 1234.
 
     Parameters
     ----------
@@ -209,7 +209,7 @@ def _within_bounds(values: np.ndarray, missing: np.ndarray, config: ColumnConfig
 
 
 def count_outside(columns: Iterable[Column]) -> dict[str, int]:
-    """Return the number of values that were clipped to the bounds, by column name."""
+    """Return the number of clipped values of each column in which values were clipped."""
     return {column.config.name: column.outside for column in columns if column.outside}
 
 
@@ -309,10 +309,10 @@ def without_intercept(x: np.ndarray) -> np.ndarray:
 
 
 def as_kept(column: Column) -> np.ndarray:
-    """Return the values of a column of data.keep: the numbers of levels, or unscaled numbers.
+    """Return the values of a column of data.keep: indices of levels, or unscaled numbers.
 
-    A missing level has the number after the last level. A missing number becomes the declared
-    centre, or NaN if there is none.
+    A missing level gets the index after the last level. A missing number becomes the declared
+    centre, or NaN if no centre is declared.
     """
     if column.config.kind == "categorical":
         return np.where(column.missing, len(column.config.levels), column.values)

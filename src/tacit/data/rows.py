@@ -35,7 +35,7 @@ class ReadRows:
     groups: Rows | None
     """Rows of each party, as indices into the rows that were read."""
     persons: np.ndarray | None
-    """Person code of each row; None without data.person."""
+    """An integer per row that identifies the person; None without data.person."""
     frame: pl.DataFrame | None = None
     """The whole table, with all its columns; None for synthetic rows."""
     places: np.ndarray | None = None
@@ -45,7 +45,7 @@ class ReadRows:
     true_values: dict[str, float] | None = None
     notes: tuple[str, ...] = ()
     clipped: dict[str, int] = field(default_factory=dict)
-    """Number of values that were clipped to the bounds, by column."""
+    """Number of values per column that were clipped to the bounds."""
 
 
 def read_rows(table: Table, data: DataConfig, partition: PartitionConfig, *, seed: int) -> ReadRows:

@@ -1,4 +1,4 @@
-"""All rows and columns of a source, by party, from which a ledger identifies the records.
+"""All rows and columns of each party's source, from which a ledger identifies the records.
 
 Rows and columns that a run does not use are included. Another split, seed or selection of columns
 therefore does not count as another data set. Cells are converted only if a ledger needs them.
@@ -17,7 +17,7 @@ from tacit.data.records import Records
 
 
 class SourceRows(Mapping[str, Records]):
-    """The records of a source by party, which are converted when they are read."""
+    """A mapping from party names to records of a source, which are converted when they are read."""
 
     def __init__(self, parts: Rows, take: Callable[[np.ndarray], Records]) -> None:
         """Store the row numbers of each party, and the function that converts rows to records."""
@@ -34,7 +34,7 @@ class SourceRows(Mapping[str, Records]):
 
 
 def table_rows(frame: pl.DataFrame, parts: Rows) -> SourceRows:
-    """Return the rows of a table by party. `parts` has the row numbers of each party.
+    """Return the rows of each party as records. `parts` maps party names to row numbers.
 
     A column of text in which every cell is a number becomes a column of numbers.
     """

@@ -53,15 +53,15 @@ def open_parties(data: Any, party: str | None) -> dict[str, RawFrame]:
     Parameters
     ----------
     data
-        A table (of several parties if `party` is given), a dictionary of tables by party, a pattern
-        such as "data/*.csv", or a list of files, one per party.
+        A table (of several parties if `party` is given), a dict from party names to tables, a
+        pattern such as "data/*.csv", or a list of files, one per party.
     party
         The column that names the party of each record.
     """
     if isinstance(data, Mapping) and not is_frame(data):
         if party is not None:
             raise ConfigError(
-                f"party = {party!r} and the records are a dictionary by party; leave party out"
+                f"party = {party!r}, but the records are a dictionary of parties; leave party out"
             )
         if not data:
             raise DataError("there are no parties; give at least one")
@@ -72,8 +72,8 @@ def open_parties(data: Any, party: str | None) -> dict[str, RawFrame]:
         return _open_files([str(data)], party)
     if not is_frame(data):
         raise DataError(
-            f"the records are a {type(data).__name__}; give {FRAMES}, or a dictionary of these by "
-            "party"
+            f"the records are a {type(data).__name__}; give {FRAMES}, or a dictionary with one of "
+            "these per party"
         )
     where = f'"{data}"' if isinstance(data, str | Path) else "the data frame"
     return {ONE_PARTY: raw_frame(data, where)}
@@ -449,7 +449,7 @@ class _Reader:
     def numeric_outcome(
         self, config: ColumnConfig, series: pl.Series, *, counts: bool
     ) -> ColumnConfig:
-        """Return the schema of a numeric outcome, with the numbers that were missing from `config`.
+        """Return the schema of a numeric outcome, with centre and scale added if `config` has none.
 
         The outcome is centred and scaled in the same way as a numeric column, so that the prior of
         a model has the same meaning for every unit of measurement. If `counts` is true, the outcome
@@ -522,8 +522,8 @@ def _dates(name: str) -> DataError:
 
 
 def _refuse_mixed(series: pl.Series, config: ColumnConfig, category: str) -> None:
-    """Refuse text in which most cells are numbers, and numbers with decimal commas; the error names
-    the first such cell.
+    """Refuse a text column if most but not all cells are numbers, or if numbers have decimal
+    commas. The error names the first cell that is not a number.
     """
     if series.dtype != pl.String:
         return
@@ -543,8 +543,9 @@ def _refuse_mixed(series: pl.Series, config: ColumnConfig, category: str) -> Non
 
 
 def _refuse_third_code(name: str, code: float) -> NoReturn:
-    """Refuse an outcome with values 0, 1 and a third number: it could be a code for missing, a
-    level or a count.
+    """Refuse an outcome with the values 0, 1 and a third number.
+
+    The third number could be a code for a missing value, a level or a count.
     """
     raise DataError(
         f'outcome "{name}" has three values, 0, 1 and {code:g}; if {code:g} stands for missing, '

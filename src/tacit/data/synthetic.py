@@ -151,7 +151,7 @@ def _parties(
 
 
 def _own_persons(groups: Rows, size: int) -> np.ndarray:
-    """Return person codes, such that no person has records at two parties."""
+    """Return the person of each row as an integer; no person has records at two parties."""
     persons, first = np.zeros(size, dtype=np.int64), 0
     for rows in groups.values():
         persons[rows] = first + np.arange(len(rows)) // RECORDS_PER_PERSON

@@ -90,7 +90,7 @@ class PartyBatches:
         memories: Mapping[str, Natural | None],
         keys: Mapping[str, bytes] | None = None,
     ) -> dict[str, Update]:
-        """Return the updates by request id; `keys` are the noise keys by request id."""
+        """Return a dict from request ids to updates; `keys` maps request ids to noise keys."""
         found: dict[str, Update] = {}
         for batch, _, full in self._calls(requests):
             updates = party_side.answer_many(
@@ -122,8 +122,8 @@ class PartyBatches:
     def _calls(self, requests: Sequence[Request]) -> Iterator[tuple[_Batch, str, list[Request]]]:
         """Yield batches of parties, each with a stage and one request per party of the batch.
 
-        A party of the batch that has no request gets the request of another party; its result is
-        not used.
+        A party of the batch without a request is computed with the request of another party, and
+        its result is not used.
         """
         for stage in dict.fromkeys(request.stage for request in requests):
             waiting = {r.party: r for r in requests if r.stage == stage}

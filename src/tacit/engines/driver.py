@@ -66,9 +66,7 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def compute(self, requests: Sequence[Request], keys: Keys) -> Mapping[str, Update]:
-        """Return the updates by request id; `keys` are the noise keys of the requests that have
-        one.
-        """
+        """Return a dict from request ids to updates; `keys` maps request ids to noise keys."""
 
     def rehearse(self, requests: Sequence[Request]) -> None:  # noqa: B027 - optional
         """Compile and test the programs for these requests, before anything is charged."""
@@ -103,12 +101,12 @@ class Driver(abc.ABC):
 
     @property
     def all_at_once(self) -> bool:
-        """True if all parties get requests at once, so that batching pays off."""
+        """True if all parties get requests at the same time; batching is then faster."""
         everyone = self.rules.schedule.parties_per_round is None
         return self.rules.order == "synchronous" and everyone
 
     def memories(self, requests: Sequence[Request]) -> Mapping[str, Natural | None]:
-        """Return, by party, the arrays that the method stored there at the previous visit."""
+        """Return a dict from parties to the arrays that the method stored at the previous visit."""
         return {r.party: self.store.memory_at(r.party, r.visit) for r in requests}
 
     @property

@@ -86,9 +86,9 @@ def carry_out(
 ) -> Outcome:
     """Run a plan on an engine, from the checkpoint if it contains a state.
 
-    `start` is the initial state if there is no checkpoint; by default the one that `first_factors`
-    makes. Without `charging`, the guarantee of a private run covers only this run: earlier runs on
-    the same records are not added up.
+    `start` is the initial state if there is no checkpoint; by default `first_factors` computes it.
+    Without `charging`, the guarantee of a private run covers only this run, because the spending of
+    earlier runs on the same records is not added.
     """
     with one_blas_thread():
         return _carried_out(plan, checkpoint, observe, charging, engine, start)
@@ -140,7 +140,7 @@ def _measured_step(plan: Plan, state: ServerState) -> float | None:
     """Return the size of a full step from the final q (`gradient_step`), for a method without
     `step_share`.
 
-    None in a private run, because the step is computed from exact records.
+    The result is None in a private run, because the step is computed from exact records.
     """
     if plan.privacy is not None or plan.method.step_share is not None:
         return None
@@ -154,8 +154,9 @@ def _measured_step(plan: Plan, state: ServerState) -> float | None:
 
 
 def _measured_dispersion(plan: Plan, state: ServerState) -> Dispersion | None:
-    """Measure squared residuals at the final q; None in a private run, because this reads exact
-    records.
+    """Return the measured squared residuals at the final q.
+
+    The result is None in a private run, because the measurement reads exact records.
     """
     if plan.privacy is not None or DISPERSION in (state.memory or {}):
         return None
@@ -169,8 +170,9 @@ def _measured_dispersion(plan: Plan, state: ServerState) -> Dispersion | None:
 
 
 def _other_mode(plan: Plan, state: ServerState) -> str | None:
-    """Return the name of a point that is probably another mode of the posterior (`other_mode`), or
-    None; always None in a private run.
+    """Return the name of a point that is probably another mode of the posterior (`other_mode`).
+
+    The result is None if no such point is found. In a private run it is always None.
     """
     if plan.privacy is not None or plan.model.dimension > SOLVED_UP_TO:
         return None

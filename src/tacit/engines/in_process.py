@@ -1,7 +1,8 @@
 """The in-process engine: all parties in this process, many per compiled call.
 
 It uses the same `party` and `server` functions as every other engine. With `batch_parties=False`
-each party is computed alone, exactly as over a network, so that the two agree to the last bit.
+each party is computed alone, exactly as over a network, so the results are identical to the last
+bit.
 """
 
 from __future__ import annotations

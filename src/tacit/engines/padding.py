@@ -12,10 +12,10 @@ MAX_PADDING_RATIO = 1.25
 def bucket_lengths(sizes: Sequence[int], most: int, *, cheap_rows: int = 0) -> list[int]:
     """Choose at most `most` lengths to which the parties' records are padded, in ascending order.
 
-    A party with n records is padded to the smallest length that is at least n. The result is the
-    smallest number of lengths with which padding adds at most a quarter more rows. A total of up to
+    A party with n records is padded to the smallest length that is at least n. The result has the
+    fewest lengths with which padding adds at most a quarter more rows. A total of up to
     `cheap_rows` rows is always accepted, because compiling one more program costs more than
-    padding. Computed by dynamic programming over the distinct sizes.
+    padding. The lengths are found by dynamic programming over the distinct sizes.
 
     >>> bucket_lengths([1, 1, 1, 100], 2)
     [1, 100]

@@ -67,7 +67,7 @@ class Family(abc.ABC):
 
     @abc.abstractmethod
     def is_proper(self, natural: Natural) -> bool:
-        """True if λ is finite and A(λ) exists, so that q is a distribution."""
+        """True if λ is finite and A(λ) exists; only then is q a distribution."""
 
     @abc.abstractmethod
     def location_scale(self, natural: Natural) -> tuple[Array, Array]:

@@ -78,7 +78,7 @@ class Bernoulli(Family):
 
 
 def _sigmoid(logit: Array) -> Array:
-    """Return sigmoid(`logit`) without overflow; it is accurate even if it is small."""
+    """Return sigmoid(`logit`) without overflow; small results are accurate too."""
     xp = namespace(logit)
     small = xp.exp(-xp.abs(logit))
     return xp.where(logit > 0, 1.0 / (1.0 + small), small / (1.0 + small))

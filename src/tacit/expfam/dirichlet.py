@@ -128,7 +128,7 @@ class Dirichlets(Dirichlet):
 def _concentration(mean_log: Array, *, steps: int = 200) -> Array:
     """Find α such that E[log θ] = `mean_log`, by Newton's method on the (concave) likelihood of α.
 
-    The Hessian is a diagonal plus a rank-one matrix, so that a step costs O(d).
+    The Hessian is a diagonal plus a rank-one matrix, so a step costs O(d).
     """
     from scipy.special import digamma, polygamma
 

@@ -308,17 +308,17 @@ class FullGaussian(Gaussian):
 
 
 def _on_diagonal(matrix: Array) -> Array:
-    """Mask of the diagonal. Used because extracting and reinserting a diagonal compiles to much
-    more code.
+    """Return a mask that is True on the diagonal of a square matrix.
 
-    It is made with `arange`, because the compiler unrolls constants.
+    `xp.where` with this mask compiles to much less code than extracting and reinserting a diagonal.
+    The mask is made with `arange`, because the compiler unrolls constants.
     """
     counting = namespace(matrix).arange(matrix.shape[0])
     return counting[:, None] == counting
 
 
 def _inverse(matrix: Array) -> Array:
-    """Return the inverse of a symmetric positive-definite matrix; it is exactly symmetric."""
+    """Return the exactly symmetric inverse of a symmetric positive-definite matrix."""
     return _inverse_of_product(cholesky(0.5 * (matrix + matrix.T)))
 
 

@@ -88,7 +88,7 @@ def weighing_draws(dimension: int) -> np.ndarray:
     With every draw the set contains its negative, and the second moment is I. If q is the
     posterior, averages over the draws therefore give its exact mean and covariance. The number of
     draws grows with the dimension: with only four draws per dimension, their lengths would vary
-    less than those of normal vectors, and the weights would look too even.
+    less than those of normal vectors, and the importance weights would be too uniform.
     """
     wanted = min(max(WEIGHING_DRAWS, DRAWS_PER_DIMENSION * dimension), MOST_WEIGHING_DRAWS)
     half = max(wanted // 2, 2 * dimension)

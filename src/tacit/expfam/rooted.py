@@ -1,11 +1,12 @@
-"""A multivariate normal whose mean and root are stored in addition to its natural parameters.
+"""A multivariate normal that stores its mean and a root of its covariance as additional arrays.
 
-Natural parameters contain the precision matrix, whose condition number is the square of the root's
-condition number: in float64 they lose directions that are 10⁸ times wider than others. A result
-therefore stores the mean and a lower-triangular root L with covariance LLᵀ. It may also store
-importance weights of draws from N(mean, LLᵀ) (`tacit.expfam.quadrature.weighing_draws`) against the
-exact posterior; with `weighted` = 1 moments and samples are those of the weighted draws. Draws of
-another proposal are stored as `draws`; mean and root are then their weighted moments.
+Natural parameters contain the precision matrix. In float64 this matrix cannot represent directions
+whose standard deviation is 10⁸ times that of others, because its condition number is the square of
+that of a root. A result therefore stores the mean and a lower-triangular root L with covariance
+LLᵀ. It may also store importance weights of draws from N(mean, LLᵀ)
+(`tacit.expfam.quadrature.weighing_draws`) against the exact posterior. With `weighted` = 1, moments
+and samples are those of the weighted draws. Draws from a different proposal distribution are stored
+as `draws`; mean and root are then the moments of these weighted draws.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from tacit.expfam.quadrature import weighing_draws
 class RootedGaussian(FullGaussian):
     """A `FullGaussian` for results, which may also store a mean, a root and importance weights.
 
-    These additional arrays are not natural parameters and must not be added like them.
+    These additional arrays are not natural parameters. They must not be added when densities are
+    multiplied.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ NO_LEDGER = "none"
 PREFIX = "fit-"
 """Prefix of the ids of fits in a ledger."""
 NO_TOTAL = (PrivacyBudgetError, ConfigError)
-"""Errors if charges do not count for a unit and an adjacency, or their sampling has no bound."""
+"""Errors raised if no total ε is known for a unit and an adjacency."""
 
 
 class RunningTotalWarning(UserWarning):
@@ -89,7 +89,7 @@ def fit_ledger(
 
 
 def _path(plan: Plan, asked: str | Path | None) -> Path | None:
-    """Return the ledger file to charge, or None."""
+    """Return the ledger file to charge, or None if nothing is charged."""
     if isinstance(asked, str) and asked == NO_LEDGER:
         return None
     if plan.privacy is None:
@@ -138,10 +138,10 @@ def _totals(charging: Charging, path: Path) -> LedgerFacts:
 def _prices(
     charging: Charging,
 ) -> tuple[dict[DatasetId, float], dict[DatasetId, float], tuple[Unit, Adjacency]]:
-    """Return ε before and after the fit by data set, and the unit and adjacency of both.
+    """Return ε of each data set before and after the fit, and the unit and adjacency of these ε.
 
-    These are the fit's own, or else the next weaker ones for which all earlier charges count. ε is
-    infinite if there are none.
+    Unit and adjacency are those of the fit if all earlier charges count for them, otherwise the
+    next weaker ones for which all charges count. If there are none, every ε is infinite.
     """
     own = charging.unit, charging.adjacency
     for terms in counting_terms(*own):
@@ -154,9 +154,9 @@ def _prices(
 
 
 def known_total(run: str | None, delta: float) -> LedgerFacts | None:
-    """Look up the total ε for the records of a fit in the user's ledger, if it was charged there.
+    """Return the total ε for the records of a fit, or None if the user's ledger has no such fit.
 
-    A saved fit has no total, because the total depends on other fits in the ledger.
+    A saved fit does not contain the total, because the total depends on other fits in the ledger.
     """
     path = own_ledger()
     if run is None or not run.startswith(PREFIX) or not path.exists():

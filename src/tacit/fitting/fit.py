@@ -102,13 +102,13 @@ def fit(
     Parameters
     ----------
     model
-        A formula such as "died ~ age + C(sex)", a model (e.g. of `tacit.from_numpyro`), a class of
-        `tacit.models`, which is instantiated for the columns of the federation, or, without
+        A formula such as "died ~ age + C(sex)"; a model (e.g. of `tacit.from_numpyro`); a class of
+        `tacit.models`, which is instantiated for the columns of the federation; or, without
         privacy, a NumPyro function whose arguments are columns of the records.
     data
-        With a formula: a pandas, polars or Arrow data frame, a dictionary of frames by party, files
-        (one per party) or a pattern such as "data/*.csv". Otherwise a federation
-        (`tacit.datasets.load`), or arrays by party: ``{"north": {"x": x, "y": y}, …}``.
+        With a formula: a pandas, polars or Arrow data frame, a dict from party names to frames,
+        files (one per party) or a pattern such as "data/*.csv". Otherwise a federation
+        (`tacit.datasets.load`), or arrays of each party: ``{"north": {"x": x, "y": y}, …}``.
     privacy
         `tacit.Privacy(epsilon=…)`; None or "none" for exact updates without differential privacy.
     party, person
@@ -119,7 +119,7 @@ def fit(
         Likelihood of a formula: "logistic", "linear", "poisson", "softmax", "auto" (by the kind of
         outcome), or keys of the [model] table: ``{"kind": "linear", "noise_sd": 12.0}``.
     test
-        Held-out records, or the share of a data frame to hold out; by default the federation's.
+        Held-out records, or the share of a data frame to hold out; by default `federation.test`.
     posterior, method, schedule
         `posterior`: "mean-field", "full" (covariance) or "auto". `method` and `schedule`: objects
         of `tacit.methods` and `tacit.schedules`, or names such as "auto" and "sequential".

@@ -25,10 +25,10 @@ class FitPrivacy:
     private: bool
     """True if differential privacy holds; False in a simulation with a known noise seed."""
     total_epsilon: float | None = field(default=None, compare=False)
-    """Total ε, at this fit's δ, of all fits in the ledger on the same records, this fit included;
-    for the party with the largest total. None if no ledger was charged. If an earlier fit does not
-    count for the unit and adjacency of this fit, the total is for weaker ones, which `str()` names,
-    or infinite if there are none.
+    """Total ε, at this fit's δ, of this fit and all other fits in the ledger on the same records;
+    the largest total of any party. None if no ledger was charged. If an earlier fit does not count
+    for the unit and adjacency of this fit, the total is for a weaker unit and adjacency, which
+    `str()` names. If there are none for which all fits count, the total is infinite.
     """
     ledger: str | None = field(default=None, compare=False)
     """The ledger that was charged."""

@@ -88,7 +88,7 @@ class Fit:
 
         `print(fit)` explains them. Empty with privacy.
 
-        * `elbo`: the evidence lower bound by round; None if a round does not evaluate it.
+        * `elbo`: the evidence lower bound of each round; None if a round does not evaluate it.
         * If the server controlled the steps: `last_step`, the change of q in one further step, in
           nats; `pareto_k` and `effective_share` of importance weights against the exact posterior;
           `skewness` of each parameter; `corrected_by_weights`, whether the weights corrected the
@@ -116,7 +116,8 @@ class Fit:
         """Notes on the preparation of records: rows dropped, values clipped, scales read from
         records.
 
-        The numbers are exact and not covered by a guarantee; a saved private fit has none.
+        Numbers in the notes are exact and not covered by a guarantee. A saved private fit has no
+        notes.
         """
         return self._result.data.notes
 
@@ -140,8 +141,8 @@ class Fit:
 
     @property
     def party_metrics(self) -> dict[str, dict[str, float | None]]:
-        """Metrics of each party on its held-out records. If none are held out, metrics on all its
-        records; with privacy these are left out.
+        """Metrics of each party on its held-out records. If none are held out, metrics on all
+        records of the party; with privacy, no metrics.
         """
         return self._result.party_metrics
 
@@ -235,8 +236,8 @@ class Fit:
         scale
             "original": per unit of each column; "scaled": per unit of x, as fitted.
         per
-            Difference in a column that its effect refers to, by column: `{"age": 10}` or `{"age":
-            "10 years"}`. By default the unit of the schema, or 1.
+            A dict from columns to the difference that an effect refers to: `{"age": 10}` or
+            `{"age": "10 years"}`. By default the unit of the schema, or 1.
 
         Returns
         -------

@@ -140,7 +140,7 @@ def _rows(records: Records) -> int:
 
 
 def _holds_frames(data: Any) -> bool:
-    """True for data frames or files, alone or in a dictionary by party."""
+    """Return True for a data frame or file, and for a dict from party names to these."""
     each = list(data.values()) if isinstance(data, dict) else [data]
     return any(isinstance(one, str | Path) or is_table(one) for one in each)
 
@@ -284,7 +284,7 @@ def _refuse_exact(federation: Federation) -> None:
 
 
 def _arrays(data: Any, party: str | None, columns: tuple[str, ...]) -> dict[str, Records]:
-    """Return the frames' columns as plain arrays by party, for a model that names its columns."""
+    """Return the named columns of each party's frame as plain arrays."""
     wanted = (*columns, *(() if party is None else (party,)))
     frames = {name: frame.select(wanted) for name, frame in open_parties(data, party).items()}
     if party is not None:

@@ -70,7 +70,8 @@ def require_approval(setup: PartySetup) -> None:
 def followed_version(setup: PartySetup) -> PartySetup:
     """Return `setup` with the version of the agreed file that this party's run follows.
 
-    The file itself may be newer: an approved version that adds parties is not in force at once.
+    The file may contain a newer version, because an approved version that adds parties does not
+    take effect at once.
     """
     digest = PartyStore.digest_in(setup.state / "party")
     if digest in (None, setup.agreed.digest) or digest not in approved_versions(setup.state):

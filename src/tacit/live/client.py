@@ -27,7 +27,7 @@ class Session:
 
     @property
     def final_posterior(self) -> Natural | None:
-        """The final posterior, once `wait_for_posterior` has returned None."""
+        """The final posterior; None until `wait_for_posterior` has returned None."""
         return self._session.final_posterior
 
     @property
@@ -179,8 +179,8 @@ def serve(
 ) -> Fit | None:
     """Serve a live federation until its end, as `tacit serve` does.
 
-    It blocks, in a notebook too. Ctrl-C or SIGTERM stop the server and tell the parties when to
-    reconnect; the same call continues the run.
+    The call blocks, even in a notebook. Ctrl-C or SIGTERM stop the server, which first tells the
+    parties when to reconnect; the same call continues the run.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
 """The three configuration files of a live federation.
 
-federation.toml contains the settings that all members agree on. It is called the agreed file. A
-party's operator approves its digest, and the server and the parties check that their digests are
-equal. server.toml and party.toml refer to it by `federation = "federation.toml"` and contain local
-settings: addresses, certificates, paths of records.
+federation.toml, called the agreed file, contains the settings that all members agree on. A party's
+operator approves the digest of this file, and the server and the parties check that their digests
+are equal. server.toml and party.toml refer to the agreed file by `federation = "federation.toml"`
+and contain local settings: addresses, certificates, paths of records.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ContinuedRun(Table, frozen=True, kw_only=True):
     run: str
     """Id of the earlier run, e.g. "run-4f1c…"."""
     posterior: str
-    """Digest of its posterior, as `tacit update SERVER.toml --study FILE` writes it."""
+    """Digest of that run's posterior, as `tacit update SERVER.toml --study FILE` writes it."""
     equal_rows: Literal["refuse", "allow"] = "refuse"
     """"refuse": a row that a party has used in the earlier run is an error, because it would count
     twice; "allow": equal rows are different records."""
@@ -87,10 +87,10 @@ class Federation(Table, frozen=True, kw_only=True):
     on_leave: Literal["keep", "divide-out"] = "keep"
     """What happens to the factor of a party that leaves permanently."""
     continues: ContinuedRun | None = None
-    """The earlier run that this one updates with new records; None: it starts from the prior."""
+    """The earlier run that this run updates with new records; None if it starts from the prior."""
     keys: dict[str, str] = msgspec.field(default_factory=dict)
-    """SHA-256 of each party's public key in hexadecimal (`tacit certs fingerprint`), for secure
-    sums.
+    """For secure sums: a dict from party names to the SHA-256 of their public keys in hexadecimal
+    (`tacit certs fingerprint`).
     """
 
     @property
@@ -386,7 +386,7 @@ def read_party(path: Path, overrides: tuple[str, ...] = ()) -> PartySetup:
     parties = len(setup.agreed.federation.parties)
     if parties < own.join.minimum_parties:
         raise ConfigError(
-            f"the federation has {parties} parties, join.minimum_parties = "
+            f"the federation has {parties} parties, but join.minimum_parties = "
             f"{own.join.minimum_parties}; join a larger federation, or lower the value"
         )
     return setup

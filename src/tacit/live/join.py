@@ -193,10 +193,11 @@ def check_budget(ready: ReadyParty) -> Any:
 
 
 def _short_of_budget(ready: ReadyParty) -> str | None:
-    """Refuse a run that exceeds the budget; if the run has already started, return the reason
-    instead.
+    """Return None if the budget covers the run; otherwise refuse the run, or return the reason.
 
-    A party that has started answers as long as its budget allows, and then waits for the result.
+    A run that has not started is refused with an error. If this party has already answered
+    requests of the run, the reason is returned instead: the party then answers as long as its
+    budget allows, and waits for the result.
     """
     if not ready.plan.settled:
         return None
@@ -287,7 +288,8 @@ def approve(setup: PartySetup) -> Path:
 def added_parties(setup: PartySetup) -> list[str] | None:
     """Return the parties that the agreed file adds to this party's unfinished run.
 
-    None if there is no unfinished run, or if it already follows this version of the file.
+    The result is None if there is no unfinished run, or if the unfinished run already follows this
+    version of the file.
     """
     old = unfinished_version(setup)
     if old is None or old.agreed.federation.version == setup.agreed.federation.version:
@@ -455,7 +457,7 @@ def _live_party(ready: ReadyParty, journal: Journal, ledger: Ledger | None) -> L
 
 
 def _kept_sums(ready: ReadyParty, charging: Callable[[str], Charging]) -> KeptParty | None:
-    """Return the party's side of secure sums, or None if the run has none."""
+    """Return the party's side of secure sums, or None if the run uses no secure sums."""
     setup, plan = ready.setup, ready.plan
     if plan.thresholds is None:
         return None
@@ -530,10 +532,11 @@ def _balance(ready: ReadyParty, party: LiveParty, ledger: Ledger | None) -> Ledg
 
 
 def _with_server(own: dict[str, Any], sent: dict[str, Any] | None, size: int) -> dict[str, Any]:
-    """Return the party's facts with the server's verdict, which knows the rounds.
+    """Return the party's facts `own`, with the verdict that the server computed from all rounds.
 
-    Cautions of the party that the server did not send, such as one about its own columns, are kept.
-    A server that implements only the thesis sends no verdict. `size` is the number of coordinates.
+    Cautions of the party that the server did not send, such as one about the party's columns, are
+    kept. `sent` is None if the server implements only the messages of the thesis. `size` is the
+    number of coordinates.
     """
     if sent is None:
         return own

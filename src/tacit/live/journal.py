@@ -28,7 +28,7 @@ class Journal:
         "ignored", "returned", "joined", "rejoined", "parted", "replaced", "hung up", "party error",
         "silent",
     )  # fmt: skip
-    """Events that a party can cause without limit."""
+    """Events that a party can cause any number of times."""
 
     def __init__(self, path: Path | None = None, watch: Watch | None = None) -> None:
         self._file = None

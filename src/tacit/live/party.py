@@ -75,7 +75,7 @@ class LiveParty:
     sent_bytes: int = 0
     received_bytes: int = 0
     _unknown_there: bool = False
-    """True if the server does not know this party although it has joined before."""
+    """True if the server has no record of this party, although the party has joined before."""
     _work: asyncio.Future[Reply | MaskedUpdate] | None = None
     """The reply that is being computed."""
 
@@ -166,8 +166,8 @@ class LiveParty:
     async def _tell_approvals(self, server: str, context: Any) -> None:
         """Send each newly approved version to the server, until the server has stored it.
 
-        A separate connection is used, so that the run continues. The server refuses the connection;
-        the code of the refusal says that the approval is stored.
+        A separate connection is used, so that the run continues. The server always refuses this
+        connection; the error code "version" confirms that the approval is stored.
         """
         told: list[str] = []
         while True:
@@ -194,7 +194,7 @@ class LiveParty:
         return versions[versions.index(now) + 1 :] if now in versions else []
 
     def _check_final(self, error: PeerError) -> None:
-        """Raise an error if it is useless to connect again."""
+        """Raise an error if another attempt to connect cannot succeed."""
         self._unknown_there = isinstance(error, RejectedError) and error.code == "join"
         closed = isinstance(error, ClosedError) and error.return_in_s is None
         rejected = isinstance(error, RejectedError) and not self._unknown_there

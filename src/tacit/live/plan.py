@@ -77,10 +77,10 @@ def _plan(agreed: Agreed, config: Config, schema: Records_, parties: dict) -> Pl
 
 
 def read_continued(agreed: Agreed) -> Earlier | None:
-    """Read the run that a federation continues from its local state directory.
+    """Read the earlier run that the federation continues, from the state directory of that run.
 
-    The result is None if the federation continues no run, or if only the agreed file is given, as
-    in `tacit check federation.toml`.
+    The result is None if the federation does not continue a run, or if only the agreed file is
+    given, as in `tacit check federation.toml`.
     """
     continues = agreed.federation.continues
     if continues is None or agreed.earlier is None:

@@ -112,7 +112,7 @@ def version_in_force(setup: ServerSetup) -> Agreed:
 def complete_adoption(state: Path) -> None:
     """Finish a change of version that a killed server left incomplete.
 
-    The roster gets the version of the checkpoint, which is written first.
+    The roster gets the version of the checkpoint, because the checkpoint is written first.
     """
     path, followed = state / ROSTER, configuration_of(state / CHECKPOINT)
     digest = roster_digest(path)
@@ -214,7 +214,7 @@ async def _serve(
 
 
 def _versions(setup: ServerSetup, following: Callable[[], Agreed]) -> Versions:
-    """Return functions that read new versions; `following()` is the version in force."""
+    """Return functions that read new versions; `following` returns the version in force."""
     return Versions(
         read=lambda: read_proposal(setup, following()),
         bounds=lambda proposal: reply_rules(
@@ -312,7 +312,7 @@ def _short(text: str) -> str:
 
 
 def _dependence(plan: Plan, live: LiveRun) -> list[CautionNote]:
-    """Return cautions about parties on which the result depends; none in a private run."""
+    """Return cautions about parties on which the result depends strongly; [] in a private run."""
     state = live.state
     if plan.privacy is not None or state is None:
         return []

@@ -1,7 +1,7 @@
 """A party's side of one connection: join, wait for the posterior, send the update, leave.
 
-`AsyncSession` implements only the protocol: `tacit.live.party` adds ledger, storage and
-reconnection. Your own training loop can use it directly, or `Session` without asyncio:
+`AsyncSession` implements only the protocol. `tacit.live.party` adds ledger, storage and
+reconnection. A custom training loop can use `AsyncSession` directly, or `Session` without asyncio:
 
     with tacit.connect("host:7443", certificate=…, key=…, authority=…, data_size=1000) as session:
         while (turn := session.wait_for_posterior()) is not None:
@@ -53,7 +53,7 @@ MAX_ERRORS = 3
 MISSED_HEARTBEATS = 3
 """Consecutive missed heartbeats after which the connection counts as lost."""
 MAX_VISITS = 2**32 - 1
-"""Limit of visit numbers, which seed a party's random numbers and have 32 bits."""
+"""Largest visit number. Visit numbers seed a party's random numbers and have 32 bits."""
 
 
 class RejectedError(PeerError):
@@ -65,7 +65,7 @@ class RejectedError(PeerError):
 
 
 class ClosedError(PeerError):
-    """The server has closed the connection; permanently if `return_in_s` is None."""
+    """The server has closed the connection, permanently if `return_in_s` is None."""
 
     def __init__(self, reason: str, return_in_s: float | None) -> None:
         super().__init__(reason)
@@ -75,8 +75,8 @@ class ClosedError(PeerError):
 class Turn(NamedTuple):
     """A request of the server for an update.
 
-    `posterior` is q and `factor` is this party's factor; both are None if the stage does not need
-    them.
+    `posterior` is the current posterior, and `factor` is this party's factor of it. Each is None if
+    the stage does not need it.
     """
 
     posterior: Any
@@ -95,7 +95,7 @@ class Turn(NamedTuple):
 
     @property
     def cavity(self) -> Natural:
-        """Cavity distribution: q without this party's factor."""
+        """Cavity distribution: the current posterior without this party's factor."""
         return divide(self.posterior, self.factor)
 
 
@@ -110,7 +110,7 @@ class Introduction:
     configuration: str | None = None
     guarantee: m.Promise | None = None
     family: Family | None = None
-    """Posterior family; other natural parameters are refused. None: accept any."""
+    """Posterior family; natural parameters of other families are refused. None: accept any."""
     public_shapes: Callable[[str], dict[str, tuple[int, ...]]] | None = None
     """Names and shapes of a stage's public arrays; None: accept any."""
     result_shapes: dict[str, tuple[int, ...]] | None = None
@@ -120,8 +120,8 @@ class Introduction:
     sum_bytes: int = 0
     """Largest size of a message of secure sums."""
     heartbeat: bool = False
-    """True if heartbeats are answered while no update is being computed. The caller must then
-    wait for the next turn whenever it does not compute.
+    """True if the party promises to answer heartbeats except while it computes an update. The
+    caller must then be in `wait_for_posterior` whenever it does not compute.
     """
     silence_s: float | None = None
     """Longest time without a message from a server that sends no heartbeats; None: no limit."""
@@ -215,9 +215,9 @@ class AsyncSession:
         if who.guarantee is not None and _given(message.protocol) not in (None, m.PROTOCOL):
             raise RejectedError(
                 f"the server announced protocol {message.protocol}, and this party has protocol "
-                f"{m.PROTOCOL}; in a private run the server and all parties need the same one, "
-                "because each computes the lattice step of releases: install the same version of "
-                "tacit",
+                f"{m.PROTOCOL}; in a private run the server and all parties need the same "
+                "protocol, because each of them computes the lattice step of releases: install "
+                "the same version of tacit",
                 fixable=False,
                 code=None,
             )
@@ -234,8 +234,8 @@ class AsyncSession:
             self.wants_factor = bool(_given(message.return_likelihood))
 
     async def wait_for_posterior(self) -> Turn | None:
-        """Wait for the next request and return it; None at the end of the run, when
-        `final_posterior` is set.
+        """Wait for the next request and return it. At the end of the run, set `final_posterior` and
+        return None.
 
         Raises ClosedError if the server closes the connection, HangupError if the connection
         breaks.
@@ -261,7 +261,7 @@ class AsyncSession:
                 await self._close_early(message)
 
     async def send_update(self, turn: Turn, posterior: Natural, loss: float | None = None) -> None:
-        """Answer the request `turn` with the local posterior qₘ, and apply the damping."""
+        """Answer the request `turn`; the update is computed from the local posterior and damped."""
         await self.send_delta(turn, damped_update(posterior, turn.posterior, turn.damping), loss)
 
     async def send_delta(self, turn: Turn, delta: Natural, loss: float | None = None) -> None:
@@ -492,7 +492,7 @@ async def open_session(
     visits: int = 0,
     context: ssl.SSLContext | None = None,
 ) -> AsyncSession:
-    """Connect and join, or rejoin if the server knows this party."""
+    """Connect and join. If the server has already accepted this party, rejoin instead."""
     for again in (rejoin, True):
         reader, writer, check = await dial(server, credentials, context)
         session = AsyncSession(
@@ -522,7 +522,7 @@ async def send_approval(
 ) -> None:
     """Ask once to join under a version of the agreed file that is not the one in force.
 
-    Raises RejectedError; its code "version" means that the server has stored the approval.
+    Raises RejectedError. Its code "version" means that the server has stored the approval.
     """
     reader, writer, check = await dial(server, credentials, context)
     session = AsyncSession(reader, writer, encoding="msgpack", introduction=introduction)
@@ -534,7 +534,7 @@ async def send_approval(
 
 
 def _content_id(posterior: Natural, factor: Natural, damping: float) -> str:
-    """Return an id, computed from its content, for a request that came without one."""
+    """Compute an id from the content of a request that the server sent without an id."""
     digest = hashlib.blake2b(repr(damping).encode(), digest_size=12)
     for natural in (posterior, factor):
         for name in sorted(natural):

@@ -22,7 +22,7 @@ UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 DURATION = r"\d+(\.\d+)?(s|min|h|d)"
 RecordCount = Literal["exact", "rounded", "withheld"]
 MIN_REPORTED_RECORDS = 100
-"""If numbers of records are rounded, a smaller number is reported as "fewer than" this one."""
+"""With rounding, a number of records below this one is reported as "fewer than" this one."""
 
 
 class Start(Table, frozen=True, kw_only=True):
@@ -87,8 +87,8 @@ class Serve(_Own, frozen=True, kw_only=True):
     accept_returned: bool = False
     """True: a server without state accepts the factors that parties return."""
     most_records: Count = 10**9
-    """Largest number of records of one party. A party that announces more is refused. Updates are
-    bounded by this number, or by the announced number.
+    """Largest number of records of one party. A party that announces more is refused. The bounds by
+    which a party's updates are checked follow from the announced number, or else from this one.
     """
     most_connections: Count = 1024
     """Largest number of simultaneous connections."""
@@ -144,8 +144,8 @@ class Join(_Own, frozen=True, kw_only=True):
     retry_for: Duration = "1h"
     """Time to keep trying when no server responds, e.g. "60s", "10min" or "1h"."""
     silence_s: Positive | None = None
-    """Reconnect after this silence of a server without heartbeats; None: never. With heartbeats,
-    reconnect after three missed ones.
+    """Reconnect if a server without heartbeats has sent nothing for this time; None: never. From a
+    server with heartbeats, three missed ones lead to a new connection.
     """
     return_likelihood: bool = False
     """True: send the last factor to a server that has lost its state and requests it."""
@@ -174,7 +174,7 @@ def in_seconds(duration: str) -> float:
 
 
 def duration_faults(table: Table, *keys: str) -> Iterator[str]:
-    """Yield an error message for each of these keys whose value is not a valid duration."""
+    """Yield an error message for each key in `keys` whose value is not a valid duration."""
     for key in keys:
         value = getattr(table, key)
         if not re.fullmatch(DURATION, value) or not in_seconds(value) > 0:
@@ -226,7 +226,7 @@ def reported_count(count: int, how: RecordCount) -> int:
 
 
 def rounding_step(count: int) -> int:
-    """Return the multiple to which a count of this size is rounded.
+    """Return the power of ten to whose multiples a count of this size is rounded.
 
     >>> [rounding_step(count) for count in (99, 100, 1200, 10000)]
     [1, 10, 100, 1000]

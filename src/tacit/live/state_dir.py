@@ -41,7 +41,7 @@ def held(path: Path) -> Iterator[None]:
 
 
 def in_use(path: Path) -> bool:
-    """True if a process uses the directory now; creates nothing."""
+    """True if a process uses the directory now. No file or directory is created."""
     if not (path / "lock").is_file():
         return False
     try:

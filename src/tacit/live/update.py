@@ -45,7 +45,7 @@ def update(
     settings
         Keys of the study file to change, with their new values, e.g. {"data.query": "SELECT …"}.
     ledger
-        Ledger to which a private update is charged; by default the user's own.
+        Ledger to which a private update is charged; by default the user's ledger.
     resume
         True: continue an interrupted update.
     overwrite
@@ -54,7 +54,7 @@ def update(
     Returns
     -------
     Fit
-        The posterior of all records; `tacit.load(out)` gives it again.
+        The posterior of all records, which `tacit.load(out)` also returns.
     """
     run = Path(run)
     out = run.with_name(f"{run.name}-update") if out is None else Path(out)
@@ -65,7 +65,7 @@ def update(
 
 
 def continued_federation(server: Path) -> dict[str, Any]:
-    """Make the agreed file of a run that updates a finished live run, as a dictionary.
+    """Make the agreed file, as a dictionary, of a run that updates a finished live run.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def updated_study(
     data: str | Path | Sequence[str | Path] | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Make the study file of an update, as a dictionary: the earlier run's file with the new
+    """Make the study file of an update, as a dictionary. It is the earlier run's file with the new
     records.
     """
     path = public_of(run) / CONFIG

@@ -1,8 +1,9 @@
-"""Versions of the agreed file: a party is added to a running federation.
+"""Versions of the agreed file, by which parties are added to a running federation.
 
-A new version takes effect once every party of the run has approved it and the new parties ask to
-join. Until then the run follows the old version. Server and parties keep a copy of every version
-that they have followed or approved, because the file itself may already be newer.
+A new version takes effect once every party of the run has approved it and the new parties have
+requested to join. Until then the run follows the old version. Server and parties keep a copy of
+every version that they have followed or approved, because the agreed file may already contain a
+newer one.
 """
 
 from __future__ import annotations
@@ -123,9 +124,7 @@ def check_successor(old: Federation, new: Federation) -> None:
 
 
 def _compared(one: Federation, key: str, old: Federation) -> Any:
-    """Return the setting `key` of `one`; privacy settings of parties that `old` lacks are left
-    out.
-    """
+    """Return the setting `key` of `one`, without privacy settings of parties missing in `old`."""
     value = getattr(one, key)
     if key == "privacy" and one.private is not None:
         own = {name: each for name, each in one.private.parties.items() if name in old.parties}
@@ -134,7 +133,7 @@ def _compared(one: Federation, key: str, old: Federation) -> Any:
 
 
 def check_same_terms(before: Plan, after: Plan) -> None:
-    """Refuse a version under which the run could not continue or would charge differently."""
+    """Raise an error if the run could not continue or would charge differently under `after`."""
     if after.method.kind != before.method.kind:
         raise ConfigError(
             f"with the new parties the method would be {after.method.kind!r} instead of "
@@ -174,7 +173,7 @@ def check_same_terms(before: Plan, after: Plan) -> None:
 
 
 def _changed(old: Settled, new: Settled) -> str:
-    """Describe the first privacy term that differs, with both values; empty if all are equal."""
+    """Describe the first privacy term that differs, with both values; return "" if none differs."""
     for key, words in (
         ("shares", "the number of parties that share the noise"),
         ("noise_sd", "the noise"),

@@ -3,12 +3,11 @@
 **Clip.** Let cᵢ be the contribution of unit i, which is a record, a person, a shard or a whole
 party. A party divides cᵢ by a public scale S and clips cᵢ/S to norm C. Requests contain log S.
 
-**Count.** Every contribution has one more coordinate, by which the units within the clip are
-counted. The coordinate is ω/2 if the norm of cᵢ/S is at most C, and −ω/2 otherwise. Its weight is ω
-= w·C with a public constant w. A contribution with its count has norm at most √(C² + ω²/4), and
-this bound is the clip that is charged. If contributions have no negative coordinates, the count is
-ω/2 or 0. The bound is then the same, and two contributions still differ by at most √2 times the
-bound.
+**Count.** Every contribution has one additional coordinate, which counts the units within the clip.
+The coordinate is ω/2 if the norm of cᵢ/S is at most C, and −ω/2 otherwise. Its weight is ω = w·C
+with a public constant w. A contribution with its count has norm at most √(C² + ω²/4), and this
+bound is the clip that is charged. If contributions have no negative coordinates, the count is ω/2
+or 0. The bound is then the same, and two contributions still differ by at most √2 times the bound.
 
 **Adaptation.** Let f be the noisy share of units within the clip, γ the target share, η a constant
 step length, and v the public variance of the noise in f. After each round the server sets
@@ -39,16 +38,14 @@ from tacit.server.combine import Combine, RoundSum, Run, Shared
 SCALE = "log_scale"
 """Name of the public array log S, where S scales contributions before they are clipped."""
 WITHIN = "within_clip"
-"""Name of the released sum over units of ½ if a unit is within the clip, else −½ (0 if not
-signed).
-"""
+"""Name of the released count: each unit within the clip adds ½, any other −½ (0 if not signed)."""
 WEIGHT = 0.5
 """Weight w of the count relative to the clip; w = ½ increases the noise of the sum by 3 %."""
 RATE = 0.5
 MAX_LOG_SCALE = 30.0
 SHARE, SHARE_SD = "share_within", "share_within_sd"
-"""Names, in the server's memory, of the last share of units within the clip and the sd of its
-noise.
+"""Names, in the server's memory, of the share of units within the clip in the last round and of the
+sd of its noise.
 """
 
 
@@ -56,7 +53,7 @@ def tally_clip(clip: float) -> float:
     """Return the norm bound of a contribution with its count, from the norm bound `clip` of the
     contribution alone.
 
-    The count is an additional coordinate, by which the units within the clip are counted.
+    The count is an additional coordinate, which counts the units within the clip.
 
     >>> round(tally_clip(1.0), 4)
     1.0308
@@ -76,9 +73,9 @@ def inner_clip(bound: Array) -> Array:
     """Return the norm bound of a contribution alone, from the norm bound `bound` of the
     contribution with its count.
 
-    The count is an additional coordinate, by which the units within the clip are counted. The
-    function is the inverse of `tally_clip`, except that the result is smaller by a factor of 1 −
-    10⁻¹², which allows for rounding.
+    The count is an additional coordinate, which counts the units within the clip. The function is
+    the inverse of `tally_clip`, except that the result is smaller by a factor of 1 − 10⁻¹², which
+    allows for rounding.
     """
     return bound / tally_clip(1.0) * (1.0 - 1e-12)
 
@@ -96,7 +93,7 @@ def clip_scale(public: Arrays) -> Array:
     """Return the scale S, by which contributions are divided before clipping, from the array log S
     in `public`.
 
-    S is limited to a range in which S² does not overflow in float32.
+    S is clipped to a range in which S² does not overflow in float32.
     """
     xp = namespace(public[SCALE])
     return xp.exp(xp.clip(public[SCALE], -MAX_LOG_SCALE, MAX_LOG_SCALE))
@@ -109,7 +106,7 @@ def check_adaptive(target: float | None) -> None:
 
 
 class Counting(Protocol):
-    """Settings of a method that determine the weight of the count of units within the clip."""
+    """Protocol: settings that determine the weight of the count of units within the clip."""
 
     @property
     def clip(self) -> float: ...
@@ -123,9 +120,9 @@ def count_weight(method: Counting, rounds: int, steps: int = 1) -> Callable[[int
     """Return a function from the number of a round to ω·(sampling rate)·√`steps`.
 
     ω is the weight of the count of units within the clip, and `steps` is the number of releases per
-    round. The sd of the noise in the sum of counts, divided by the result and by the number of
-    units, is the sd of the noise in the share of units within the clip. This share is averaged over
-    the releases of a round.
+    round. The share of units within the clip is averaged over the releases of a round. The sd of
+    the noise in this share is sd/(w·n), where sd belongs to the noise of one release, w is the
+    result and n is the number of units.
     """
 
     def weight(number: int) -> float:

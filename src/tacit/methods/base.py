@@ -1,6 +1,6 @@
 """Local methods: how a party computes its reply. One file per method.
 
-A method is a frozen value object. `answer` is pure and JAX-traceable: an engine jits it once and
+A method is a frozen value object. `answer` is pure and JAX-traceable. An engine jits it once and
 maps it over any number of parties, with their data as arguments. Everything that is not mathematics
 (request ids, repeated requests, damping) is in `tacit.party.compute`.
 """
@@ -29,7 +29,7 @@ MAX_FULL_COVARIANCE = 256
 class Task(NamedTuple):
     """The inputs from which one party computes its answer to one request of the server, as arrays.
 
-    q is the present approximation of the posterior. A party's factor is its contribution to q: q is
+    q is the current approximation of the posterior. A party's factor is its contribution to q: q is
     the product of the prior and the factors of all parties. A visit is one request to a party and
     its answer. The stage of a visit says which quantities the party computes.
 
@@ -50,7 +50,7 @@ class Task(NamedTuple):
     visit
         Number of earlier visits to this party.
     stage
-        Name of the stage. It is a constant of the compiled function, not an array.
+        Name of the stage. In the compiled function it is a constant.
     terms
         Clips, noise and other agreed numbers of a private method.
     secret
@@ -108,7 +108,7 @@ class Answer(NamedTuple):
     released
         Further arrays that are sent to the server.
     sound
-        False if a sum was not finite, in which case nothing is sent.
+        False if a sum was not finite. Nothing is sent in this case.
     """
 
     natural: Natural | None
@@ -152,7 +152,9 @@ class RunFacts(NamedTuple):
     rounds: int
     tolerance: float
     one_noise: bool
-    """True if the parties share one noise and some of them declare a clip of their own."""
+    """True if each party adds a share of one common noise and some parties declare a different
+    clip.
+    """
     quorum: bool = False
     """True if a round may end before all of its parties have replied."""
     parties: int = 1
@@ -167,7 +169,7 @@ class RunFacts(NamedTuple):
 
 
 class LocalMethod(abc.ABC):
-    """Base class of local methods, by which party m computes its local posterior qₘ.
+    """Base class of local methods. A local method computes the local posterior qₘ of party m.
 
     qₘ is the q that maximises E_q[log p(xₘ|θ)] − KL(q ‖ cavity), where xₘ are the records of party
     m and the cavity is the posterior without the factor of party m (TMLR eq. 3.5).
@@ -175,8 +177,8 @@ class LocalMethod(abc.ABC):
 
     kind: ClassVar[str]
     second_order: ClassVar[bool] = False
-    """True if answers contain the exact curvature of the likelihood, so that answers of many
-    parties may be multiplied into a full-covariance q at once without damping.
+    """True if answers contain the exact curvature of the likelihood. The answers of many parties
+    may then be multiplied into a full-covariance q at once without damping.
     """
     eager: ClassVar[bool] = False
     """True if the method supports models that JAX cannot trace."""
@@ -192,20 +194,20 @@ class LocalMethod(abc.ABC):
     usual_rounds: ClassVar[int] = USUAL_ROUNDS
     """Number of rounds if none is given."""
     average_last: float = 0.0
-    """The server averages q over this share of the rounds, at the end of the run."""
+    """Share of the rounds, at the end of the run, over which the server averages q."""
     reads_public: ClassVar[bool] = False
     """True if `read` needs the public arrays of the server."""
     holds_prior: ClassVar[bool] = False
-    """True if the method itself applies a prior outside the family, so that the server does not
+    """True if the method itself applies a prior that is not in the family. The server then does not
     approximate this prior by a factor (site prior).
     """
     takes_batches: ClassVar[bool] = False
-    """True if q may start from the posterior of earlier records: factors of new records multiply
-    it, and nothing else in the method depends on the prior.
+    """True if q may start from the posterior of earlier records. The factors of new records then
+    multiply this posterior, and nothing else in the method depends on the prior.
     """
     variable_axis: ClassVar[int] = 0
-    """Leading axis of the arrays of `arrange` that grows with the number of records; it may be
-    padded.
+    """Number of the axis that grows with the number of records in the arrays of `arrange`. This
+    axis may be padded.
     """
 
     def arrange(self, party: str, records: Records, seed: int) -> Arranged:
@@ -223,7 +225,7 @@ class LocalMethod(abc.ABC):
         return Stage()
 
     def stage_table(self, rounds: int) -> dict[str, Stage]:
-        """Return all stages of a run with `rounds` rounds, by name."""
+        """Return a dict from name to stage, for all stages of a run with `rounds` rounds."""
         each = (self.stage_at(visit) for visit in range(rounds))
         return {stage.name: stage for stage in each}
 
@@ -232,9 +234,9 @@ class LocalMethod(abc.ABC):
         stage.
 
         Several stages may share a program, which is then compiled only once. `answer` gets the name
-        as `Task.stage`. `program_public` and `stage_released` convert the arrays of a stage to
-        inputs of the program, and its outputs to arrays of the stage. Both run in NumPy at the
-        party.
+        as `Task.stage`. `program_public` converts the public arrays of a stage to inputs of the
+        program. `stage_released` converts outputs of the program to the released arrays of the
+        stage. Both run in NumPy at the party.
         """
         return stage
 
@@ -330,8 +332,8 @@ class LocalMethod(abc.ABC):
         return None
 
     def begin(self, family: Family, start: Natural) -> dict[str, Array] | None:
-        """Return the starting point `start` in the form that `answer` needs; None if that is
-        `start` itself.
+        """Return the starting point `start` in the form that `answer` needs, or None if `answer`
+        uses `start` itself.
 
         The conversion is done in NumPy, once for all parties that are computed together, because
         compiling it would take far longer than running it. A method that calls `answer` of another
@@ -385,7 +387,7 @@ class LocalMethod(abc.ABC):
     def judged(
         self, model: Model, natural: Natural, finished: str | None, log: Sequence[Mapping[str, Any]]
     ) -> tuple[bool, str] | None:
-        """Return True or False for whether a finished run converged, and the reason as text.
+        """Return True if a finished run converged, otherwise False, and the reason as text.
 
         The result is None if the general rules should decide.
         """
@@ -416,8 +418,8 @@ class LocalMethod(abc.ABC):
 
     @property
     def step_share(self) -> float | None:
-        """Length of the change in an answer, relative to a full natural-gradient step; None if
-        answers are not such steps.
+        """Length of the step that an answer makes, relative to a full natural-gradient step. None
+        if answers are not natural-gradient steps.
         """
         return 1.0 if self.second_order or self.eager else None
 

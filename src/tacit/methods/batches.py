@@ -27,8 +27,8 @@ from tacit.support.compiler import jax, jnp
 
 SamplingName = Literal["poisson", "without-replacement"]
 ANY_UNITS = 0
-"""Stands for "any number of units" in the events that calibrate the noise for all parties at
-once.
+"""Means "any number of units" in the privacy events by which the noise is calibrated for all
+parties at once.
 """
 _FINE = 2**30
 Clipped = Callable[[Records, Array], Bounded]
@@ -49,9 +49,9 @@ def shuffled_rows(task: Task, rate: float, *, traced: bool = True) -> tuple[Arra
     """Return the row numbers of this visit's batch, a mask of valid rows, and the batch's share of
     all records.
 
-    In each pass over the records they are shuffled and split into batches. A batch has a share
-    `rate` of the records, and the last batch of a pass may be smaller. Every record is in exactly
-    one batch per pass.
+    Each pass over the records shuffles them and splits them into batches. A batch contains the
+    share `rate` of the records; only the last batch of a pass may be smaller. Every record is in
+    exactly one batch per pass.
     """
     xp = jnp if traced else np
     present, visit = task.weights, task.words[2]

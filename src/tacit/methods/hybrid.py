@@ -34,8 +34,8 @@ STATISTICS, GRADIENT = "statistics", "gradient"
 class Hybrid(PrivateMethod):
     """Releases statistics at the first visit, then makes DP-SGD steps.
 
-    The budget is Σ μ² over all releases, with μ = sensitivity/noise sd, because μ² adds up over
-    Gaussian releases. The statistics get the share `statistics_share` of this budget. With n
+    The budget is Σ μ² over all releases, with μ = sensitivity/(noise sd), because the μ² of
+    Gaussian releases add up. The statistics get the share `statistics_share` of this budget. With n
     gradients sampled at rate r, the noise multiplier of the statistics is √((1 −
     share)/(share·n·r²)) times that of a gradient. `clip` applies to the statistics and
     `gradient_clip` (by default the same) to the gradients. The other settings are those of `DPSGD`.
@@ -49,7 +49,7 @@ class Hybrid(PrivateMethod):
     statistics_share
         Share of the budget for the statistics, in (0, 1).
     precision_weight
-        Factor by which second moments are multiplied before the statistics are clipped.
+        Weight that multiplies second moments before the statistics are clipped.
     gradient_clip
         Clip of the gradients; by default that of the statistics.
     steps
@@ -63,7 +63,7 @@ class Hybrid(PrivateMethod):
     momentum
         Momentum of the steps, in [0, 1).
     average_last
-        The server averages the posterior over this share of the rounds, at the end of the run.
+        Share of the rounds, at the end of the run, over which the server averages the posterior.
     dtype
         Floating-point type of the records, "float32" or "float64".
     """
@@ -184,11 +184,11 @@ class Hybrid(PrivateMethod):
         return stage == STATISTICS or self.then.clipping_biases(model, UPDATE)
 
     def clipped_visits(self, visits: int) -> dict[int, str]:
-        """Return a dictionary with the number of the last visit as key, and the name of the setting
-        that clips its release as value.
+        """Return a dict with one entry, from the number of the last visit to the name of the
+        setting that clips the release of that visit.
 
-        The first visit is left out if gradients follow, because they correct the bias of clipped
-        statistics.
+        The first visit is left out if gradients follow, because gradients correct the bias of
+        clipped statistics.
         """
         own = visits > 1 and self.gradient_clip is not None
         return {visits - 1: "method.gradient_clip" if own else "method.clip"}

@@ -68,7 +68,7 @@ class Terms(NamedTuple):
 
 
 class Clipped(NamedTuple):
-    """Share of units whose contribution was clipped, and the name of the setting that is the clip.
+    """Share of units whose contribution was clipped, and the name of the setting that clips it.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class Clipped(NamedTuple):
     share
         Share of units that were clipped.
     setting
-        Name of the setting that bounds contributions.
+        Name of the setting that is the clip.
     noise_sd
         Standard deviation of the noise if the share comes from a private (charged) count; None if
         it is exact.
@@ -101,7 +101,7 @@ class RunSetting(NamedTuple):
     """Number of units of all parties if it is public, otherwise 0."""
     aggregation: Aggregation = "plain"
     pure: bool = False
-    """True for pure ε: δ = 0 and Laplace noise."""
+    """True for pure differential privacy: δ = 0 and Laplace noise."""
 
 
 UNBOUND = RunSetting()
@@ -126,18 +126,18 @@ class PrivateMethod(LocalMethod, abc.ABC):
 
     private: ClassVar[bool] = True
     units: ClassVar[tuple[Unit, ...]] = ("record",)
-    """Units that the method can protect; "person" only if `arrange` and `answer` treat all records
-    of a person as one contribution.
+    """Units that the method can protect. "person" requires that `arrange` and `answer` treat all
+    records of a person as one contribution.
     """
     aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain",)
     own_factors: ClassVar[bool] = False
-    """True if a server that adds the noise keeps each party's exact factor. Otherwise every party
-    gets an equal share of the releases.
+    """True if a server that adds the noise keeps each party's exact factor. Otherwise every party's
+    factor is an equal share of all releases.
     """
     pure_noise: ClassVar[bool] = False
     """True if the method can release with Laplace noise, for δ = 0."""
     wants_full: ClassVar[bool] = False
-    """True if posterior = "auto" means full covariance although d² noisy numbers are released."""
+    """True if posterior = "auto" means a full covariance, although d² noisy values are released."""
     clip: float
     clip_end: float = 1.0
     noise_end: float = 1.0
@@ -187,9 +187,7 @@ class PrivateMethod(LocalMethod, abc.ABC):
 
     @property
     def hides_lengths(self) -> bool:
-        """True if a party's number of records is secret, so that array shapes must not reveal
-        it.
-        """
+        """True if a party's number of records is secret. Array shapes must then not reveal it."""
         return (self.unit, self.adjacency) != ("record", "replace-one")
 
     @property
@@ -229,7 +227,7 @@ class PrivateMethod(LocalMethod, abc.ABC):
 
     @property
     def needs_one_clip(self) -> bool:
-        """True if the server divides sums by the clip, so that all parties need the same clip.
+        """True if all parties need the same clip, because the server divides sums by the clip.
 
         With different clips, a party with a smaller clip would have less noise than it is charged
         for.
@@ -268,10 +266,11 @@ class PrivateMethod(LocalMethod, abc.ABC):
         return None
 
     def clipped_visits(self, visits: int) -> dict[int, str]:
-        """Return a dictionary with one visit for each kind of release.
+        """Return a dict with one visit for each kind of release, at which clipped units are
+        counted.
 
-        Keys are the numbers of the visits. Values are the names of the settings that clip these
-        releases.
+        Keys are the numbers of the visits. Values are the names of the settings that clip the
+        releases of these visits.
         """
         return {visits - 1: "method.clip"}
 
@@ -343,22 +342,24 @@ class PrivateMethod(LocalMethod, abc.ABC):
     def check_settled(self, model: Model, settled: Mapping[str, Any]) -> None:
         """Raise a ConfigError if the noise of a planned run is too large for this method.
 
-        This is called before anything is charged. `settled` has the terms (clip, noise and events)
-        of every party, by the party's name.
+        The check is made before anything is charged. `settled` is a dict from the name of a party
+        to its terms (clip, noise and events).
         """
         del model, settled
 
     def known_limits(self, model: Model, settled: Mapping[str, Any]) -> str | None:
-        """Return a text about known weaknesses of a planned run; None if there are none.
+        """Return a text about known weaknesses of a planned run, or None if there are no such
+        weaknesses.
 
-        It is computed from public numbers before anything is charged.
+        The text is computed from public numbers before anything is charged.
         """
         del model, settled
 
     def settling_risk(self, model: Model, settled: Mapping[str, Any]) -> str | None:
-        """Return a reason why a planned run may fail to converge; None if there is none.
+        """Return a reason why a planned run may fail to converge, or None if there is no such
+        reason.
 
-        It is computed from public numbers, and shown only before the budget is charged.
+        The reason is computed from public numbers, and shown only before the budget is charged.
         """
         del model, settled
 
@@ -382,9 +383,10 @@ def units_present(weights: Array) -> Array:
 
 
 def person_codes(party: str, records: Records) -> np.ndarray:
-    """Return the number of each record's person: 0 … k − 1, in the order of first appearance.
+    """Return, for each record, the index of its person (0 … k − 1, in the order of first
+    appearance).
 
-    If the order were that of sorted ids, replacing one person could renumber all others.
+    In the order of sorted ids, replacing one person could change the indices of all others.
     """
     if PERSON not in records:
         raise DataError(
@@ -412,7 +414,7 @@ def group_rows(records: Records, groups: np.ndarray, count: int) -> Arranged:
     """Return the records as arrays with the axes group and position, padded with records of weight
     0.
 
-    `groups` is the group number 0 … `count` − 1 of each record. A group is padded with copies of
+    `groups` has the group index 0 … `count` − 1 of each record. A group is padded with copies of
     its first record, and an empty group with zeros. A copy from another group could change the sum
     over this group, because 0 times a non-finite number is not 0.
     """
@@ -434,10 +436,10 @@ def group_rows(records: Records, groups: np.ndarray, count: int) -> Arranged:
 
 
 def shard_of_slots(party: str, units: int, shards: int, seed: int) -> np.ndarray:
-    """Return the shard of each unit, assigned by the number of the unit.
+    """Return the shard of each unit, assigned by the index of the unit.
 
-    Under replace-one the number of units is public and a replaced unit keeps its number, so that
-    only its own shard changes. The shards have nearly equal size.
+    Under replace-one the number of units is public and a replaced unit keeps its index. Replacing a
+    unit therefore changes only one shard. The shards have nearly equal size.
     """
     digest = hashlib.blake2b(party.encode(), digest_size=16).digest()
     rng = np.random.default_rng([seed, 0x5A4D, *np.frombuffer(digest, np.uint32)])
@@ -457,8 +459,8 @@ def shard_of_content(party: str, contents: list[bytes], shards: int, seed: int) 
 def contents(records: Records, units: np.ndarray, count: int) -> list[bytes]:
     """Return the bytes of each unit's records.
 
-    `units` is the number 0 … `count` − 1 of each record's unit. The bytes do not depend on the
-    order of the records or on other units.
+    `units` has, for each record, the index 0 … `count` − 1 of its unit. The bytes do not depend on
+    the order of the records or on other units.
     """
     names = sorted(records)
     rows: list[list[bytes]] = [[] for _ in range(count)]

@@ -1,6 +1,6 @@
 """Bounds that every honest reply satisfies, for any records.
 
-A server that sums the updates of parties it does not control can still check each update. It uses
+A server does not control the parties whose updates it sums, but it can check each update. It uses
 public facts: the declared bounds b_j on the absolute values in column j, the number n of records
 that the party has announced, and, in a private run, clip and noise (`reply_bounds_private`). A
 reply that violates a bound was not computed as agreed.
@@ -55,13 +55,13 @@ from tacit.models.statistics import whole
 from tacit.pvi import divide, multiply, power
 
 IMPROPER_MARGIN = 1e-2
-"""An eigenvalue of the precision (scaled to a unit diagonal) below −`IMPROPER_MARGIN` is not due to
-rounding. For smaller violations `tacit.server.step` refuses the round.
+"""A smallest eigenvalue of the scaled precision below −`IMPROPER_MARGIN` is not due to rounding.
+Smaller violations are left to `tacit.server.step`, which refuses the round.
 """
 
 
 LEAST_ROUNDING = 1e-6
-"""Minimum relative rounding error: columns of very different scales lose digits in float64."""
+"""Minimum of the relative rounding error, because columns of very different scales lose digits."""
 MEAN_ERROR = 1e-4
 """Relative error of the mean of an ill-conditioned q."""
 
@@ -112,7 +112,7 @@ class BrokenBound(NamedTuple):
 def broken_bound(
     model: Model, family: Family, method: LocalMethod, exchange: Exchange
 ) -> BrokenBound | None:
-    """Return the first bound that the reply violates; None if it violates none."""
+    """Return the first bound that the reply violates, or None if the reply satisfies all bounds."""
     if method.private:
         from tacit.methods.reply_bounds_private import broken_private_bound
 
@@ -129,7 +129,7 @@ def broken_bound(
 
 
 def _improper_alone(family: Family, exchange: Exchange) -> BrokenBound | None:
-    """Check that the product of the party's update and the q that was sent to it is proper, up to
+    """Check that the q that was sent to the party, times the party's update, is proper up to
     rounding.
     """
     alone = multiply(exchange.q, exchange.released)
@@ -199,7 +199,7 @@ def _broken_precision(
     model: Model, family: Gaussian, method: LocalMethod, exchange: Exchange, curve: DerivativeBounds
 ) -> BrokenBound | None:
     """Check that the precision matrix of the party's new factor is positive semi-definite, and that
-    its diagonal is within its bounds.
+    its diagonal entries satisfy P_jj ≤ n c b_j² (see the module).
     """
     bounds, rounding = column_bounds(model), _rounding(method, exchange.records)
     form, slack = -2.0 * exchange.site["quadratic"], 2.0 * exchange.slack("quadratic")
@@ -254,8 +254,8 @@ def _broken_linear(
 ) -> BrokenBound | None:
     """Check the bound on the gradient of the party's log-likelihood, computed from its new factor.
 
-    The gradient is that at the mean at which the party evaluated its factor. If the server does not
-    know this mean, a bound that holds for all possible means is checked instead.
+    The gradient is taken at the mean at which the party evaluated its factor. If the server does
+    not know this mean, it checks a bound that holds for all possible means.
     """
     if isinstance(method, NaturalVI):
         assert isinstance(model, GaussianSites)

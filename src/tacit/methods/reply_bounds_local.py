@@ -1,8 +1,8 @@
 """Bounds on replies of parties that optimise their local free energy (`natural`).
 
 In mean-field, sequential, asynchronous and quorum runs a party takes as many steps as it needs.
-Only the party knows the means mₖ at which it evaluates its sites. They are bounded nevertheless,
-because no accepted step raises the free energy of the party's records x,
+Only the party knows the means mₖ at which it evaluates its sites. The server can still bound these
+means, because no accepted step raises the free energy of the party's records x,
 
     F(q) = −E_q[log p(x|θ)] + KL(q ‖ cavity).
 
@@ -28,9 +28,10 @@ combinations of sites. After short steps, a part of the factor that the party re
 the reply. The limit is therefore at least the value of |linear − P m_c| for this factor. If no step
 lowers F, the reply is a full step, to which the bound applies too.
 
-**Bound on L(q₀).** Let ℓ₀ bound how far the log-likelihood of a record at the predictor η = 0 is
-below its maximum, and let E bound the average over records of E_q|η|. Then L(q₀) ≤ n(ℓ₀ + S·E). For
-a linear model with outcomes of at most Y and error variance σ² it is at most n(Y + E)²/2σ².
+**Bound on L(q₀).** Let ℓ₀ be an upper bound on the maximum of a record's log-likelihood minus its
+value at the predictor η = 0. Let E be an upper bound on the average over records of E_q|η|. Then
+L(q₀) ≤ n(ℓ₀ + S·E). For a linear model with |outcome| ≤ Y and error variance σ², L(q₀) ≤ n(Y +
+E)²/2σ².
 
 **First visit, full covariance.** Let g and −h be the first and second derivative of a record's
 log-likelihood at η₀, and u = g + h(η₀ − x·m_c). Let Λ_c be the precision of the cavity, X the
@@ -51,9 +52,9 @@ from tacit.models.capabilities import DerivativeBounds
 from tacit.pvi import divide
 
 ENERGY_MARGIN = 1e-3
-"""Relative margin for rounding of the free energy F₀; 1 nat is added to it as well."""
+"""Relative margin for rounding errors of the free energy F₀. In addition, 1 nat is added to F₀."""
 LIMIT_MARGIN = 1e-2
-"""Relative margin of the limit for rounding errors."""
+"""Relative margin for rounding errors that is added to the limit of `score_limit`."""
 
 
 class Terms(NamedTuple):

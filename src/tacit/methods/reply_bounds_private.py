@@ -2,7 +2,7 @@
 
 A party of at most n units releases S = Σ cᵢ + ξ, a vector of k numbers. The contribution cᵢ of unit
 i has norm at most the clip C. The noise is ξ ~ N(0, σ²I/M), where M is the number of parties that
-share the noise. C, σ and M are public, so that
+share the noise. C, σ and M are public, and
 
     ‖S‖ ≤ n C + (σ/√M) √(k + 2√(kx) + 2x)
 
@@ -51,7 +51,7 @@ def broken_private_bound(
     model: Model, family: Family, method: LocalMethod, exchange: Exchange
 ) -> BrokenBound | None:
     """Return the violated bound if the norm of a private release is impossibly large; otherwise
-    None.
+    return None.
 
     Clip, number of records and noise determine how large the norm may be.
     """
@@ -102,8 +102,7 @@ def _event(exchange: Exchange) -> GaussianEvent:
 
 
 def longest(event: GaussianEvent, shares: int, contributions: float, numbers: int) -> float:
-    """Return a number that the norm of one party's release exceeds with probability at most
-    7·10⁻¹³.
+    """Return a bound that the norm of one party's release exceeds with probability at most 7·10⁻¹³.
 
     The release is a sum of at most `contributions` vectors, each clipped to the event's clip, and
     has `numbers` coordinates. `shares` parties share the event's noise.
@@ -124,8 +123,8 @@ def broken_sum_bound(
     records: float,
     integers: Arrays,
 ) -> BrokenBound | None:
-    """Return the violated bound if the sum of `terms` parties' integers has an impossibly large
-    norm; otherwise None.
+    """Return the violated bound if the norm of a sum of integers over `terms` parties is impossibly
+    large; otherwise return None.
 
     The bound allows for `records` contributions with the norm of the clip, for the noise of `terms`
     parties, and for rounding.
@@ -203,8 +202,8 @@ def _broken_statistics(
     exchange: Exchange,
     event: GaussianEvent,
 ) -> BrokenBound | None:
-    """Return the bound that the norm of a party's released statistics violates; None if there is no
-    violation.
+    """Return the bound that the norm of a party's released statistics violates, or None if the norm
+    is within its bound.
 
     The party's reply is a factor, which is a linear function of the released statistics
     (`gaussian_factor`). The statistics are computed back from the factor. Their norm is bounded by
@@ -266,8 +265,8 @@ def _broken_update(
 def _broken_gradient(
     model: Model, family: MeanFieldGaussian, method: DPSGD, exchange: Exchange, event: GaussianEvent
 ) -> BrokenBound | None:
-    """Check the reply of a method with one step per visit. The released sum is computed back from
-    it.
+    """Check the norm of the released sum of a method with one step per visit. The sum is recovered
+    from the reply.
     """
     names = ("linear", "quadratic")
     q, factor, delta = (

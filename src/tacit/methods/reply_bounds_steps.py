@@ -1,18 +1,20 @@
 """Bounds on the result of several noisy `DPSGD` steps.
 
-With several steps per visit the released sums cannot be recovered from the reply. But each sum is
-bounded, and everything that is computed from it is public.
+With several steps per visit the released sums cannot be recovered from the reply. But each sum has
+a bounded norm, and the rule that computes the reply from the sums is public.
 
-**One step.** Let r and R be the linear term and the precision of the cavity, after raising it to
-the power `_prior_share` (by default 1). Let b and L be those of the party's factor. The local
-posterior has the precision P = max(R + L, floor) and the mean m = (r + b)/P. Release number t gives
-the gradient G and the information K. With momentum β, velocity v and step length η, a step is
+**One step.** Let r and R be the linear term and the precision of the cavity, raised to the power
+`_prior_share` (by default 1). Let b and L be the linear term and the precision of the party's
+factor. The local posterior has the precision P = max(R + L, floor) and the mean m = (r + b)/P.
+Release number t gives the gradient G and the information K. With momentum β, velocity v and step
+length η, a step is
 
     v ← βv + G + r − (P − L)m,    b ← b + ηv + ΔL m,    L ← L + ΔL,    ΔL = (K − L)/(t + 1).
 
-**Bounds.** Clip, number of records and noise bound |G| and |K| (`reply_bounds_private.longest`), so
-L stays in an interval. Let P', m' and L' be the values after the step. The step has P'm' = (P +
-ΔL)m + ηv and P + ΔL = R + L' + e, where e = max(0, floor − (R + L)) is what the floor adds. So
+**Bounds.** Bounds on |G| and |K| follow from clip, number of records and noise
+(`reply_bounds_private.longest`), so L stays in an interval. Let P', m' and L' be the values after
+the step. The step has P'm' = (P + ΔL)m + ηv and P + ΔL = R + L' + e, where e = max(0, floor − (R +
+L)) is the precision that the floor adds. Therefore
 
     |m'| ≤ max(1 + e/P', −(R + L')/P')·|m| + η|v|/P'.
 
@@ -21,8 +23,8 @@ mean of (b, L) over the last steps.
 
 **Adam and SGD.** Such steps move the mean and the log-sd of the local posterior. The length of
 Adam's step is bounded for any gradient (`largest_adam_move`). The gradient of SGD in the mean is at
-most |G| + |r| + |R||m|, and its gradient in the log-sd is limited. After the steps, the factor has
-b = P∘m − r and L = P − R.
+most |G| + |r| + |R||m|, and its gradient in the log-sd is clipped to ±1. After the steps, the
+factor has b = P∘m − r and L = P − R.
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ ROUNDING_MARGIN = 1e-3
 
 
 class Reach(NamedTuple):
-    """Bounds on a party's factor after its steps, for each coordinate of its linear term and its
-    precision.
+    """Bounds on the linear term and the precision of a party's factor after its steps, one per
+    coordinate.
     """
 
     linear: np.ndarray
@@ -72,13 +74,13 @@ class Steps(NamedTuple):
     """Upper bound on the norm of the noise in a released sum."""
     noise_sd: float
     """Lower bound on the sd of the noise. With less noise, steps may be longer and precisions
-    smaller, so that the bounds are widest.
+    smaller, so the smallest possible sd gives the widest bounds.
     """
 
     @property
     def scale(self) -> float:
-        """Clip of this visit divided by the clip of the first visit, if the clip is adaptive;
-        otherwise 1.
+        """Scale S by which an adaptive clip divides contributions at this visit. It is 1 if the
+        clip is not adaptive.
         """
         if self.method.adaptive is None:
             return 1.0
@@ -101,7 +103,9 @@ class Steps(NamedTuple):
 
 
 def broken_steps(steps: Steps) -> BrokenBound | None:
-    """Return a bound that the reply violates in some coordinate; None if it violates none."""
+    """Return a bound that the reply violates in some coordinate, or None if it satisfies all
+    bounds.
+    """
     exchange, names = steps.exchange, steps.model.names
     with np.errstate(all="ignore"):
         reach = _reach(steps)
@@ -128,7 +132,7 @@ def broken_steps(steps: Steps) -> BrokenBound | None:
 
 
 def _broken_tally(steps: Steps) -> BrokenBound | None:
-    """Check the reported count of contributions within the adaptive clip."""
+    """Return a `BrokenBound` if the reported count of units within the clip is impossibly large."""
     if steps.method.adaptive is None:
         return None
     exchange = steps.exchange

@@ -1,7 +1,7 @@
 """The [method] table of a configuration: one struct per kind of method, and the registry of all
 kinds.
 
-A key that is left out has the method's default. No array library is imported here:
+A key that is left out has the method's default. This module imports no array library, because only
 `MethodSettings.make` imports the method. To add a method, subclass `MethodSettings` and register
 the subclass in one of three ways: in `METHOD_SETTINGS`, as an entry point of the group
 "tacit.methods" in another package, or with `METHOD_SETTINGS.register` for one process.
@@ -49,7 +49,7 @@ class MethodSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
         return getattr(import_module(module), name)
 
     def make(self) -> LocalMethod | None:
-        """Return the method with these settings; None if the plan chooses the method."""
+        """Return the method with these settings, or None if the plan chooses the method."""
         return self.method()(**given(self))
 
 
@@ -73,8 +73,8 @@ class NaturalVISettings(MethodSettings, frozen=True, kw_only=True, tag="natural"
 
     builds = "tacit.methods.natural.method:NaturalVI"
     steps: Count | None = None
-    """Steps per round, without a safeguard; if neither this nor step_size is set, steps are
-    safeguarded.
+    """Steps of fixed length per round. If neither steps nor step_size is set, step lengths are
+    chosen automatically.
     """
     step_size: UpToOne | None = None
     """Length of each step."""
@@ -106,9 +106,9 @@ class PrivateSettings(MethodSettings, frozen=True, kw_only=True):
     clip: Positive | None = None
     """Norm to which the contribution of each unit is clipped."""
     clip_end: Positive | None = None
-    """Factor of the clip in the last round relative to the first."""
+    """Clip in the last round, relative to that in the first round."""
     noise_end: Positive | None = None
-    """Factor of the noise multiplier in the last round relative to the first."""
+    """Noise multiplier in the last round, relative to that in the first round."""
     dtype: Precision | None = None
     """Floating-point type of the records."""
 
@@ -117,11 +117,13 @@ class WhitenedSettings(PrivateSettings, frozen=True, kw_only=True):
     """Keys of the private methods that support whitened features."""
 
     whiten: Fraction | None = None
-    """Share of the budget for a noisy second moment of the features, used to whiten them; by
-    default they are not whitened.
+    """Share of the budget for a noisy second moment by which the features are whitened. By default
+    they are not whitened.
     """
     whiten_bound: Positive | None = None
-    """Norm to which the features are clipped for the second moment of `whiten`, and only for it."""
+    """Norm to which the features are clipped for the second moment of `whiten`. It applies only
+    there.
+    """
 
     def faults(self) -> Iterator[str | TacitError]:
         for key, other in (("whiten", "whiten_bound"), ("whiten_bound", "whiten")):

@@ -1,8 +1,8 @@
 """`SummedMethod`: base class of private methods whose server uses only sums over all parties.
 
 Every answer is one clipped sum over all records of a party, for a stage that is fixed in advance.
-All parties take part in every round. The server adds up their releases, and knows the noise of the
-total.
+All parties take part in every round. The server adds up their releases. The noise level of the
+total is public.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tacit.server.schedule import Schedule
 from tacit.support.compiler import jax, jnp
 
 SCALE_SETTINGS = ("clip", "clip_end", "noise_end", "dtype")
-"""Settings of private methods that cannot be changed in these methods."""
+"""Settings that other private methods have, but that cannot be changed in a `SummedMethod`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class SummedMethod(PrivateMethod):
     Parameters
     ----------
     clip, clip_end, noise_end
-        Leave these out: these methods compute the scale of their contributions themselves.
+        Leave these out, because these methods compute the scale of their contributions themselves.
     dtype
         Floating-point type of the records; only "float64".
     """
@@ -160,8 +160,6 @@ class SummedMethod(PrivateMethod):
         )
 
     def clipping_biases(self, model: Model, stage: str) -> bool:
-        """Return False: a clipped score still has expectation 0 at the true θ, so that q is not
-        biased.
-        """
+        """Return False, because a clipped score still has expectation 0 at the true θ."""
         del model, stage
         return False

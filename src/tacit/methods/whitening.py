@@ -2,9 +2,9 @@
 
 The same step length and isotropic noise in all directions work best for uncorrelated features of
 equal scale. The first visit releases only the second moment of a party's features x, as a noisy
-sum. Features are clipped to norm B, so that x xᵀ of a unit has Frobenius norm ‖x‖² ≤ B². The server
-adds up the releases of all parties. From the total M, after a repair of the noise, it computes the
-map
+sum. Features are clipped to norm B, so the matrix x xᵀ of a unit has Frobenius norm ‖x‖² ≤ B². The
+server adds up the releases of all parties and repairs the total M (see below). From M it computes
+the map
 
     A = √(tr M / d) M^(−½)          (symmetric, with a mean square of about 1)
 
@@ -13,19 +13,21 @@ The inner method learns θ̃ from x A, since x·θ = (x A)·θ̃ for θ = A θ̃
 is converted to q(θ) = N(A m, A S A), which has a full covariance although q(θ̃) is mean-field.
 Everything after the first release is post-processing.
 
-**The prior applies in whitened coordinates**: θ̃ ~ N(μ, σ²), so that θ ~ N(A μ, σ² A²). With μ = 0
-this keeps the size of linear predictors, and allows larger coefficients for features that vary
-little.
+**The prior applies in whitened coordinates**: θ̃ ~ N(μ, σ²), so θ ~ N(A μ, σ² A²). With μ = 0,
+linear predictors have, on average, the same prior variance as without whitening, and coefficients
+of features that vary little may be larger.
 
 **Cost.** The first release has the share `share` of the run's budget. The budget is the sum of
 (sensitivity/noise sd)² over all Gaussian releases. For a release that samples its units, the term
 is multiplied by the squared sampling rate, which is approximately right for small terms. Only this
-division of the budget is approximate: the accountant counts the actual events. Under replace-one
-the first release has sensitivity √2·B² (see `clip_moments`), and a release with clip C has 2·C.
+division of the budget is approximate. The privacy accountant uses the actual events. Under
+replace-one the first release has the sensitivity √2·B² (see `clip_moments`), and a release with
+clip C has the sensitivity 2·C.
 
 **Repair.** Each entry of the packed sum has noise of sd s. Such noise alone has eigenvalues up to
 s√(2d) (Wigner's semicircle), so smaller eigenvalues of M cannot be distinguished from 0. They are
-raised to that value, and to at least 1/1000 of the mean, which limits the stretch of any direction.
+raised to s√(2d), and to at least 1/1000 of the mean eigenvalue, so that no direction is stretched
+too much.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ class Whitened(PrivateMethod):
     bound
         Norm to which the features are clipped for that second moment.
     clip, clip_end, noise_end
-        Leave these out: the clips and noise of `inner` are used.
+        Leave these out, because the clips and noise of `inner` are used.
     """
 
     kind: ClassVar[str] = "whitened"
@@ -128,7 +130,7 @@ class Whitened(PrivateMethod):
 
     @property
     def variable_axis(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Leading axis of the inner method's arrays that grows with the number of records."""
+        """Number of the axis that grows with the number of records in the inner method's arrays."""
         return self.inner.variable_axis
 
     @property
@@ -300,17 +302,17 @@ class Whitened(PrivateMethod):
         return self.bound_inner.contributions(model, family, key, self._inner_task(task), tally)
 
     def clipping_biases(self, model: Model, stage: str) -> bool:
-        """Return False for the second moment, which only determines the map of the features;
-        otherwise the answer of the inner method.
+        """Return False for the second moment, which only determines the map of the features. For
+        other stages, return the result of the inner method.
         """
         return stage != MOMENT and self.bound_inner.clipping_biases(model, stage)
 
     def clipped_visits(self, visits: int) -> dict[int, str]:
-        """Return a dictionary with one visit for each kind of release.
+        """Return a dict with one visit for each kind of release, at which clipped units are
+        counted.
 
-        Keys are the numbers of the visits: 0, which releases the second moment of the features, and
-        `visits` − 1, which makes a release of the inner method. Values are the names of the
-        settings that clip these releases.
+        Keys are 0, the visit that releases the second moment of the features, and `visits` − 1, the
+        last visit of the inner method. Values are the names of the settings that clip the releases.
         """
         return {0: "method.whiten_bound", visits - 1: "method.clip"}
 
@@ -318,8 +320,8 @@ class Whitened(PrivateMethod):
         return self.bound_inner.answer(model, family, key, self._inner_task(task))
 
     def _inner_task(self, task: Task) -> Task:
-        """Return the task of the inner method, which has whitened features and does not count the
-        first visit.
+        """Return the task of the inner method: its features are whitened, and its visits are
+        counted from the second one.
         """
         x = task.records["x"]
         records = task.records | {"x": x @ unpack_symmetric(task.public[MAP]).astype(x.dtype)}

@@ -2,8 +2,8 @@
 
 Records are a dictionary of arrays whose first axis runs over the records: `{"x": (n, d), "y":
 (n,)}` for regression, or other columns that the model needs. `log_likelihood` and `response` can be
-traced by JAX. They return separate values for each record, because minibatches, padding and the
-clipping of single records need these.
+traced by JAX. They return one value per record, which is needed for minibatches, for padding and
+for clipping single records.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Description(NamedTuple):
     title: str
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]]
-    """Cells as text; the first one names the row."""
+    """Cells as text, one tuple per row; the first cell names the row."""
 
 
 ColumnUnits = Mapping[str, tuple[float, float]]
@@ -93,7 +93,7 @@ ColumnUnits = Mapping[str, tuple[float, float]]
 
 @dataclass(frozen=True)
 class ModelSchema:
-    """Public facts about the records that a model is built for; contains no record.
+    """Public facts about the records that a model is built for. It contains no records.
 
     Parameters
     ----------
@@ -183,25 +183,25 @@ class Model(abc.ABC):
     one after another.
     """
     ties_at_prior: ClassVar[bool] = False
-    """True if the prior is symmetric in the components, so that q must start at `start`."""
+    """True if the prior is symmetric in the components. q must then start at `start`."""
     nonnegative_statistics: ClassVar[bool] = False
     """True if no coordinate of `statistics` is ever negative."""
     rounding_grows: ClassVar[bool] = False
-    """True if, for some q, rounding errors grow as large as the values (by an iteration or a
-    discontinuity). Results then depend on array shapes.
+    """True if, for some q, an iteration or a discontinuity makes rounding errors as large as the
+    values. Results then depend on array shapes.
     """
     summed_parts: ClassVar[float] = 1.0
-    """Bound on the sum of the norms of the terms from which a clipped contribution is computed,
-    relative to the clip. It is more than 1 if a contribution is a difference of terms, which may
-    both be larger than the result. Bounds on rounding errors grow with it.
+    """A clipped contribution is computed from one or several terms. This is an upper bound on the
+    sum of the norms of these terms, relative to the clip. It is more than 1 if a contribution is a
+    difference of terms that may be larger than the result. Bounds on rounding errors grow with it.
     """
     listed: ClassVar[bool] = True
     """False if single coordinates have no meaning; results then do not list them."""
     uncalibrated: ClassVar[str | None] = None
-    """Known error of the intervals of this model, in one sentence."""
+    """Known error of the intervals of this model, in one sentence; None if no error is known."""
     augmented: ClassVar[bool] = False
     """True if `statistics` average over latent variables that are added to make the model
-    conjugate. A q made from them is narrower than the posterior.
+    conjugate. A q that is computed from such statistics is narrower than the posterior.
     """
     mixes: bool = False
     """True if the likelihood of a record is a mixture, whose posterior may have several modes."""
@@ -248,28 +248,27 @@ class Model(abc.ABC):
 
     @property
     def compiled_as(self) -> Model:
-        """The model object by which compiled functions are cached.
+        """The model object that is the key of cached compiled functions.
 
-        Equal models of this library share one object (`tacit.models.equal`), so that a second fit
-        with an equal model reuses the compiled functions. Models that differ only in `start` may
+        Equal models of this library share one object (`tacit.models.equal`). A second fit with an
+        equal model therefore reuses the compiled functions. Models that differ only in `start` may
         share one object as well, because the starting point is an argument of compiled functions.
         """
         return first_equal(self)
 
     @property
     def own_family(self) -> Family | None:
-        """The model's posterior family if it is not Gaussian, else None."""
+        """The model's posterior family, or None if it is Gaussian."""
         return None
 
     @property
     def record_columns(self) -> tuple[str, ...] | None:
-        """Names of the columns of the records that the model reads; None if it reads x and y."""
+        """Names of the columns that the model reads from the records; None if it reads x and y."""
         return None
 
     @property
     def prediction_words(self) -> tuple[str, tuple[str, ...]] | None:
-        """A description of what `predict` returns for each record, and the names of the columns of
-        that result.
+        """A description of the result of `predict` for each record, and the names of its columns.
 
         None for a model that predicts an outcome y.
         """
@@ -297,10 +296,11 @@ class Model(abc.ABC):
         """
 
     def working(self, family: Family, q: Natural, records: Records) -> Working | None:
-        """Return the numbers s and ω of each record (`Working`), or None if the model has none.
+        """Return the coefficients s and ω of each record (`Working`), or None if the model has
+        none.
 
-        With these numbers, s·(x·θ) − ½ω(x·θ)² replaces log p(record | θ) in the update, up to a
-        constant. The replacement is exact, or a lower bound that is best for θ ~ q.
+        In the update, s·(x·θ) − ½ω(x·θ)² replaces log p(record | θ), up to a constant. It is equal
+        to the log-likelihood, or is the lower bound that is closest for θ ~ q.
         """
         del family, q, records
         return None
@@ -368,7 +368,7 @@ class Model(abc.ABC):
 
         `means` is E[y | x, θ], of shape (draws, n). For a categorical output with K levels it
         contains the probabilities of the levels, of shape (draws, n, K), and an outcome is the
-        number of a level.
+        index of a level.
         """
         del theta, records
         rng = np.random.default_rng([seed, 1])
@@ -386,8 +386,8 @@ class Model(abc.ABC):
         )
 
     def posterior_fault(self, family: Family, natural: Natural) -> str | None:
-        """Return the reason why q cannot be a posterior of this model, as a message; None if there
-        is no such reason.
+        """Return the reason why q cannot be a posterior of this model, or None if there is no such
+        reason.
         """
         del family, natural
         return None
@@ -442,12 +442,12 @@ class Model(abc.ABC):
         raise NotImplementedError
 
     def constrain(self, theta: Array) -> dict[str, Array]:
-        """Convert draws of θ to draws of the parameters that the user declared, by name."""
+        """Convert draws of θ to a dict from the name of each declared parameter to its draws."""
         return {}
 
     def start(self, family: Family) -> Natural | None:
         """Return the natural parameters at which a local optimiser starts while q is still the
-        prior. If None is returned, it starts at q.
+        prior. If the result is None, the optimiser starts at q.
         """
         return None
 

@@ -17,8 +17,8 @@ likelihood is one file with the methods of those abilities that it supports.
 | `Simulates` | tune, synthetic records |
 | `SimulatesOutcomes` | private scores: centres clipped scores without bias |
 | `ImpliedVariance` | comparison of residuals with the variance implied by the model |
-| `ComparesCounts` | the same for counts of any model, by draws of θ |
-| `HasImages` | search for further modes, which a symmetry of the model implies |
+| `ComparesCounts` | the same comparison for models of counts, at draws of θ |
+| `HasImages` | search for further modes, to which a symmetry of the model maps a known mode |
 | `TopicTables` | `Fit.topics` |
 """
 
@@ -84,8 +84,8 @@ class GaussianSites(Protocol):
     """True if the first step, from the model's start, may have length 1."""
 
     def start(self, family: Family) -> Natural | None:
-        """Return the natural parameters at which steps start while q is still the prior. If None is
-        returned, they start at q.
+        """Return the natural parameters from which the first step starts if q is still the prior.
+        If the result is None, the step starts from q.
         """
         ...
 
@@ -149,7 +149,7 @@ class DiagonalDerivatives(NamedTuple):
     diagonal: Array
     """Diagonal of the Hessian."""
     products: Array
-    """The Hessian times each direction, one per row."""
+    """Products of the Hessian with the directions, one product per row."""
 
 
 @runtime_checkable
@@ -196,11 +196,17 @@ class ClippingParts(NamedTuple):
     """Norms and weighted sums of the gradients of records, without the gradients themselves."""
 
     norms: Array
-    """Norm of each record's gradient (label-agnostic: the largest over the labels), float64."""
+    """Norm of each record's gradient in float64; for label-agnostic clipping, its maximum over
+    labels.
+    """
     weighted_sum: Callable[[Array], Free]
-    """Σ wᵢ·gradientᵢ for (n,) weights. Ignores records of weight 0."""
+    """Function of weights w of shape (n,) that returns Σ wᵢ·gradientᵢ. It ignores records of weight
+    0.
+    """
     unit_sums: Callable[[Array], Free] | None = None
-    """Gradient of each unit for (units, records) weights, if units have several records."""
+    """Function of weights of shape (units, records per unit) that returns one weighted sum of
+    gradients per unit. None if the model does not compute these sums.
+    """
 
 
 @runtime_checkable
@@ -257,7 +263,7 @@ class DerivativeBounds(NamedTuple):
     nonnegative_loss: bool = False
     """True if ℓ ≤ 0, as for finitely many outcomes."""
     loss_at_zero: float | None = None
-    """−ℓ(η) ≤ loss_at_zero + slope·|η|; None: no such bound."""
+    """A number with −ℓ(η) ≤ loss_at_zero + slope·|η|; None if there is no such bound."""
 
 
 def quadratic_bounds(largest: float, noise_sd: float) -> DerivativeBounds:
@@ -474,7 +480,7 @@ class HasImages(Protocol):
 
     @property
     def site_places(self) -> dict[str, tuple[slice, tuple[int, ...]]]:
-        """The slice of θ and the shape of each latent variable, by the name of the variable."""
+        """Dict from the name of each latent variable to its slice of θ and its shape."""
         ...
 
     def log_joints(self, thetas: Array, records: Records) -> Array:
@@ -492,9 +498,7 @@ class TopicTables(Protocol):
 
 
 def abilities(model: Any) -> tuple[str, ...]:
-    """Return the class names of the abilities that a model has, as far as
-    `tacit.testing.check_model` checks them.
-    """
+    """Return the class names of the model's abilities that `tacit.testing.check_model` checks."""
     every = (
         ConjugateGaussian,
         GaussianExpectations,

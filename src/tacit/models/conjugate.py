@@ -133,7 +133,7 @@ class ConjugateExponential(Model):
     """Largest number of rounds without privacy, if none is given."""
 
     def weight_of(self, natural: Natural) -> float:
-        """Return the number of records on which q is based. It is needed only if `repeats`."""
+        """Return the number of records on which q is based. Needed only if `repeats` is True."""
         del natural
         return 1.0
 

@@ -46,8 +46,9 @@ HALF = math.sqrt(0.5)
 MEAN_REACH = 2.0
 """For the release of the mean, squared distances are clipped at this multiple of their mean."""
 NARROWEST, WIDEST, NOISE_SHARE = 1.0, 4.0, 0.1
-"""For the second moment: smallest and largest clip of squared distances, as multiples of their
-mean, and the share of noise at which the clip is smallest (`_moment_reach`).
+"""Constants of `_moment_reach`. NARROWEST and WIDEST are the smallest and largest clip of squared
+distances, as multiples of their mean. The clip is smallest if the relative noise is NOISE_SHARE or
+more.
 """
 RELIABLE, MOST_RESCALED = 0.05, 3.0
 """If the relative error of the mean squared distance is below the first number, the covariance is

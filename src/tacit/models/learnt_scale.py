@@ -1,4 +1,4 @@
-"""The default prior of regressions: the scales of coefficients are learned with them.
+"""The default prior of regressions, whose scales are learned together with the coefficients.
 
 It is used if the user declares no `prior_sd`. Let φ be the coefficients in the units of their
 columns: per standard deviation of a numeric column, and per level of a categorical column. Let u be
@@ -8,19 +8,20 @@ prior is
     φ_g ~ Student-t(ν = 4, scale τ) in every column g, for all its levels and outputs together,
     τ ~ half-normal(u), at least u/64.
 
-A Student-t is a scale mixture of normals, so that each column has its own scale, and all columns
-together determine τ. These scales are parameters of the model, not estimates that are treated as
-known: they are integrated out. The intercept has a Student-t prior of scale 10 u at the mean of the
-columns. The posterior does not depend on the units of the columns.
+A Student-t is a scale mixture of normals, so each column has a separate scale, and all columns
+together determine τ. These scales are parameters of the model and are integrated out. They are not
+estimates that are treated as known. The intercept, which is the predictor at the mean of the
+columns, has a Student-t prior of scale 10 u. The posterior does not depend on the units of the
+columns.
 
 Let column g have n_g coefficients, and R_g be the sum of their squares φ². The log-density depends
 only on these sums:
 
     h(R) = log ∫ p(τ) Π_g τ^(−n_g) (1 + R_g/ντ²)^(−(ν + n_g)/2) dτ.
 
-h is convex in R, so that E_q[log p] ≥ h(E_q[R]). For a normal q, this bound has the same effect as
-a normal prior with the precisions c_g = −2 ∂h/∂R_g. They are averages over τ given R: c_g = E[(ν +
-n_g)/(ντ² + R_g)].
+h is convex in R, and therefore E_q[log p] ≥ h(E_q[R]). For a normal q, this bound has the same
+effect as a normal prior with the precisions c_g = −2 ∂h/∂R_g. They are averages over τ given R: c_g
+= E[(ν + n_g)/(ντ² + R_g)].
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from tacit.arrays import Array, namespace
 from tacit.data.schema.layout import Layout
 
 FREEDOM = 4.0
-"""Degrees of freedom ν: how closely the scale of a column follows the common scale. Above 2 the
-variance is finite.
+"""Degrees of freedom ν. The larger ν is, the closer the scales of the columns are to the common
+scale. For ν > 2 the variance is finite.
 """
 GRID = np.exp2(np.linspace(-6.0, 3.0, 121))
-"""Values of τ/u over which the density h is summed."""
+"""Values of τ/u at which the integrand in h is evaluated; the integral is computed as a sum."""
 CONSTANT_SCALE = 10.0
 """Scale of the intercept's prior, as a multiple of the unit u of the predictor."""
 CONSTANT = -1
@@ -45,11 +46,11 @@ CONSTANT = -1
 
 
 def column_numbers(layout: Layout, outputs: int = 1, further: int = 0) -> np.ndarray:
-    """Return, for each parameter, the number of the data column to which it belongs.
+    """Return, for each parameter, the index of the data column to which it belongs.
 
-    All levels of a categorical column have the same number. The parameters are `outputs` blocks of
+    All levels of a categorical column have the same index. The parameters are `outputs` blocks of
     coefficients, each in the order of `layout`, followed by `further` other parameters. Intercepts
-    and these other parameters belong to no column and have the number −1.
+    and these other parameters belong to no column and have the index −1.
     """
     sources = list(dict.fromkeys(one.source for one in layout if one.kind != "intercept"))
     column = [CONSTANT if f.kind == "intercept" else sources.index(f.source) for f in layout]
@@ -59,7 +60,7 @@ def column_numbers(layout: Layout, outputs: int = 1, further: int = 0) -> np.nda
 
 class PriorTerm(NamedTuple):
     """A lower bound of E_q[log p(θ)], up to a constant, and the normal prior that has the same
-    effect.
+    effect on q.
 
     `value` is the bound, and `precision` contains the precision of each scaled coefficient in that
     normal prior.
@@ -83,7 +84,7 @@ class LearntScalePrior(NamedTuple):
 
     def term(self, mean: np.ndarray, root: np.ndarray) -> PriorTerm:
         """Return a lower bound of E_q[log p(θ)] for q = N(mean, root·rootᵀ), and the precisions of
-        the normal prior that has the same effect.
+        the normal prior that has the same effect on q.
         """
         inner = self.transform @ root
         square = np.square(self.transform @ (mean - self.mean)) + np.sum(inner * inner, axis=1)
@@ -117,12 +118,12 @@ class LearntScalePrior(NamedTuple):
         """Return the variance of each coordinate of θ without information from records, given the
         learned scales.
 
-        It is compared with the posterior variance to find coordinates about which the records say
-        little. `mean` and `covariance` are those of the posterior; a vector `covariance` contains
-        the variances of independent coordinates. If `exact`, the posterior is exact, and the
-        variance is that of a Student-t distribution whose scale is averaged over its posterior.
-        Otherwise the posterior is a normal q, and the variance is that of the equivalent normal
-        prior.
+        It is compared with the posterior variance to find coordinates about which the records
+        contain little information. `mean` and `covariance` are those of the posterior; a vector
+        `covariance` contains the variances of independent coordinates. If `exact` is True, the
+        posterior is exact, and the variance is that of a Student-t distribution whose scale is
+        averaged over its posterior. Otherwise the posterior is a normal q, and the variance is that
+        of the equivalent normal prior.
         """
         # The variance of a Student-t with ν degrees of freedom and scale τ is ν/(ν − 2)·E[τ²]. For
         # a normal q, E[τ²] would be too large if τ is uncertain: records without information would
@@ -139,8 +140,8 @@ class LearntScalePrior(NamedTuple):
         return self._square_of_inverse(variance)
 
     def _variances(self, covariance: np.ndarray) -> np.ndarray:
-        """Return the variance of each coordinate of φ if θ has this covariance, or these
-        variances.
+        """Return the variance of each coordinate of φ, given the covariance matrix of θ or a vector
+        of variances.
         """
         dense, independent = self._dense_rows, covariance.ndim == 1
         own = covariance if independent else np.diagonal(covariance)
@@ -151,8 +152,8 @@ class LearntScalePrior(NamedTuple):
         return found
 
     def _square_of_inverse(self, variance: np.ndarray) -> np.ndarray:
-        """Return the variance of each coordinate of θ if those of φ are independent with these
-        variances.
+        """Return the variance of each coordinate of θ, given the variances of the coordinates of φ,
+        which are independent.
         """
         dense = self._dense_rows
         # φ_j = s_j θ_j outside of the dense rows, in which φ = A θ_dense + B θ_other.
@@ -168,7 +169,9 @@ class LearntScalePrior(NamedTuple):
 
     @property
     def _dense_rows(self) -> np.ndarray:
-        """The rows of `transform` with entries outside of the diagonal: those of intercepts."""
+        """Indices of the rows of `transform` with entries off the diagonal, which belong to
+        intercepts.
+        """
         outside = self.transform != 0.0
         np.fill_diagonal(outside, False)
         return np.flatnonzero(np.any(outside, axis=1))

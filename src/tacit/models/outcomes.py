@@ -2,15 +2,16 @@
 
 A model determines the distribution of an outcome y given the covariates x and θ.
 `OutcomeLaw.simulated` returns outcomes yₖ with weights wₖ for which E[f(y) | x, θ] = E[meanₖ wₖ
-f(yₖ)] for any function f. It uses the first of four ways that the distribution supports:
+f(yₖ)] for any function f. It uses the first of the following four ways that the distribution
+supports:
 
 * all values of a small finite support, weighted by their probabilities, without randomness;
 * quantiles at stratified probabilities v, with more of them in the tails, where scores are
   clipped: t is uniform in a stratum of (−1, 1), v = ½(1 + sgn t·(1 − (1 − |t|)³)), and the weight
   is 3(1 − |t|)²;
 * quantiles of a wide proposal (Student's t with 2 degrees of freedom, whose quantiles have a
-  closed form), weighted by the ratio of the densities; there are twice as many;
-* plain draws, four times as many.
+  closed form), weighted by the ratio of the densities; twice as many are used;
+* plain draws, of which four times as many are used.
 
 All functions are for a single record (a batch of length 1), θ and a random key of that record; the
 caller maps them over records. The simulated outcomes do not depend on the record's actual outcome.
@@ -129,15 +130,15 @@ class OutcomeLaw(abc.ABC):
         return None
 
     def quantile(self, parameters: Any, place: Array) -> Any | None:
-        """Return the quantile of the outcome at probability `place`. None if the distribution has
-        no quantile function.
+        """Return the quantile of the outcome at probability `place`. The result is None if the
+        distribution has no quantile function.
         """
         del parameters, place
         return None
 
     def proposal(self, parameters: Any) -> Proposal | None:
-        """Return a distribution that covers that of the outcome. None if outcomes are not single
-        numbers.
+        """Return a distribution that covers that of the outcome. The result is None if outcomes are
+        not single numbers.
 
         The proposal is used only if `quantile` returns None.
         """
@@ -146,7 +147,7 @@ class OutcomeLaw(abc.ABC):
 
     def distribution(self, parameters: Any, outcome: Any) -> tuple[Array, Array] | None:
         """Return P(Y < outcome) and P(Y ≤ outcome), where Y has the distribution with these
-        parameters. None if the distribution function is not available.
+        parameters. The result is None if the distribution function is not available.
         """
         del parameters, outcome
         return None

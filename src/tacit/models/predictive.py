@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tacit.models.base import Model, Records
 
 CHUNK = 1024
-"""Number of records per call of the compiled function: one shape, hence one compilation."""
+"""Number of records per call of the compiled function. It is constant to avoid recompilation."""
 
 QUADRATURE_SDS = 12.0
 """Quadrature covers this many standard deviations on either side; further away, log p < −70."""

@@ -4,7 +4,7 @@ In partitioned variational inference (PVI), the prior p(θ) and all factors tₘ
 If p does not belong to it (a half-Cauchy scale, a hierarchy), the server uses a factor t₀ in the
 family instead. It refines t₀ like the factor of a party, with log p(θ) as the "likelihood". After
 convergence t₀ approximates the exact prior around q, and q is the same as in variational inference
-with that prior and pooled data. No record is involved, so this costs no privacy.
+with that prior and pooled data. No record is involved, so this costs no privacy budget.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ DEFAULT_KINDS = {
     "categorical": "softmax",
     "other": "topics",
 }
-"""Kind of model for kind = "auto", by kind of target."""
+"""Dict from the kind of the outcome to the kind of model that "auto" chooses."""
 _registered: dict[str, type[Model]] = {}
 
 

@@ -41,7 +41,7 @@ class ExpectedScores(NamedTuple):
     widened: Array
     """Contribution r of q's variance to the expected scores."""
     change: Array
-    """Change of the expected score from each θₜ to the last θ, one row per round."""
+    """Change of the expected score from the θ of each round to the last θ, one row per round."""
 
 
 class ScoreLikelihood(abc.ABC):
@@ -53,7 +53,7 @@ class ScoreLikelihood(abc.ABC):
     """
 
     reaches: tuple[float, ...] = (1.0,)
-    """Limits k of ψ from which the server may choose; a single value if ψ has no limit."""
+    """Values of `reach` from which the server chooses; one value if `reach` is ignored."""
     largest: float | None = None
     """Largest y, if it is public; the mean of y is then released for the starting point. None if y
     has no bounds, or has levels.
@@ -73,7 +73,7 @@ class ScoreLikelihood(abc.ABC):
 
     @abc.abstractmethod
     def bound(self, eta: Array, reach: Array) -> Array:
-        """Return the largest |ψ(y, η)| over all y. A clip by this bound is label-agnostic."""
+        """Return the largest |ψ(y, η)| over all y. Clipping by this bound is label-agnostic."""
 
     @abc.abstractmethod
     def expected(self, truth: Array, eta: Array, reach: Array) -> Array:
@@ -93,8 +93,8 @@ class ScoreLikelihood(abc.ABC):
 
     @property
     def least_bound(self) -> float:
-        """The smallest ratio, over all η, of the largest |ψ(y, η)| to the standard deviation of ψ.
-        It is about 1 for most likelihoods.
+        """The minimum over η of max_y |ψ(y, η)| / sd(ψ(y, η)), where y has the predictor η. It is
+        about 1 for most likelihoods.
 
         The clip of private scoring is at least this many standard deviations of a record's score,
         and the noise is proportional to the clip.
@@ -175,7 +175,8 @@ class ScoreLikelihood(abc.ABC):
         computed. H is about c·E[zzᵀ] with a scalar c. The features are z = B y, where y are the
         centred and scaled columns and B is a symmetric matrix. Entry (i, j) of the released second
         moment of y has noise of variance Dᵢⱼ. The error of H(θ − θ̄) then has the covariance c² B
-        diag(D s) B, where s are the expected squares of the coordinates of T(θ − θ̄).
+        diag(D s) B, where s are the expected squares of the coordinates of T(θ − θ̄) and T is
+        `told`.
 
         Parameters
         ----------

@@ -17,9 +17,7 @@ TINY = 1e-12
 
 
 def at_most(values: np.ndarray, sd: float) -> np.ndarray:
-    """Return `values`, multiplied by a constant that reduces their standard deviation to `sd` if it
-    is larger.
-    """
+    """Multiply `values` by a constant ≤ 1 such that their standard deviation is at most `sd`."""
     return values * min(1.0, sd / max(float(np.std(values)), TINY))
 
 
@@ -44,8 +42,9 @@ def gaussian_outcomes(
 ) -> np.ndarray:
     """Draw y ~ N(mean, noise_sd²). If there are bounds, the means are first adjusted to them.
 
-    They are scaled so that their standard deviation is at most a quarter of the distance between
-    the bounds, and shifted towards the middle of the bounds.
+    The means are scaled so that their standard deviation is at most a quarter of the distance
+    between the bounds. They are then shifted so that their average is in the middle half of the
+    bounds.
     """
     if bounds is not None:
         quarter = (bounds[1] - bounds[0]) / 4

@@ -1,11 +1,11 @@
 """Expected sufficient statistics of conjugate-exponential models.
 
 In such a model, perhaps after augmentation with latent variables, log p(record, latent | θ) =
-⟨T(record, latent), T(θ)⟩ + const. The best update given q(θ) is then the prior times the sum of
-E[T(record, latent)] over records, where the expectation is over the latent variables given q (VIPS,
-eqs 4–6). `Model.statistics` computes these expectations at the party, and only their sum leaves the
-party. A model provides norms and weighted sums, in closed form if possible, so that the statistics
-of single records need not be formed.
+⟨T(record, latent), T(θ)⟩ + const. Given q(θ), the natural parameters of the best update are then
+those of the prior plus the sum of E[T(record, latent)] over records, where the expectation is over
+the latent variables given q (VIPS, eqs 4–6). `Model.statistics` computes these expectations at the
+party, and only their sum leaves the party. A model provides norms and weighted sums, in closed form
+if possible, so that the statistics of single records need not be formed.
 """
 
 from __future__ import annotations

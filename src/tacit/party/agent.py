@@ -46,9 +46,9 @@ class Computer(Protocol):
         ...
 
     def compute(self, requests: Sequence[Request], keys: Keys) -> Mapping[str, Update]:
-        """Return the update for each request, by request id.
+        """Return a dict from request ids to updates.
 
-        `keys` has the noise keys of charged requests, by request id.
+        `keys` is a dict from the ids of charged requests to noise keys.
         """
         ...
 
@@ -83,11 +83,11 @@ class OpenedRequests(NamedTuple):
     """Requests, divided into those with a stored reply and those that were checked and charged."""
 
     known: dict[str, Reply]
-    """Stored replies by request id."""
+    """Dict from request ids to stored replies."""
     new: list[Request]
     """Requests to compute."""
     keys: Keys
-    """Noise keys of charged requests, by request id."""
+    """Dict from the ids of charged requests to noise keys."""
 
 
 class PartyAgent:
@@ -117,7 +117,7 @@ class PartyAgent:
         settled
             Clip, noise and events of each party; a party without an entry is not private.
         charging
-            The ledger; None: nothing is charged, as in a simulation.
+            The ledger. If None, nothing is charged, as in a simulation.
         check
             Function that raises an error for a request that must not be answered. Called before
             anything is charged.
@@ -163,8 +163,8 @@ class PartyAgent:
         )
 
     def close(self, requests: Sequence[Request], updates: Mapping[str, Update]) -> dict[str, Reply]:
-        """Make the replies to requests from their updates, store them, and return them by request
-        id.
+        """Make the replies to requests from their updates, store them, and return a dict from
+        request ids to replies.
 
         `requests` are those that `open` returned as new.
         """

@@ -29,7 +29,7 @@ from tacit.server.messages import Reply, Request, decode_reply, encode_reply
 Datasets = Callable[[Ledger], dict[str, DatasetId]]
 """Function from a ledger to the data set id of each party's records."""
 Keys = Mapping[str, bytes]
-"""Noise keys by request id."""
+"""Dict from request ids to noise keys."""
 Rehearse = Callable[[Sequence[Request]], None]
 
 
@@ -45,11 +45,11 @@ class Charging:
     unit: Unit
     adjacency: Adjacency
     budget_required: bool = field(default=True, kw_only=True)
-    """False: data sets without a budget may be charged too, as in a notebook."""
+    """If False, data sets without a budget may be charged too, as in a notebook."""
 
     @property
     def requested(self) -> dict[DatasetId, list[GaussianEvent]]:
-        """All privacy events of the run, by data set.
+        """Dict from data sets to all privacy events of the run.
 
         Parties with equal records have the same data set.
         """
@@ -106,9 +106,9 @@ class Charging:
         """Raise a PrivacyBudgetError if the rest of the run would exceed a budget. Nothing is
         charged.
 
-        Budget that other unfinished runs have reserved counts as spent; the run `ended` is not
-        counted as unfinished. Returns the comparison with the budget of which the largest share is
-        used. The result is None if there is no budget, or if the whole run is charged already.
+        Budget that other unfinished runs have reserved counts as spent, except that of the run
+        `ended`. Returns the comparison for the budget of which the largest share is used. The
+        result is None if there is no budget, or if the whole run is charged already.
         """
         wanted = self._charged_and_unpaid()
         if wanted is None:
@@ -140,8 +140,8 @@ class Charging:
     def require_planned_visit(self, request: Request) -> None:
         """Raise a PrivacyBudgetError if the request does not fit the earlier charges of the run.
 
-        This is so if the visit was charged for another request, if the request id was used for
-        another party or visit, or if all agreed visits are charged already.
+        This is the case if the visit was charged for another request, if the request id was used
+        for another party or visit, or if all agreed visits are charged already.
         """
         charged = self.ledger.charges(self.run)
         charged = [charge for charge in charged if charge.dataset == self.datasets[request.party]]
@@ -151,7 +151,7 @@ class Charging:
         if taken - {request.id}:
             raise PrivacyBudgetError(
                 f"party {request.party!r} has answered visit {request.visit} of run {self.run} "
-                f"already, for request {min(taken)}; a visit is answered only once: the server "
+                f"already, for request {min(taken)}; a visit is answered only once, so the server "
                 "must send that request again"
             )
         other = {one.purpose for one in charged if one.request == request.id} - {_purpose(request)}
@@ -167,7 +167,7 @@ class Charging:
             )
 
     def _charged_and_unpaid(self) -> dict[DatasetId, list[GaussianEvent]] | None:
-        """Return all events of the run by data set: those charged and those still to be charged.
+        """Return a dict from data sets to all events of the run, both charged and not yet charged.
 
         The result is None if every visit is charged. It usually equals `requested`. It has more
         events if a reply of version 0.1 was lost, because its visit is charged a second time.
@@ -202,8 +202,8 @@ class Charging:
 
         A request that was charged before is not charged again, and a visit without privacy events
         is not charged. `rehearse` is called with the requests without a stored reply, before
-        anything is charged. Returns the stored replies by request id, the requests without a stored
-        reply, and the noise keys of charged requests by request id.
+        anything is charged. Returns a dict from request ids to stored replies, the requests without
+        a stored reply, and a dict from the ids of charged requests to noise keys.
         """
         for request in requests:
             visits = self.settled[request.party].visits
@@ -232,8 +232,8 @@ class Charging:
         return stored, wanted, {one.release.request: one.key for one in opened}
 
     def store(self, requests: Sequence[Request], replies: dict[str, Reply]) -> dict[str, Reply]:
-        """Store the replies to charged requests in the ledger, and return the replies to send by
-        request id.
+        """Store the replies to charged requests in the ledger, and return a dict from request ids
+        to the replies to send.
 
         Replies of visits without privacy events are not stored, because they can be computed again.
         """
@@ -290,8 +290,8 @@ def ledger_charging(
 def closing(charging: Charging) -> Iterator[None]:
     """Mark the run as ended in the ledger when the context ends, also after an error.
 
-    The run cannot be resumed, so that its reserved budget becomes available. If the ledger cannot
-    be written, the budget stays reserved.
+    The run cannot be resumed afterwards, and its reserved budget becomes available. If the ledger
+    cannot be written, the budget stays reserved.
     """
     reason = "interrupted"
     try:

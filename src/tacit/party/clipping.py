@@ -1,8 +1,8 @@
 """Share of clipped units in a private run, measured after a simulation.
 
-Whether a unit is clipped depends on its exact records, so that showing the share of clipped units
-would need a charge. It is therefore measured only in a simulation, in which the noise has a known
-seed. The share is computed at the final q without noise, for all units or a random sample of them.
+Whether a unit is clipped depends on its exact records, so showing the share of clipped units would
+need a charge. It is therefore measured only in a simulation, in which the noise has a known seed.
+The share is computed at the final q without noise, for all units or a random sample of them.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def clipped_share(
 
     A method may clip several kinds of contributions. If the clipping of some kinds biases q, the
     largest share of these kinds is returned; otherwise it is the largest share of all kinds. The
-    result is None if the noise is secret, because the share is not private, and for methods that
-    cannot measure it.
+    result is None if the noise is secret, because the share is not private. It is also None if the
+    method cannot measure the share.
     """
     method = agreement.method
     if agreement.insecure_noise_seed is None or not isinstance(method, PrivateMethod):
@@ -82,8 +82,8 @@ def clipped_share(
 
 
 def _chosen(arranged: Arranged, agreement: Agreement, parties: int) -> tuple[Arranged, float]:
-    """Return a random sample of a party's rows, and the number of rows that each sampled row stands
-    for.
+    """Return a random sample of a party's rows, and the number of rows that each sampled row
+    represents.
     """
     count, most = arranged.weights.shape[0], max(1, MAX_UNITS // parties)
     if count <= most:

@@ -99,9 +99,9 @@ class SinglePartyComputer:
                 self._rehearsed.add(request.stage)
 
     def compute(self, requests: Sequence[Request], keys: Mapping[str, bytes]) -> dict[str, Update]:
-        """Return the update for each request, by request id.
+        """Return a dict from request ids to updates.
 
-        `keys` has the noise keys of charged requests, by request id.
+        `keys` is a dict from the ids of charged requests to noise keys.
         """
         found = {}
         for request in requests:
@@ -249,7 +249,7 @@ def _start(agreement: Agreement, request: Request) -> Natural | None:
     """Return the natural parameters at which the local computation starts; None if the stage does
     not use q.
 
-    They are those of q. If q is still the prior, the model may define another start.
+    The start is q itself, except that the model may define another start if q is still the prior.
     """
     if request.q is None:
         return None
@@ -355,8 +355,8 @@ def _private_parts(
 def _noise(secrets: Sequence[bytes], now: Sequence[tuple[GaussianEvent, ...]]) -> np.ndarray:
     """Return the integer noise of every release, of shape (requests, releases, numbers).
 
-    It is drawn before the records are read, so that the time it takes does not depend on the
-    records.
+    The noise is drawn before the records are read, so that the time of drawing does not depend on
+    the records.
     """
     first = now[0]
     if not first:
@@ -429,8 +429,8 @@ def stack_records(
     """Return the records of several parties as one array per column, and the weights of all rows.
 
     Each party is padded to `rows` rows. Padding has weight 0 and repeats the first record of the
-    party: the log-likelihood of an artificial record might be NaN, and 0 times NaN is NaN. A sparse
-    matrix stays sparse and is padded with empty rows.
+    party, because the log-likelihood of an artificial record might be NaN, and 0 times NaN is NaN.
+    A sparse matrix stays sparse and is padded with empty rows.
     """
     leading = np.max([one.weights.shape for one in parties], axis=0)
     leading[method.variable_axis] = rows

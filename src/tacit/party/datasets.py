@@ -37,7 +37,7 @@ def identify_parties(
 
 
 def source_records(federation: Federation, names: list[str]) -> Mapping[str, Records]:
-    """Return all rows and columns of the source, by party name.
+    """Return a mapping from party names to all rows and columns of the party's source.
 
     If the federation has no source, its prepared records are returned.
     """
@@ -48,7 +48,7 @@ def source_records(federation: Federation, names: list[str]) -> Mapping[str, Rec
 def _by_party(records: Mapping[str, Records], names: list[str]) -> Mapping[str, Records]:
     """Return the records of the parties `names`.
 
-    In a pooled baseline, `names` are not parties of `records`; then each of them gets all records.
+    In a pooled baseline, `names` are not keys of `records`. Each name then gets all records.
     """
     if set(names) <= set(records):
         return {name: records[name] for name in names}
@@ -59,7 +59,7 @@ def _by_party(records: Mapping[str, Records], names: list[str]) -> Mapping[str, 
 def identify_arrays(ledger: Ledger, parties: Mapping[str, Records]) -> dict[str, DatasetId]:
     """Return the data set id of each party's arrays.
 
-    Person numbers are left out, because they may differ between fits.
+    The column of person ids is left out, because ids may differ between fits.
     """
     arrays: dict[str, dict[str, Any]] = {
         name: {key: value for key, value in records.items() if key != PERSON}

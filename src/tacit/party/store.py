@@ -60,8 +60,8 @@ class PartyStore:
     def __init__(self, path: Path, digest: str) -> None:
         """Open the file.
 
-        If its state belongs to another configuration (by its digest), it is ignored and replaced at
-        the next write.
+        If the stored digest differs from `digest`, the file belongs to another configuration. Its
+        state is then ignored, and replaced at the next write.
         """
         self._path = path
         self._kept = _Kept(digest=digest)
@@ -95,7 +95,7 @@ class PartyStore:
 
     @property
     def factor(self) -> Natural | None:
-        """The party's factor after its last reply; None if this store does not know it."""
+        """The party's factor after its last reply; None if it is not stored."""
         return None if self._kept.factor is None else unpack_natural(self._kept.factor)
 
     @property
@@ -225,7 +225,7 @@ class PartyState(NamedTuple):
     """The last reply of a party, and the memory of its method.
 
     `memory` is the method's memory after visit number `visit`. `earlier` is the memory before that
-    visit; with it, a lost reply is computed again.
+    visit, from which a lost reply is computed again.
     """
 
     last: Reply | None = None

@@ -18,4 +18,6 @@ class Agreement:
     method: LocalMethod
     seed: int
     insecure_noise_seed: int | None = None
-    """Seed of a private method's noise in a simulation; None: the operating system's entropy."""
+    """Seed of a private method's noise in a simulation. If None, the noise key is secret and
+    random.
+    """

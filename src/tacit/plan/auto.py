@@ -28,7 +28,7 @@ from tacit.privacy.settings import Privacy
 from tacit.server.schedule import Schedule, Synchronous
 
 MAX_COLUMNS = 256
-"""Limit on columns of x times levels of y, above which releases have too many numbers."""
+"""Largest number of parameters (columns of x times levels of y) for private scoring."""
 
 
 class Case(NamedTuple):

@@ -96,7 +96,7 @@ class LatticeShape(NamedTuple):
     numbers: Callable[[int], int]
     """Function from a visit to the count of numbers per release."""
     units: int = HIDDEN_UNITS
-    """Bound on the contributions to one party's sum."""
+    """Upper bound on the number of contributions to one party's sum."""
     parties: int = 1
     """Number of parties whose noise is summed before it becomes visible."""
     most_units: int = HIDDEN_UNITS
@@ -118,7 +118,7 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     units: int
     """Number of records, persons or parties; public under replace-one only."""
     answers: tuple[tuple[GaussianEvent, ...], ...]
-    """Events of every reply, by visit; a single entry if all are equal."""
+    """Events of the reply to each visit; a single entry if all visits have equal events."""
     guarantee: Guarantee
 
     @property
@@ -165,7 +165,7 @@ def settle(
     shapes
         Number of visits and of units of each party.
     shares
-        Number of messages that are summed before the sum is seen.
+        Number of messages that are summed before the server or the public sees the sum.
     trust
         Text of the trust assumption; by default that of `privacy.aggregation`.
     numbers
@@ -176,7 +176,7 @@ def settle(
         Number of parts of which each contribution is a sum. Rounding errors are bounded as for
         √summed_parts times as many contributions.
     elsewhere
-        Parties of a live run with an unknown number of units: ε must hold for any; or None.
+        Parties with unknown numbers of units, whose ε must hold for any; None if all are known.
     """
     shares = 1 if privacy.aggregation == "plain" else shares
     lattice = _lattice_shape(privacy, numbers, total_units, summed_parts, shares)
@@ -408,10 +408,10 @@ def _check_rates(
 ) -> None:
     """Raise a ConfigError if one unit is a larger share of a party's units than the sampling rate.
 
-    A batch has at least one unit, so that noise calibrated for the sampling rate would be too small
-    for such a party. If all records are in this process, a party with a declared noise multiplier
-    is exempt, because its ε is computed at its actual rate. In a live federation no party is
-    exempt, because the server states ε at the sampling rate.
+    A batch has at least one unit, so noise that is calibrated for the sampling rate would be too
+    small for such a party. If all records are in this process, a party with a declared noise
+    multiplier is exempt, because its ε is computed at its actual rate. In a live federation no
+    party is exempt, because the server states ε at the sampling rate.
     """
     for party, shape in shapes.items():
         if not live and privacy.of(party)[0] is None:
@@ -467,7 +467,7 @@ def _check(privacy: Privacy, method: Releasing, shapes: dict[str, PartyShape], s
     if privacy.unit != "party" and delta * units >= 1:
         warnings.warn(
             f"δ = {delta:g} is not below 1/n = {1 / units:.3g} of party {name!r}: publishing one "
-            f"{privacy.unit} at random would satisfy it; choose a smaller privacy.delta",
+            f"{privacy.unit} at random would satisfy this δ; choose a smaller privacy.delta",
             LargeDeltaWarning,
             stacklevel=3,
         )

@@ -40,7 +40,7 @@ class Live:
     one_party: bool = False
     """True if there is only one party and `total_units` is its exact number of units."""
     quorum: int | None = None
-    """Number of replies that complete a round; None: all."""
+    """Number of replies that complete a round; None means all parties."""
     divide_out: bool = False
     """True if the factor of a party that leaves permanently is divided out."""
 
@@ -51,10 +51,10 @@ def choose_family(
     """Return the family with the name `kind`.
 
     "auto" means a full covariance for up to `most_full` parameters, and mean-field for more. It
-    always means mean-field for multimodal models such as neural networks, and if `private` is True:
-    with d parameters, a full covariance would need noise in about d² numbers instead of 2d. A
-    mean-field q has too narrow intervals if parameters are correlated, and converges slowly if many
-    parties update it at once.
+    always means mean-field for multimodal models such as neural networks. It also means mean-field
+    if `private` is True, because a full covariance of d parameters would need noise in about d²
+    numbers instead of 2d. A mean-field q has too narrow intervals if parameters are correlated, and
+    converges slowly if many parties update it at once.
     """
     if model.own_family is not None:
         if kind not in ("auto", model.own_family.kind):
@@ -163,7 +163,7 @@ def check_in_step(settled: dict[str, Settled], schedule: Schedule, live: Live | 
     visits.
 
     This can happen if the noise differs between visits and not every party takes part in every
-    round. Secure sums need no check: the visit number of every party is the round number.
+    round. Secure sums need no check, because all parties of a round are at the same visit.
     """
     apart = schedule.parties_per_round is not None or (live is not None and live.quorum is not None)
     differ = any(len(one.answers) > 1 for one in settled.values())

@@ -95,8 +95,8 @@ class Plan:
     def guarantee(self) -> Guarantee | None:
         """The guarantee that holds for every party: the largest ε and the largest δ of all parties.
 
-        The ε of several parties does not add up, because each record belongs to one party. None
-        without privacy.
+        The ε of several parties does not add up, because each record belongs to one party. The
+        guarantee is None in a run without privacy.
         """
         if not self.settled:
             return None
@@ -179,7 +179,7 @@ class Plan:
 
     @property
     def _own_factors(self) -> bool:
-        """True if the server adds what a party sends to the factor of that party."""
+        """True if the server adds each message to the factor of the party that sent it."""
         if not isinstance(self.method, PrivateMethod):
             return False
         if self._server_adds_noise:
@@ -221,7 +221,7 @@ class Plan:
     def _lattice(self) -> LatticeRules | None:
         """Rules by which the server sums the integers of a private run and converts them to floats.
 
-        None without privacy.
+        They are None in a run without privacy.
         """
         if self.privacy is None or not self.settled:
             return None
@@ -378,8 +378,8 @@ def _second_choice(
     kind: str,
     reason: str,
 ) -> Plan:
-    """Return a plan with another method of "auto", after the method `kind` was refused for
-    `reason`.
+    """Return a plan with the method that "auto" chooses if `kind` is excluded. `reason` says why
+    `kind` was refused.
     """
     method, why = choose_method(
         plan.model, privacy=privacy, schedule=schedule, parties=len(plan.parties),

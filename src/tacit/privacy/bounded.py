@@ -2,8 +2,8 @@
 
 A unit (a record, a person, a shard or a party) contributes one vector, given as a pytree. Each
 contribution is scaled down to a norm of at most C. `Bounded` contains the sum of the scaled
-contributions and C. Only the clipping functions can make a `Bounded`, and it cannot be changed, so
-that the sensitivity of a mechanism is never set by hand. Sums are in float64, because the rounding
+contributions and C. Only the clipping functions can make a `Bounded`, and it cannot be changed. The
+sensitivity of a mechanism is therefore never set by hand. Sums are in float64, because the rounding
 error of a long float32 sum would not be negligible compared with C.
 """
 
@@ -225,13 +225,13 @@ def clip_moments(
     filled: bool = False,
     tally: Tally | None = None,
 ) -> Bounded:
-    """Return a clipped sum of second moments: of the outer products xxᵀ of all rows x.
+    """Return a clipped sum of second moments, which are the outer products xxᵀ of all rows x.
 
     The contribution of a unit is the sum of xxᵀ over its rows. It is scaled to a Frobenius norm of
     at most `clip`. The result is a symmetric matrix, packed as a vector by `pack_symmetric`.
 
-    Any two contributions A and B are positive semi-definite matrices, so that their inner product
-    tr(AB) is not negative and ‖A − B‖² ≤ ‖A‖² + ‖B‖² ≤ 2·clip². The sum is therefore marked
+    Any two contributions A and B are positive semi-definite matrices. Their inner product tr(AB) is
+    therefore not negative, and ‖A − B‖² ≤ ‖A‖² + ‖B‖² ≤ 2·clip². The sum is therefore marked
     `nonnegative`, although its coordinates may be negative.
 
     Parameters
@@ -244,8 +244,8 @@ def clip_moments(
     weights
         Rows of weight 0 are ignored.
     filled
-        True: smaller contributions are scaled up to the norm `clip`, so that only directions count.
-        A contribution of zero stays zero.
+        If True, smaller contributions are scaled up to the norm `clip`, so that only directions
+        count. A contribution of zero stays zero.
     tally
         Adds a coordinate from which the number of unclipped units is computed.
     """
@@ -303,8 +303,7 @@ def pack_symmetric(matrix: Array) -> Array:
 def add_disjoint(first: Bounded, second: Bounded) -> Bounded:
     """Add two sums over different units of one data set.
 
-    A unit is in one of the sums only, so that the clip of the result is the larger of the two
-    clips.
+    Each unit is in only one of the sums, so the clip of the result is the larger of the two clips.
     """
     value = jax.tree.map(jnp.add, first.value, second.value)
     clip = jnp.maximum(first.clip, second.clip)
@@ -320,7 +319,7 @@ def add_disjoint(first: Bounded, second: Bounded) -> Bounded:
 def row_norms(flat: list[Array], norm: Norm = "l2") -> Array:
     """Return the norm of each row in float64; infinite if an entry exceeds `LARGEST_NORM`.
 
-    A row of the result spans the same row of all matrices in `flat`.
+    Row i consists of row i of every matrix in `flat`.
     """
     # In float32, squaring overflows, and dividing by the largest entry fails too: its reciprocal is
     # denormal above 8.5e37, a compiler may flush it to 0, and the row would get norm 0.

@@ -124,7 +124,7 @@ class Lattice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """Return twice the largest rounding error of a float64 sum of contributions of norm at most
         `clip`.
 
-        Two neighbouring data sets have two such sums.
+        The factor of two is for the two sums of neighbouring data sets.
         """
         return 2.0 * self.units * (self.units + 3.0) * 2.0**-53 * clip
 
@@ -133,9 +133,9 @@ class Lattice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         noise.
 
         `moved` is the sensitivity of the exact sum of contributions of norm at most `clip`. The
-        result includes the effect of rounding. The standard deviation is that of a continuous
-        Gaussian, which accountants use in place of the discrete noise; it is slightly smaller
-        (docs/methods/lattice.md).
+        result includes the effect of rounding. Accountants replace the discrete noise by a
+        continuous Gaussian with a slightly smaller standard deviation (docs/methods/lattice.md).
+        This smaller standard deviation is used here.
         """
         step = self.step(noise_sd)
         # Contributions are clipped slightly below `clip`. Half of this margin covers the rounding
@@ -157,9 +157,9 @@ class Lattice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 def lattice_bits(numbers: int, noise_multiplier: float) -> int:
     """Return the exponent k of the noise parameter 2^k for a release of `numbers` numbers.
 
-    It is at least 20 and at most 40. It is large enough that rounding increases the sensitivity by
-    less than a millionth of the clip: rounding d numbers adds √d·z/2^k times the clip, where z is
-    the noise multiplier of one party.
+    It is at least 20 and at most 40. Within these limits, it is large enough that rounding
+    increases the sensitivity by less than a millionth of the clip. Rounding d numbers adds √d·z/2^k
+    times the clip, where z is the noise multiplier of one party.
 
     >>> lattice_bits(1, 1.0), lattice_bits(100, 10.0)
     (20, 27)
@@ -197,8 +197,8 @@ class GaussianEvent(
             raise ConfigError(f"clip = {self.clip}; it must be a finite number > 0")
         if not (self.noise_sd > 0 and math.isfinite(self.noise_sd)):
             raise ConfigError(
-                f"noise_sd = {self.noise_sd}; a release without noise has no guarantee: it must be "
-                "a finite number > 0"
+                f"noise_sd = {self.noise_sd}; it must be a finite number > 0, because "
+                "a release without noise has no guarantee"
             )
         if not (self.count >= 1 and self.count == int(self.count)):
             raise ConfigError(

@@ -2,7 +2,7 @@
 
 A release is the sum, rounded to a public lattice, plus integer noise, which `tacit.privacy.lattice`
 draws. All functions can be compiled and vectorised over parties (`jit` and `vmap`); clip and noise
-are arrays and may differ between parties. `Release.event` converts the cost to an event. A party
+sd are arrays and may differ between parties. `Release.event` converts the cost to an event. A party
 compares this event with the event charged to the ledger before it sends anything.
 """
 
@@ -62,7 +62,7 @@ class LatticeTerms(NamedTuple):
     Parameters
     ----------
     bits
-        k: the noise of one party has the parameter 2^k.
+        k, where 2^k is the scale parameter of one party's noise in lattice steps.
     units
         Public bound on the number of contributions to one sum.
     """
@@ -155,8 +155,8 @@ class Gaussian(Mechanism):
     (TMLR Theorems 11 and 14), but not against an observer of a single release. If `shares` is
     infinite, the party only rounds, and the server adds the noise.
 
-    Coordinates are limited to ±2^61/M before the noise is added, so that sums fit into 64 bits.
-    This does not increase the distance between two sums.
+    The integers are clipped to ±2^61/M before the noise is added, because sums over the parties
+    must fit into 64 bits. Clipping does not increase the distance between two sums.
     """
 
     noise_sd: Array | float
@@ -277,7 +277,7 @@ def released(costs: Cost | None) -> Counter[GaussianEvent]:
 
 
 def per_event(events: Iterable[GaussianEvent]) -> Counter[GaussianEvent]:
-    """Return how often each event occurs, as a multiset of events with a count of 1.
+    """Return how often each event occurs, as a `Counter` of events whose `count` is 1.
 
     The result can be compared with that of `released`.
     """

@@ -2,9 +2,9 @@
 simulation.
 
 ChaCha20 expands a key to noise (`tacit.privacy.lattice`) and, with other nonces, to the random
-numbers that select batches (`tacit.privacy.chacha20`). A simulation draws its noise in the same way
-and selects its batches with Threefry, which compiles faster; it has no privacy guarantee. The
-length of the key data tells which generator selects batches.
+numbers that select batches (`tacit.privacy.chacha20`). A simulation has no privacy guarantee. It
+draws its noise in the same way, but selects its batches with Threefry, which compiles faster. The
+generator that selects batches follows from the length of the key data.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def seeded_key(seed: int, party: str, visit: int) -> bytes:
 
 
 def batch_key_data(secret: bytes, *, simulated: bool = False) -> np.ndarray:
-    """Return the words of a JAX key, with which the batches and simulated outcomes of a visit are
-    drawn.
+    """Return the 32-bit words of the JAX key for drawing the batches and simulated outcomes of a
+    visit.
 
     A secret key gives 8 words (256 bits) for ChaCha20. In a simulation the first 2 words (64 bits)
     are returned, for JAX's default generator.

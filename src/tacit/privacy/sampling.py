@@ -21,9 +21,9 @@ Clipped = Callable[[Array, Array], Bounded]
 
 
 def poisson_mask(key: Array, present: Array, rate: Array) -> Array:
-    """Return the mask of a Poisson batch: each present unit is in it independently.
+    """Return the mask of a Poisson batch, in which each present unit is included independently.
 
-    The probability is `rate`, rounded down to a multiple of 2⁻³².
+    The probability of inclusion is `rate`, rounded down to a multiple of 2⁻³².
     """
     # The generator makes 64 bits at a time, enough for two units.
     pairs = jax.random.bits(key, (-(-present.shape[0] // 2),), jnp.uint64)
@@ -51,9 +51,9 @@ def poisson_sum(
     """Return the sum of clipped contributions over a Poisson batch, and how the batch was drawn.
 
     `clipped(rows, mask)` computes the clipped sum over the rows whose mask is 1. `length` is the
-    number of rows per chunk; a larger batch is processed in several chunks. Every unit is in one
-    chunk only, so that the clip of the sum over one chunk is also the clip of the sum over all
-    chunks.
+    number of rows per chunk; a larger batch is processed in several chunks. Every unit is in only
+    one chunk. One unit therefore moves the sum over all chunks by no more than the sum over its
+    chunk, and both have the same clip.
     """
     words = _packed(poisson_mask(key, present, rate))
     rank = jnp.cumsum(jax.lax.population_count(words).astype(jnp.int32))
@@ -84,7 +84,7 @@ def _packed(mask: Array) -> Array:
 
 def _place(words: Array, number: Array) -> Array:
     """Return the position of the `number`-th 1 bit of each word, counted from the lowest bit; 31 if
-    there are fewer.
+    the word has fewer 1 bits.
     """
     place = jnp.zeros_like(number)
     for width in (16, 8, 4, 2, 1):

@@ -2,8 +2,8 @@
 
 A secure sum contains at least q parties (the quorum). Any t parties together can unmask a sum (the
 threshold), and up to c parties may collude with the server. Each party adds noise of variance σ²/(q
-− c). At least q − c parties of a sum do not collude, so that their noise has a variance of at least
-σ². The proof is in docs/methods/secure-sums.md.
+− c). At least q − c parties of a sum do not collude, so the variance of their total noise is at
+least σ². The proof is in docs/methods/secure-sums.md.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ class Thresholds(NamedTuple):
 
     @property
     def shares(self) -> int:
-        """Number of parties, quorum − colluding, whose noise together is enough for the
-        guarantee.
-        """
+        """Number of parties whose total noise is enough for the guarantee: quorum − colluding."""
         return self.quorum - self.colluding
 
     @property
@@ -85,8 +83,8 @@ class SecureSums(Table, frozen=True, kw_only=True):
 
     colluding: Count | None = None
     """Number of parties that may collude with the server without weakening the guarantee; by
-    default a tenth of all, and at least 1, because a party that reads the result knows its own
-    noise.
+    default a tenth of all parties, and at least 1, because a party that reads the result can
+    subtract the noise that it added.
     """
     quorum: Count | None = None
     """Smallest number of parties in a sum; by default halfway between the smallest allowed

@@ -1,6 +1,6 @@
 """Privacy settings, shared by the TOML file and the Python API.
 
-This module reads and validates them without importing an array library.
+The settings are read and validated without importing an array library.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ RUN_DIRECTORY = "run-directory"
 
 
 class PartyPrivacy(Table, frozen=True, kw_only=True):
-    """Privacy settings of one party, where they differ from those of the run."""
+    """Privacy settings of one party that replace those of the run; None keeps the setting of the
+    run.
+    """
 
     place: ClassVar[str] = "privacy.parties"
 
@@ -32,7 +34,7 @@ class PartyPrivacy(Table, frozen=True, kw_only=True):
     delta: float | None = None
     """δ for this party's records."""
     noise_multiplier: float | None = None
-    """Noise standard deviation over clip, instead of epsilon."""
+    """Noise standard deviation divided by the clip, given instead of epsilon."""
     clip: float | None = None
     """Norm to which the contributions of this party's units are clipped."""
     records: int | None = None
@@ -62,9 +64,9 @@ class Privacy(Table, frozen=True, kw_only=True):
     epsilon: float | None = None
     """ε of the guarantee; smaller is more private."""
     delta: float = 1e-5
-    """δ of the guarantee, below one over the number of records; 0 requests pure ε."""
+    """δ of the guarantee. Choose it below 1/(number of records); 0 requests pure ε."""
     noise_multiplier: float | None = None
-    """Noise standard deviation over clip, instead of epsilon."""
+    """Noise standard deviation divided by the clip, given instead of epsilon."""
     unit: Unit = "record"
     """Protected unit: a record, all records of a person, or a whole party."""
     adjacency: Adjacency = "replace-one"
@@ -78,7 +80,7 @@ class Privacy(Table, frozen=True, kw_only=True):
     secure: SecureSums = SecureSums()
     """Thresholds of secure sums."""
     accountant: AccountantName = "pld"
-    """Accountant that composes the releases to ε at δ."""
+    """Accountant that computes ε of all releases together, at δ."""
     insecure_noise_seed: int | None = None
     """None draws noise and batches from the operating system's entropy. A number makes the run
     repeatable but not private: anyone who knows it can subtract the noise.
@@ -89,7 +91,7 @@ class Privacy(Table, frozen=True, kw_only=True):
     `tacit.fit` and estimators.
     """
     parties: dict[str, PartyPrivacy] = msgspec.field(default_factory=dict)
-    """Settings of single parties, by name."""
+    """Settings of single parties; the keys are the names of the parties."""
 
     def __post_init__(self) -> None:
         if isinstance(self.secure, dict):

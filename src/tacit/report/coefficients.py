@@ -1,4 +1,4 @@
-"""Coefficients in a report: intervals drawn and in numbers, odds and rate ratios."""
+"""Coefficients in a report: a table with intervals and bars, and a table of ratios."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RATIOS = {
     "poisson": "Rate ratio",
     "negative-binomial": "Rate ratio",
 }
-"""Name of exp(coefficient), by model."""
+"""Dict from the kind of a model to the name of exp(coefficient)."""
 
 
 def coefficient_parts(result: Result | PartyResult) -> list[Any]:
@@ -94,8 +94,8 @@ def _true_value(result: Result | PartyResult, row: Coefficient) -> float | None:
 def _bars(result: Result | PartyResult, rows: Sequence[Coefficient]) -> list[Bar | None]:
     """Place the interval of each row on a common axis.
 
-    Coefficients in the units of their columns cannot share an axis. If the posterior lists
-    coefficients of the scaled columns, these are drawn; the intercept then has no bar.
+    Coefficients in the units of their columns cannot share an axis. If the posterior lists the
+    coefficients of the scaled columns, the bars show those instead, and the intercept has no bar.
     """
     table = result.posterior
     scaled = dict(zip(table.names, zip(table.mean, table.sd, strict=True), strict=True))

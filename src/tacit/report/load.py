@@ -51,7 +51,7 @@ class PartyRun:
 
 
 def load_run(directory: Path, *, private: bool = False) -> Run | PartyRun:
-    """Load the run in `directory`, or raise a `DataError` that names the faulty file.
+    """Load the run in `directory`; raise a `DataError` that names the file if one cannot be read.
 
     With `private`, measurements on records and the ledger's totals are loaded too.
     """

@@ -195,16 +195,16 @@ def summary(result: Result) -> str:
 
 
 def convergence_badge(result: Result | PartyResult) -> Badge:
-    """Return the convergence verdict as a badge with a single word."""
+    """Return a badge that says whether the fit converged."""
     if result.converged is None:
         return Badge("Convergence not stated", "neutral")
     return Badge("Converged", "good") if result.converged else Badge("Not converged", "bad")
 
 
 def verdict_statements(result: Result | PartyResult) -> list[Statement]:
-    """Return all warnings, then the convergence verdict.
+    """Return the convergence verdict and all warnings.
 
-    If the fit did not converge, that is the first warning.
+    The verdict comes last if the fit converged, and first otherwise.
     """
     if result.converged is None:
         why = result.why or "result.json does not say whether this run converged"
@@ -246,9 +246,10 @@ def metric_parts(
     not_evaluated: Mapping[str, str],
     constant: Mapping[str, float] | None = None,
 ) -> list[Any]:
-    """Return a table of metrics by set of records, and a list of computations that failed.
+    """Return a table of metrics, one column per set of records, and a list of failed computations.
 
-    `constant` has the metrics of predicting the base rate, as a further column.
+    `constant` contains the metrics of predicting the base rate for every record, which are shown in
+    a further column.
     """
     parts = [part for part, found in metrics.items() if found]
     names = dict.fromkeys(name for part in parts for name in metrics[part] or {})
@@ -493,7 +494,7 @@ def _again(run: Run) -> str:
 
 
 def _settings(config: str) -> dict[str, str]:
-    """Return the settings whose values are text, by `table.key`."""
+    """Return a dict from `table.key` to value, for the settings whose values are text."""
     tables = tomllib.loads(config).items()
     return {
         f"{name}.{key}": value

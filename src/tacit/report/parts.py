@@ -1,4 +1,4 @@
-"""Parts of a report as plain data, which the template shows. Nothing here is HTML."""
+"""Parts of a report as plain data without HTML. The template converts them to HTML."""
 
 from __future__ import annotations
 

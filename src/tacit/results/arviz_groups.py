@@ -26,9 +26,7 @@ PREDICTIVE_STREAM = 1
 
 
 def arviz_tree(groups: dict[str, dict[str, np.ndarray]], **named: Any) -> Any:
-    """Convert groups to the format of the installed ArviZ: InferenceData up to version 0.2x, then
-    DataTree.
-    """
+    """Convert groups to InferenceData (ArviZ up to version 0.2x) or DataTree (later versions)."""
     try:
         import arviz
     except ImportError:
@@ -39,11 +37,11 @@ def arviz_tree(groups: dict[str, dict[str, np.ndarray]], **named: Any) -> Any:
 
 
 class OwnUnits(NamedTuple):
-    """How draws of θ and outcomes are converted to the user's units."""
+    """Functions and numbers that convert draws of θ and outcomes to the user's units."""
 
     terms: tuple[str, ...]
     coefficients: Callable[[np.ndarray], np.ndarray]
-    """Converts draws of θ to draws of the terms."""
+    """Converts draws of θ to draws of the coefficients of `terms`."""
     center: float = 0.0
     scale: float = 1.0
 
@@ -65,10 +63,11 @@ def arviz_of(
     count, seed
         Number and seed of the draws.
     records
-        Prepared records with their outcomes, for the groups of `record_groups`; or None.
+        Prepared records with their outcomes, which add the groups of `record_groups`; None adds no
+        groups.
     units
-        The user's units, in which coefficients are converted and named `beta` instead of `theta`;
-        None keeps θ unchanged.
+        Conversion to the user's units; the coefficients are then named `beta`. None keeps θ, named
+        `theta`, unchanged.
     """
     theta = posterior.sample(count, seed=seed)
     if units is None:
@@ -153,7 +152,7 @@ def record_groups(
 
 
 def record_dims(groups: dict[str, dict[str, np.ndarray]]) -> dict[str, list[str]]:
-    """Return the dimension name of the records for every variable with one value per record."""
+    """Return the names of the dimensions of every variable that has one value per record."""
     found = groups.get("observed_data", {})
     dims = {name: [RECORD] for name, value in found.items() if value.ndim == 1}
     return dims | {name: [RECORD] for name in groups.get("log_likelihood", {})}

@@ -37,8 +37,8 @@ class Check:
     rows: list[tuple[str, str]]
     """Description of the plan: pairs of a label and its value."""
     terms: list[list[Any]]
-    """Noise, ε and signal in the columns `TERMS`, one row per group of parties with equal terms;
-    empty without privacy.
+    """Table of noise, ε and signal with the columns `TERMS`: one row per group of parties with
+    equal privacy terms; empty without privacy.
     """
     warnings: list[str]
     notes: list[str]
@@ -169,8 +169,8 @@ def _method(method: LocalMethod) -> str:
 
 
 def _terms(plan: Plan) -> tuple[list[list[Any]], list[str]]:
-    """Return a table of noise, ε and signal, with one row for all parties that have equal privacy
-    terms, and warnings about weak signals.
+    """Return a table of noise, ε and signal, and a list of warnings about weak signals. The table
+    has one row per group of parties with equal privacy terms.
     """
     kinds: dict[tuple[Any, ...], list[str]] = {}
     for name, one in plan.settled.items():

@@ -6,8 +6,8 @@ a change of v by s. The coefficients in the user's units are
 
     β = θ/s,    β₀ = θ₀ − Σ θ c/s,
 
-where θ₀ is the intercept of the fit and the sum is over all columns. This map is linear. For a
-normal posterior, the mean and the covariance are mapped; otherwise every draw is mapped.
+where θ₀ is the intercept of the fit and the sum is over all columns. This map is linear. It is
+applied to the mean and covariance of a normal posterior, and to every draw of any other posterior.
 
 A numeric outcome is scaled as (y − c_y)/s_y. To undo this, all coefficients are multiplied by s_y
 and c_y is added to the intercept. For an outcome with K levels only differences between levels are
@@ -41,9 +41,10 @@ from tacit.support.validation import choose_from
 
 INTERCEPT = "intercept"
 NOISE = "noise sd"
-"""Name of the row for the standard deviation of the outcome around its mean, if it is inferred."""
+"""Name of the row for the standard deviation of the outcome around its mean, if this is inferred.
+"""
 Per = Mapping[str, float | str]
-"""For each column, the difference to which its effect refers: 10, or "10 years"."""
+"""Dict from a column to the change of this column whose effect is reported: 10, or "10 years"."""
 
 
 class Term(NamedTuple):
@@ -87,8 +88,8 @@ def unit_map(
     outcome
         Name of the outcome.
     per
-        For each column, the change of the column whose effect is reported, e.g. 10 or "10 years";
-        by default the unit in the schema, or 1.
+        Dict from a column to the change of this column whose effect is reported, e.g. 10 or "10
+        years". The default change is the unit in the schema, or 1.
 
     Returns
     -------
@@ -127,8 +128,8 @@ def _columns_of(model: Coefficients) -> list[str]:
 def _block(
     features: Iterable[ColumnConfig], per: Per | None, columns: Mapping[str, ColumnConfig]
 ) -> tuple[np.ndarray, list[Term]]:
-    """Return the matrix that maps θ to the coefficients of one linear predictor, and a term for
-    each of its rows.
+    """Return the matrix that maps θ to the coefficients of one linear predictor, and one `Term` per
+    row of the matrix.
     """
     terms = [Term(INTERCEPT, INTERCEPT, None)]
     scales, shifts = [1.0], [0.0]
@@ -174,10 +175,10 @@ def _terms(config: ColumnConfig) -> list[Term]:
 def _for_levels(
     model: Coefficients, terms: Sequence[Term], block: np.ndarray, offset: np.ndarray
 ) -> UnitMap:
-    """Return the map of the whole model, given that of one linear predictor.
+    """Return the map from all of θ to coefficients, given the matrix for one linear predictor.
 
-    If each level of the outcome has a linear predictor, coefficients are differences from those of
-    the first level.
+    If each level of the outcome has a linear predictor, the coefficients of a level are given as
+    differences from those of the first level.
     """
     if not model.levels:
         further = np.zeros((len(terms), len(model.names) - len(terms)))  # of no column
@@ -330,7 +331,7 @@ def _noise(
 def _learned(
     coordinate_sd: np.ndarray, sd: np.ndarray, matrix: np.ndarray, learned: Sequence[float]
 ) -> np.ndarray:
-    """Return 1 − (sd / prior sd)² of each coefficient, where the coordinates of θ are uncorrelated
+    """Return 1 − (sd / prior sd)² of each coefficient. The coordinates of θ must be uncorrelated
     under the prior.
     """
     left = np.maximum(1.0 - np.asarray(learned), np.finfo(float).tiny)
@@ -339,15 +340,15 @@ def _learned(
 
 
 def ratio_name(model: Model) -> str | None:
-    """Return the name of exp(coefficient), "odds ratio" or "rate ratio"; None if it has none."""
+    """Return "odds ratio" or "rate ratio", the name of exp(coefficient); None for other models."""
     return model.ratio if isinstance(model, Coefficients) else None
 
 
 def as_ratios(rows: Iterable[Coefficient]) -> list[Coefficient]:
     """Return exp of every coefficient except the intercept; `mean` is then the posterior median.
 
-    For a normal coefficient exp(mean) is the median of the ratio, and the ends of the interval are
-    its quantiles. `sd` is the sd of the ratio.
+    For a normal coefficient, exp(mean) is the median of the ratio, and exp of the ends of its
+    interval are quantiles of the ratio. `sd` is the sd of the ratio.
     """
     ratios = []
     for row in rows:

@@ -113,9 +113,7 @@ def compose_result(
 
 
 def posterior_table(posterior: Posterior) -> PosteriorTable:
-    """Make the table of mean and sd of every coordinate; natural parameters are in
-    posterior.npz.
-    """
+    """Make the table of mean and sd of every coordinate of θ for result.json."""
     return PosteriorTable(family=posterior.family.kind, **posterior.table())
 
 
@@ -199,7 +197,7 @@ def stored_coefficients(
     learned: Sequence[float] | None,
     true_values: Mapping[str, float] | None = None,
 ) -> list[Coefficient]:
-    """Return the coefficients in the original units of the columns, unless there are too many to
+    """Return the coefficients in the original units of the columns; empty if there are too many to
     list.
     """
     columns = declared_columns(data)
@@ -252,10 +250,10 @@ def verdict_facts(
         The verdict on the run; None at a party, which has not seen the rounds. `converged` is then
         None.
     layout
-        The columns of x by the public schema, if they are declared.
+        The columns of x according to the public schema; None if no schema is declared.
     clipped
-        The share of clipped contributions, if it was measured in a simulation; None to use the
-        count that the parties released, if there is one.
+        The share of clipped contributions that was measured in a simulation. If None, it is
+        computed from the count that the parties released, if they released one.
     memory
         Arrays that the server keeps between rounds (`ServerState.memory`); None at a party.
     """

@@ -1,9 +1,9 @@
 """Check whether the result of a run without privacy depends on one party.
 
 The server knows every party's factor, so it can divide a factor out of q to get the posterior
-without that party. If the mean of a coordinate differs between the two by more than `MOST_SHIFT`
-standard deviations of the posterior without the party, that party contradicts the others: its
-records differ, or its updates are wrong.
+without that party. The shift of a coordinate is the difference between its two posterior means, in
+standard deviations of the posterior without the party. If a shift is larger than `MOST_SHIFT`, the
+party contradicts the others, because its records differ or its updates are wrong.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tacit.pvi import divide
 from tacit.results.verdict import Caution
 
 MOST_SHIFT = 3.0
-"""Largest shift of a mean that is not reported, in standard deviations of the posterior without the
-party.
+"""A party is reported only if a posterior mean shifts by more than this without the party, in
+standard deviations of the posterior without the party.
 """
 MORE_THAN_USUAL = 1.3
-"""With many coefficients, the shift must also exceed the largest one expected by chance by this
-factor.
+"""A shift is also reported only if it is larger than this factor times the largest shift expected
+by chance, which increases with the number of coefficients.
 """
 MOST_PARTIES = 20
 """With this many parties or more the check is skipped."""

@@ -54,7 +54,7 @@ def run_verdict(
     """Return the verdict on a finished run: whether it converged, and whether the model fits.
 
     `step` is the result of `gradient_step`, if it was measured. `dispersion` is the result of
-    `measured_dispersion`; None if it was not measured or is in the server's memory.
+    `measured_dispersion`. If it is None, the value in the server's memory is used, if there is one.
     """
     if dispersion is None and DISPERSION in (state.memory or {}):
         dispersion = dispersion_of((state.memory or {})[DISPERSION])
@@ -122,8 +122,8 @@ def diagnostics_block(
     rounds: Sequence[Mapping[str, Any]],
     dispersion: Dispersion | None = None,
 ) -> dict[str, Any]:
-    """Return the numbers behind a verdict. Importance weights and linear response are included if
-    the server computed them.
+    """Return the numbers on which a verdict is based. Results of importance weights and linear
+    response are included if the server computed them.
     """
     energies = [line["negative_elbo"] for line in rounds]
     found: dict[str, Any] = {"elbo": [None if one is None else -one for one in energies]}
@@ -154,13 +154,13 @@ def diagnostics_block(
 
 
 def _scoring_trouble(plan: Plan, state: ServerState) -> str | None:
-    """Return why a fit by private scoring failed, or None.
+    """Return why a fit by private scoring failed; None if it did not fail.
 
     A fit fails if a column is probably not in the units assumed for its counts, or if the last step
-    was almost as long as allowed. The length of a step is the change of the predictor η = x·θ, and
-    it is limited. Fits reach the limit in every round if coefficients grow without bound (the
-    columns separate the outcomes), or if the noise moves η that far. The last q is then not near
-    an optimum.
+    was almost as long as allowed. The length of a step is the change of the predictor x·θ, and
+    every step has a maximum length. Fits reach it in every round if coefficients grow without bound
+    (the columns separate the outcomes), or if the noise moves the predictor that far. The last q is
+    then not near an optimum.
     """
     combine, known = plan.rules.combine, state.public | (state.memory or {})
     if not isinstance(combine, ScoringServer) or "counts" not in known:
@@ -207,9 +207,7 @@ def learned_share(
 
 
 def _learnt_prior(plan: Plan, memory: Arrays) -> LearntScalePrior | None:
-    """Return the prior with learned scales; None if its scales are not learned, or not yet
-    known.
-    """
+    """Return the prior with its learned scales; None if scales are not learned or not yet known."""
     solver, combine = plan.rules.solver, plan.rules.combine
     if isinstance(solver, NaturalSolver | WideSolver):
         return solver.known_scale_prior(memory)
@@ -252,8 +250,8 @@ LOOSE = 1.0 / 3.0
 
 
 def spread_caution(plan: Plan, memory: Arrays) -> list[Caution]:
-    """Return a caution about numeric columns whose variance private scoring knows only roughly,
-    because the released counts contain noise.
+    """Return a caution about numeric columns whose variance is estimated imprecisely in private
+    scoring, because the released counts contain noise.
 
     The posterior includes the effect of this error only to first order.
     """
@@ -352,7 +350,7 @@ def known_before(plan: Plan) -> list[Caution]:
 
 
 def second_choice(plan: Plan) -> list[Caution]:
-    """Say why "auto" chose DP-SGD although another method might suit the model, and what to change.
+    """Return a caution with the reason why "auto" chose DP-SGD for a model that has better methods.
 
     `tacit.check` shows the same reason beside the method.
     """
@@ -363,7 +361,7 @@ def second_choice(plan: Plan) -> list[Caution]:
 
 
 def unchecked_caution(plan: Plan, verdict: Verdict | None = None) -> list[Caution]:
-    """Return a caution if the variance that the model implies is not checked on the records."""
+    """Return a caution if the variance that the model implies is not compared with the records."""
     checked = isinstance(plan.method, PrivateScores) or (
         verdict is not None and verdict.dispersion is not None
     )
@@ -392,8 +390,8 @@ def _unweighed_caution(plan: Plan) -> list[Caution]:
 
 
 def counted_clipping(plan: Plan, memory: Arrays | None) -> Clipped | None:
-    """Return the share of clipped units according to the last released count; None if there is
-    none.
+    """Return the share of clipped units according to the last released count; None if no count was
+    released.
 
     The noisy share is clipped to [0, 1].
     """
@@ -405,8 +403,8 @@ def counted_clipping(plan: Plan, memory: Arrays | None) -> Clipped | None:
 
 
 def _clipping_cautions(plan: Plan, clipped: Clipped | None) -> list[Caution]:
-    """List cautions about clipping: as measured in a simulation, otherwise as expected from the
-    plan.
+    """List cautions about clipping, from the measured share of clipped units or, if the share is
+    unknown, from the plan.
     """
     method = plan.method
     if plan.privacy is None or not isinstance(method, PrivateMethod):

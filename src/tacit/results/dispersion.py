@@ -1,10 +1,11 @@
 """Compare the variance of outcomes with the variance implied by a model that has no free variance.
 
-Posterior intervals of such a model (`tacit.models.capabilities.ImpliedVariance`) have the width
-that its variance implies, whatever the actual variance. `DispersionSums` of all parties give the
-ratio of observed to implied variance and a p-value, by a gamma distribution with the first three
-moments of the sum under the model. A misfit is reported only if ratio and p-value are both clear:
-with many records, even a difference that does not matter for intervals is significant.
+The width of posterior intervals of such a model (`tacit.models.capabilities.ImpliedVariance`)
+depends on the implied variance and not on the actual variance of the outcomes. The ratio of
+observed to implied variance and its p-value are computed from the `DispersionSums` of all parties.
+The p-value uses a gamma distribution with the same first three moments as the sum under the model.
+A misfit is reported only if the p-value is significant and the ratio is large enough to matter,
+because with many records even a difference that does not matter for intervals is significant.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Dispersion(NamedTuple):
 def dispersion_of(sums: np.ndarray | DispersionSums) -> Dispersion | None:
     """Compare observed with implied variance, given `DispersionSums` over all records.
 
-    None if the implied variance is not positive or the sums are not finite.
+    Returns None if the implied variance is not positive or the sums are not finite.
 
     >>> dispersion_of(np.array([0.0, 200.0, 800.0, 100.0])).ratio
     1.0
@@ -75,8 +76,8 @@ def comparable(model: Model) -> ImpliedVariance | ComparesCounts | None:
 def measured_dispersion(
     model: Model, family: Gaussian, q: Natural, parties: Mapping[str, Records]
 ) -> Dispersion | None:
-    """Compare the variance of these records with the model's; None for models without the
-    comparison.
+    """Compare the variance of the outcomes of these records with the variance that the model
+    implies; return None for models that imply no variance.
     """
     compared = comparable(model)
     if compared is None:

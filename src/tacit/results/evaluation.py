@@ -19,8 +19,8 @@ from tacit.results.summary import Metrics
 
 T = TypeVar("T")
 MOST_LOG_UNIT = 700.0
-"""Largest logarithm of the factor that converts a density to the original units. For hundreds of
-columns the factor could overflow; above this limit the density is left on the scale of x.
+"""Largest absolute logarithm of the factor that converts a density to the original units. With
+hundreds of columns the factor could overflow. Above this limit the density is not converted.
 """
 MOST_PARTIES = 100
 """If there are more parties than this, metrics per party are not computed."""
@@ -35,7 +35,7 @@ class Attempts:
     """Optional computations after training, whose failures are noted instead of raised."""
 
     failed: dict[str, str] = field(default_factory=dict)
-    """The reason of each failure, by the description of the work."""
+    """Dict from the description of a failed computation to the reason."""
 
     def attempt(self, what: str, work: Callable[[], T], *, otherwise: T) -> T:
         """Return the result of `work`; if it fails, note the reason and return `otherwise`."""
@@ -48,10 +48,10 @@ class Attempts:
 
 
 def cannot_evaluate(plan: Plan, test: Records | None) -> str | None:
-    """Return the reason why held-out metrics cannot be computed, or None.
+    """Return the reason why held-out metrics cannot be computed; None if they can be computed.
 
-    Tests the model on blank rows of the records' shape, before anything is charged. Models with a
-    closed-form predictive distribution are not tested.
+    User-defined models are tested on blank rows with the shape of the records, before anything is
+    charged. Other models are not tested.
     """
     if test is None or not plan.model.user_program:
         return None
@@ -99,7 +99,7 @@ def measure(
 def measure_parties(
     posterior: Posterior, parties: Mapping[str, Records], draws: int, seed: int, unit: float = 1.0
 ) -> dict[str, Metrics]:
-    """Compute metrics of each party's records, for models with columns x; empty for others."""
+    """Return a dict from party to metrics on its records; empty for models without columns x."""
     model = posterior.model
     if model.x_columns is None or len(parties) > MOST_PARTIES:
         return {}

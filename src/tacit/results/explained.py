@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from tacit.results.summary import ClippedShare
 
 SKEWED = 0.5
-"""Skewness above which a symmetric interval is visibly wrong; that of a gamma of shape 16."""
+"""Skewness above which a symmetric interval is visibly wrong: the skewness of a gamma distribution
+with shape 16.
+"""
 MOST_NAMED = 3
 
 
@@ -31,8 +33,8 @@ def explained(
     Parameters
     ----------
     diagnostics
-        `Fit.diagnostics`. Most rows need importance weights, or standard deviations by linear
-        response, and are left out without them.
+        `Fit.diagnostics`. Most rows need importance weights or standard deviations by linear
+        response, and are left out if these were not computed.
     clipped
         The share of clipped contributions, if it was measured.
     """

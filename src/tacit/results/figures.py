@@ -166,8 +166,8 @@ def plot_calibration(bins: Sequence[CalibrationBin]) -> Figure:
 
 
 def plot_parties(parties: Sequence[PartyRow]) -> Figure:
-    """Draw the number of records and share of positive outcomes of each party; at most the 40
-    largest.
+    """Draw the number of records and the share of positive outcomes of each party, for at most the
+    40 largest parties.
 
     Every party needs a number of records.
     """

@@ -1,12 +1,12 @@
-"""Other modes of a posterior that are mirror images of the one that was found.
+"""Find other modes of a posterior that follow from a symmetry of the model.
 
-A slope that enters by its square and the loadings of a factor have the same likelihood with the
-other sign; components of a mixture have the same likelihood in another order. Such points are
-called images of each other. The normal q describes one mode, and its draws, from which importance
-weights are computed, are not near the other modes. The posterior density is therefore evaluated at
-the images of q's mean: if the posterior density there is at least exp(−`NEARLY`) of that at the
-mean, although the image is more than `FAR` standard deviations away, there is a second mode or a
-ridge that q does not describe, whatever the model.
+The likelihood of some models does not change if the sign of parameters is changed (a slope whose
+square is used, the loadings of a factor) or if components of a mixture are exchanged. A point that
+results from such a change of θ is called an image of θ. The normal q describes only one mode. Its
+draws, from which importance weights are computed, are not near the other modes. The posterior
+density is therefore also evaluated at the images of q's mean that are more than `FAR` standard
+deviations away. If the density at such an image is at least exp(−`NEARLY`) times the density at the
+mean, there is a second mode or a ridge that q does not describe.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tacit.models import Model, Records
 from tacit.models.capabilities import HasImages
 
 NEARLY = 7.0
-"""An image counts as a mode if its log-density is at most this many nats below that at the mean."""
+"""An image counts as a mode if its log-density is at most this much below that of the mean."""
 FAR = 6.0
 MOST_IMAGES = 256
 MOST_TERMS = 20_000_000
@@ -32,13 +32,13 @@ MOST_COMPONENTS = 8
 
 
 def images_of(model: HasImages, theta: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield points at which the model may have the same likelihood as at θ = `theta`, with
-    descriptions.
+    """Yield pairs of a description and a point at which the likelihood may be the same as at
+    `theta`.
 
-    Such a point is called an image of θ. There are three kinds of images. In the first kind, all
-    coordinates of one or two sites have the other sign, where a site is a named variable of the
-    model. In the second kind, two elements are exchanged, in all sites with the same number of
-    elements. In the third kind, one coordinate of θ has the other sign.
+    Such a point is called an image of θ. There are three kinds of images. In the first kind, the
+    signs of all coordinates of one or two sites are changed, where a site is a named variable of
+    the model. In the second kind, two elements are exchanged, in all sites with the same number of
+    elements. In the third kind, the sign of one coordinate of θ is changed.
     """
     places = model.site_places
     for count in (1, 2):
@@ -67,8 +67,8 @@ def images_of(model: HasImages, theta: np.ndarray) -> Iterator[tuple[str, np.nda
 def other_mode(
     model: Model, family: Gaussian, q: Natural, parties: Mapping[str, Records]
 ) -> str | None:
-    """Return the name of an image of q's mean (`images_of`) that is probably another mode of the
-    posterior, or None.
+    """Return the description of an image of q's mean (`images_of`) that is probably another mode of
+    the posterior; None if there is no such image.
 
     Such an image is many standard deviations away, but its posterior density is nearly that of the
     mean.

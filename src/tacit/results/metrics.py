@@ -31,7 +31,7 @@ def evaluate(
 ) -> Metrics | None:
     """Compute metrics of q on `records`; None if there are no records.
 
-    A metric that is not a finite number is None rather than NaN, which JSON cannot hold.
+    A metric that is not finite is None, because JSON has no NaN.
     """
     if count_records(records) == 0:
         return None
@@ -48,7 +48,8 @@ def score(model: Model, prediction: Prediction, records: Records) -> Metrics:
       equals the Bernoulli score if there are two levels, and `calibration_error` of the most
       probable level
     * Gaussian: `rmse`, and `coverage_90`, the share of y inside the central 90 % interval
-    * Gaussian and counts: `c_index`, the share of pairs whose means are in the order of their y
+    * Gaussian and counts: `c_index`, the share of pairs of records whose means are in the same
+      order as their y
     """
     values = {"log_predictive_density": float(np.mean(prediction.log_density))}
     if model.output == "bernoulli":
@@ -78,11 +79,11 @@ def score(model: Model, prediction: Prediction, records: Records) -> Metrics:
 
 
 def concordance(predicted: np.ndarray, y: np.ndarray) -> float:
-    """Compute the share of pairs with different y whose predictions are in the same order; ties
-    count half.
+    """Compute the share of pairs with different y whose predictions are in the same order as their
+    y; equal predictions count half.
 
-    Harrell's C-index without censoring; for y of 0 and 1 the area under the ROC curve. NaN if all
-    predictions or all y are equal.
+    This is Harrell's C-index without censoring, and the area under the ROC curve if y is 0 or 1. It
+    is NaN if all predictions or all y are equal.
 
     >>> concordance(np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1]))
     0.75
@@ -104,8 +105,8 @@ def concordance(predicted: np.ndarray, y: np.ndarray) -> float:
 
 
 def _ordered_pairs(order: np.ndarray, y: np.ndarray) -> float:
-    """Count the pairs with different y that `order` puts in the same order, with a Fenwick tree;
-    ties count half.
+    """Count the pairs with different y whose values of `order` are in the same order as their y;
+    equal values count half. The counts are computed with a Fenwick tree.
     """
     size = int(order.max()) + 1
     tree = [0] * (size + 1)
@@ -134,8 +135,8 @@ def _ordered_pairs(order: np.ndarray, y: np.ndarray) -> float:
 
 
 def likeliest(probabilities: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the probability of each record's most probable level, and 1 if that level is y, else
-    0.
+    """Return two numbers per record: the probability of its most probable level, and 1 if this
+    level is y, otherwise 0.
 
     >>> likeliest(np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]]), np.array([0, 1]))
     (array([0.5, 0.8]), array([1., 0.]))
@@ -149,8 +150,8 @@ def calibration_bins(
 ) -> list[CalibrationBin]:
     """Compare the mean predicted probability with the observed frequency of y = 1, bin by bin.
 
-    Bins have equal width on [0, 1], include their lower edge (the last one its upper edge too)
-    and are left out when empty. A record whose probability is not finite belongs to none.
+    Bins have equal width on [0, 1] and include their lower edge; the last bin also includes its
+    upper edge. Empty bins are left out. A record whose probability is not finite is in no bin.
 
     >>> calibration_bins(np.array([0.1, 0.2, 0.9]), np.array([0, 1, 1]), bins=2)[0].observed
     0.5

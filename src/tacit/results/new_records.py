@@ -26,16 +26,15 @@ INTERVAL_DRAWS = 2000
 
 
 class NewRecords(NamedTuple):
-    """New records that are prepared for prediction, with the posterior and a description of the
-    predicted number.
+    """Prepared new records, the posterior, and a description of the predicted quantity.
 
-    `center` and `scale` are the numbers by which a numeric outcome was rescaled for the fit.
+    A numeric outcome y was rescaled to (y − `center`)/`scale` for the fit.
     """
 
     prepared: Prepared
     posterior: Posterior
     what: str
-    """Description of the predicted number, e.g. "probability of died = yes"."""
+    """Description of the predicted quantity, e.g. "probability of died = yes"."""
     levels: tuple[str, ...]
     """Levels of a categorical outcome."""
     center: float
@@ -43,7 +42,7 @@ class NewRecords(NamedTuple):
 
 
 def read_new(posterior: Posterior, data: DataFacts, records: Any) -> NewRecords:
-    """Prepare new records like those of a fit; they need no outcome.
+    """Prepare new records in the same way as those of a fit. They need no outcome.
 
     Parameters
     ----------
@@ -109,7 +108,7 @@ def _by_name(model: Model, records: Any) -> Prepared:
 
 
 def _with_outcome(model: Model, prepared: Prepared) -> Prepared:
-    """Add a column y of zeros for models that need one; means do not depend on it."""
+    """Add zeros as column y if the model needs this column; predicted means do not depend on it."""
     takes_y = model.record_columns is None or "y" in model.record_columns
     if not takes_y or "y" in prepared.records:
         return prepared
@@ -118,8 +117,8 @@ def _with_outcome(model: Model, prepared: Prepared) -> Prepared:
 
 
 def outcome_unit(model: Model, data: DataFacts) -> tuple[float, float]:
-    """Return (center, scale) by which a numeric outcome was rescaled; (0, 1) if it was not
-    rescaled.
+    """Return (center, scale), with which a numeric outcome y was rescaled to (y − center)/scale;
+    (0, 1) if the outcome was not rescaled.
     """
     columns = declared_columns(data) or ()
     config = next((one for one in columns if one.name == data.outcome), None)
@@ -156,10 +155,11 @@ def predicted(
     new
         The records.
     kind
-        "mean": E[y | x], a probability for a yes/no outcome, one column per level for an outcome
-        with levels. "interval": a frame with the mean and a central interval: for a new outcome
-        if it is a number or a count, otherwise for the probability. "draws": the mean under
-        each draw of the parameters. "outcomes": a new outcome under each draw.
+        "mean": E[y | x], which is a probability for a yes/no outcome, and has one column per level
+        for an outcome with levels. "interval": a frame with the mean and the ends of a central
+        interval. The interval is for a new outcome if it is a number or a count, and for the
+        probability otherwise. "draws": the mean given each draw of the parameters. "outcomes": a
+        new outcome per draw of the parameters.
     level
         Probability of the intervals.
     draws, seed
@@ -247,7 +247,9 @@ def _interval(new: NewRecords, level: float, draws: int, seed: int) -> pl.DataFr
 
 
 def _ends(new: NewRecords, level: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ends of the interval of a probability, or of a new outcome."""
+    """Return the lower and upper ends of the interval for each record: for the probability of a
+    yes/no outcome, and for a new outcome otherwise.
+    """
     model, q, records = new.posterior.model, new.posterior, new.prepared.records
     reach = NormalDist().inv_cdf(0.5 + level / 2)
     if isinstance(model, GeneralisedLinear) and model.output == "bernoulli":

@@ -49,7 +49,7 @@ class Posterior:
         return np.asarray(location), np.asarray(scale)
 
     def table(self) -> dict[str, list[Any]]:
-        """Return names, means and sds of all coordinates as lists, for result.json; the lists are
+        """Return names, means and sds of all coordinates as lists, for result.json. The lists are
         empty if there are too many coordinates to list.
         """
         if not self.model.listed:

@@ -2,8 +2,8 @@
 
 The ε of a run covers what leaves the parties. A shared file must therefore be a function of the
 charged releases and of public facts. Everything else computed from records (metrics, counts, notes
-on rows, timings) stays in the private part of the run directory. `public_result` uses a list of
-safe keys; other keys are not shared.
+on rows, timings) stays in the private part of the run directory. `public_result` copies only keys
+that are known to be safe.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ SAFE = (
     "tables",
     "true_values",
 )
-"""Fields that depend only on the releases (q, its intervals, the rounds) or on the
-configuration.
+"""Fields that depend only on the releases or on the configuration, such as q, its intervals and the
+rounds.
 """
 MEASURED = ("metrics", "party_metrics", "calibration", "not_evaluated")
-"""Fields that are computed exactly from held-out records; shared only with evaluate.publish =
-true.
+"""Fields that are computed from held-out records without noise. They are shared only if
+evaluate.publish = true.
 """
 NOTHING_MEASURED = {"training": None, "held_out": None}
 
@@ -81,8 +81,8 @@ def covered(plan: Plan) -> bool:
 def counts_are_public(plan: Plan) -> bool:
     """True if neighbouring data sets have the same number of records.
 
-    That holds for replacing one record, but not for adding or removing one, nor for replacing a
-    person or party, who may have any number of records.
+    This is the case if one record is replaced. It is not the case if a record is added or removed,
+    or if a person or party is replaced, because the new one may have any number of records.
     """
     privacy = plan.privacy
     return privacy is None or (privacy.unit, privacy.adjacency) == ("record", "replace-one")
@@ -99,7 +99,7 @@ def not_covered(plan: Plan, *, publish: bool = False) -> list[str]:
 
 
 def public_result(result: Result, plan: Plan, *, publish: bool) -> Result:
-    """Return the shareable part of a result; all of it if no guarantee is claimed."""
+    """Return the shareable part of a result; the complete result if the run has no guarantee."""
     if not covered(plan):
         return result
     measured: dict[str, Any] = {"metrics": NOTHING_MEASURED}

@@ -1,4 +1,4 @@
-"""Prepare raw records by the schema of a fit: new records to predict, or held-out ones."""
+"""Prepare raw records, new or held out, according to the schema of a fit."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ class Prepared(NamedTuple):
 
     records: Records
     complete: np.ndarray
-    """False for a row that the schema drops because of a missing value; it has no prediction."""
+    """One boolean per row, False if the row is dropped because of a missing value and has no
+    prediction.
+    """
     clipped: dict[str, int]
-    """Number of values outside the bounds, by column."""
+    """Dict from a column to the number of its values that are outside the bounds."""
 
 
 def schema_of(data: DataFacts) -> SourceSchema | None:
@@ -52,7 +54,7 @@ def prepared_records(
     keep: tuple[str, ...] = (),
     outcome: bool = False,
 ) -> Prepared:
-    """Prepare raw records by a schema.
+    """Prepare raw records according to a schema.
 
     Parameters
     ----------
@@ -65,7 +67,8 @@ def prepared_records(
     keep
         Columns that the model uses besides x.
     outcome
-        True: the records have the outcome too, as y.
+        True if the prepared records must also contain the outcome, as y. Incomplete records are
+        then left out.
     """
     opened = frame if isinstance(frame, RawFrame) else raw_frame(frame, where)
     configs = [*schema.features, *(schema.declared(name) for name in keep)]

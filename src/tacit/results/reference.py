@@ -98,7 +98,7 @@ def nuts_reference(
     records.
 
     NUTS runs one chain with a dense mass matrix (Hoffman and Gelman 2014; NumPyro). It needs all
-    records in one place, so it is for simulations only. Check
+    records in one process, so it can only be used in simulations. Check
     `numpyro.diagnostics.split_gelman_rubin(draws[None])` before you trust the draws from a
     posterior with several modes. If the model declares no prior_sd, the scales of its prior are
     learned; with `learnt_scales` = False its prior is N(0, 1), as in methods that do not learn

@@ -111,7 +111,7 @@ def _as_json(value: Any) -> Any:
 
 
 def read_model(facts: ModelFacts, names: tuple[str, ...]) -> Model:
-    """Return the model described by a result, or a placeholder with its names if it was not stored.
+    """Return the model that a result describes; a `StoredModel` if the model could not be stored.
 
     Parameters
     ----------
@@ -173,8 +173,8 @@ class Predictor(NamedTuple):
 
 
 def read_predictor(path: Path) -> Predictor:
-    """Read posterior and schema of a run, of a server's or party's state directory, or of a saved
-    fit.
+    """Read the posterior and the schema from a run directory, a state directory of a server or
+    party, or a saved fit.
     """
     folder = public_of(path)
     found = decode(read_text(folder / RESULT), dict[str, Any], folder / RESULT).get("schema")
@@ -198,8 +198,8 @@ def read_predictor(path: Path) -> Predictor:
 def read_saved(
     path: Path, model: Model | None = None
 ) -> tuple[Result, Posterior, list[dict[str, Any]]]:
-    """Read result, posterior and rounds of a saved fit, a run's public part or a state
-    directory.
+    """Read result, posterior and rounds from a saved fit, the public part of a run directory, or a
+    state directory.
     """
     folder = public_of(path)
     found = decode(read_text(folder / RESULT), dict[str, Any], folder / RESULT).get("schema")
@@ -248,9 +248,7 @@ def _read_natural(path: Path) -> Natural:
 
 
 def _of_party(folder: Path) -> Result:
-    """Return the result that a party of a live federation received, in the form of a run's
-    result.
-    """
+    """Read the result that a party of a live federation received, and convert it to a `Result`."""
     part = read_part(folder / RESULT, PartyResult)
     if part.model is None or part.data is None:
         raise DataError(

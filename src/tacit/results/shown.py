@@ -27,7 +27,7 @@ LARGE = 1e7
 def to_precision(value: float | None, sd: float) -> str:
     """Format a number with the precision of its standard deviation.
 
-    The number of decimals shows three significant digits of `sd`.
+    The number of decimals is chosen such that `sd` would have three significant digits.
 
     >>> to_precision(0.25, 0.0361), to_precision(6.9e-06, 3.6e-06), to_precision(1234.5, 250.0)
     ('0.2500', '6.90e-06', '1234')
@@ -106,8 +106,8 @@ def site_summary(posterior: Posterior, seed: int, level: float = 0.95) -> dict[s
 
 
 def representative_draws(posterior: Posterior, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return draws of θ with their weights, for tables. For a normal posterior, mean and covariance
-    of the weighted draws are exact.
+    """Return draws of θ and their weights, for tables. For a normal posterior, the weighted draws
+    have exactly its mean and covariance.
     """
     family, natural = posterior.family, posterior.natural
     if isinstance(family, RootedGaussian):
@@ -137,7 +137,9 @@ def weighted_quantiles(
 
 
 def shown_rows(posterior: Posterior) -> list[Shown]:
-    """Make the rows of tables and figures: a model's sites, or its coefficients."""
+    """Make the rows of tables and figures: the sites of the model or, if it has none, the
+    coordinates of θ.
+    """
     sites = site_summary(posterior, seed=0)
     if sites:
         return site_rows(sites)
@@ -159,7 +161,7 @@ def site_rows(sites: dict[str, Site]) -> list[Shown]:
 
 
 def result_rows(result: Result | PartyResult) -> list[Shown]:
-    """Make the rows of a stored result: its sites, or else its coordinates."""
+    """Make the rows of a stored result: its sites or, if it has none, the coordinates of θ."""
     if isinstance(result, Result) and result.sites:
         return site_rows(result.sites)
     table = result.posterior

@@ -33,8 +33,8 @@ NOT_BIASED = (
 
 
 def not_declared(columns: Sequence[str], *, user_program: bool) -> str:
-    """Return a statement about columns without public facts: what the guarantee does not cover, and
-    what to do.
+    """Return a statement about columns without declared bounds: what the guarantee does not cover,
+    and how to declare the columns.
     """
     named = ", ".join(columns[:5]) + (f" and {len(columns) - 5} more" if len(columns) > 5 else "")
     advice = "fit a formula with schema=tacit.Schema(bounds={…}, levels={…})"
@@ -77,7 +77,7 @@ def _about_intervals(plan: Plan, method: PrivateMethod) -> str:
 
 
 def prior_statement(plan: Plan) -> str | None:
-    """Describe the prior of a regression; None for models that describe it themselves."""
+    """Describe the prior of a regression; return None for other models."""
     model, method = plan.model, plan.method
     if plan.earlier is not None:
         return "the posterior of an earlier run on other records"
@@ -159,7 +159,7 @@ def _without_correlations(solver: WideSolver) -> str:
 
 
 def interval_note(plan: Plan) -> str | None:
-    """Return a note on known errors of the intervals of a run, or None."""
+    """Return a note on known errors of the intervals of a run; None if no errors are known."""
     own = plan.model.uncalibrated
     private = plan.guarantee is not None
     if plan.model.augmented and isinstance(plan.method, ExpectedStatistics | PrivateStatistics):

@@ -6,9 +6,9 @@ mean-field q only the diagonal of −H is used as precision. The size of this st
 
     ½ gᵀ(−H)⁻¹g + KL,
 
-where KL is the divergence between the normals before and after the step if both had the same mean.
-The size does not depend on units, and is 0 at an optimum. g and H are averages over pairs of
-opposite draws. With many coordinates, S replaces (−H)⁻¹ and KL is omitted.
+where KL is the divergence that the normals before and after the step would have if their means were
+equal. The size does not depend on the units of θ, and is 0 at an optimum. g and H are averages over
+antithetic pairs of draws. With many coordinates, S replaces (−H)⁻¹ and KL is omitted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The schema of result.json: structs that runs, servers and fits write and all commands read.
 
 `tacit run`, `tacit serve` and `Fit.save` write a `Result`; `tacit show`, `tacit compare`, `tacit
-report` and `tacit.load` read one. `Round` and `Refusal` are lines of events.jsonl. A missing key or
-a key of another type raises an error that names the file and the key.
+report` and `tacit.load` read one. `Round` and `Refusal` are lines of events.jsonl. A missing key,
+or a value of another type, raises an error that names the file and the key.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ModelFacts(Part, frozen=True, kw_only=True):
 
 
 class PosteriorTable(Part, frozen=True, kw_only=True):
-    """Mean and sd of each coordinate of θ; no rows if there are too many to list."""
+    """Mean and sd of each coordinate of θ; empty if there are too many coordinates to list."""
 
     family: str
     names: list[str]
@@ -86,7 +86,9 @@ class Coefficient(Part, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     """The coordinate of θ."""
     unit: str | None = None
-    """Text of the difference of the column to which the effect refers ("10 years"), if any."""
+    """The change of the column whose effect is reported, as text ("10 years"); None if it has no
+    unit.
+    """
     mean: float
     sd: float
     low: float
@@ -98,7 +100,7 @@ class Coefficient(Part, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Topic(Part, frozen=True, kw_only=True):
-    """A topic: its number in q, its share of all words, its top words and their probabilities."""
+    """A topic: its index in q, its share of all words, its top words and their probabilities."""
 
     number: int
     share: float
@@ -145,7 +147,7 @@ class CalibrationBin(Part, frozen=True, kw_only=True):
 
 
 class PartyRow(Part, frozen=True, kw_only=True):
-    """One party; numbers that the guarantee does not cover are None in the public part."""
+    """One party. Values that the guarantee does not cover are None in the public part of a run."""
 
     name: str
     records: int | None = None
@@ -169,7 +171,9 @@ class DataFacts(Part, frozen=True, kw_only=True):
     keep: list[str] = []
     """Columns that the model uses besides x."""
     frames: str | None = None
-    """Library of the data frames that were given, "pandas" or "pyarrow"; None otherwise."""
+    """Library of the data frames that the user passed, "pandas" or "pyarrow"; None for other
+    inputs.
+    """
     notes: list[str] = []
 
 
@@ -203,7 +207,7 @@ class Attacker(Part, frozen=True, kw_only=True, omit_defaults=True):
     attacker: str
     sees: str
     epsilon: float | None = None
-    """None if no useful bound can be proved."""
+    """ε against this attacker; None if no useful bound can be proved."""
     remark: str = ""
 
 
@@ -217,18 +221,18 @@ class LedgerFacts(Part, frozen=True, kw_only=True):
     before: float = 0.0
     """ε that earlier fits on the same records had spent."""
     delta: float | None = None
-    """δ of both totals; None: the δ of the budgets."""
+    """δ of `before` and `epsilon_spent`; None if it is the δ of the budgets."""
     unit: str | None = None
-    """Unit of both totals, if it is not the unit of this run."""
+    """Unit of `before` and `epsilon_spent`, if it is not the unit of this run."""
     adjacency: str | None = None
-    """Adjacency of both totals, if it is not the adjacency of this run."""
+    """Adjacency of `before` and `epsilon_spent`, if it is not the adjacency of this run."""
     budget: float | None = None
     """Total ε that may be spent on the records, if a budget is set."""
 
     @property
     def other_terms(self) -> str:
-        """The unit and adjacency of both totals and the reason, if they are not those of the
-        run; otherwise empty.
+        """Text with the unit and adjacency of `before` and `epsilon_spent`, and the reason, if they
+        are not those of the run; otherwise "".
         """
         if self.adjacency is None:
             return ""
@@ -257,7 +261,7 @@ class VerdictFacts(Part, frozen=True, kw_only=True, omit_defaults=True):
     """Whether a run converged, and all reasons not to trust its numbers."""
 
     converged: bool | None
-    """None at a party, which has not seen the rounds."""
+    """True if the run converged; None at a party, which has no information about the rounds."""
     why: str
     learned: list[float] | None
     """1 − (posterior sd / prior sd)² of each coefficient; None if the prior has no sd."""
@@ -280,7 +284,7 @@ class Result(
     """Id of the run of a live federation; `configuration` is the digest of the agreed file."""
     configuration: str | None = None
     diagnostics: dict[str, Any] = {}
-    """Numbers behind the verdict, without privacy (`tacit.results.diagnostics`)."""
+    """Numbers on which the verdict is based (`tacit.results.diagnostics`); empty with privacy."""
     model: ModelFacts
     method: str
     schedule: str
@@ -296,17 +300,19 @@ class Result(
     posterior: PosteriorTable
     intervals: Intervals
     coefficients: list[Coefficient] = []
-    """Coefficients of a regression in the units of its columns; those of x are in `posterior`."""
+    """Coefficients of a regression in the units of its columns. `posterior` has those of the scaled
+    columns x.
+    """
     sites: dict[str, Site] = {}
     topics: list[Topic] = []
     tables: list[ModelTable] = []
     """Clusters of a mixture or components of a factor model, in the units of the columns."""
     true_values: dict[str, float] = {}
     metrics: dict[str, Metrics | None]
-    """Metrics by "training" and "held_out"."""
+    """Metrics on the training records ("training") and on the held-out records ("held_out")."""
     party_metrics: dict[str, Metrics] = {}
-    """Metrics on each party's held-out records. If there are none, metrics on all its records;
-    with privacy these are left out.
+    """Dict from a party to metrics on its held-out records. If no records are held out, metrics on
+    all records of the party are given in a run without privacy.
     """
     calibration: dict[str, list[CalibrationBin]] = {}
     not_evaluated: dict[str, str] = {}
@@ -331,7 +337,7 @@ class PartyResult(
     tag_field="schema",
     tag=PARTY_SCHEMA,
 ):
-    """Content of result.json of a party of a live federation, which knows nothing about the
+    """Content of result.json of a party of a live federation. A party has no information about the
     rounds.
     """
 
@@ -346,7 +352,8 @@ class PartyResult(
     model: ModelFacts | None = None
     data: DataFacts | None = None
     guarantee: PrivacyFacts | None = None
-    """The guarantee of the federation by attacker, and a list of what is not covered."""
+    """The guarantee of the federation against each attacker, and a list of what it does not cover.
+    """
 
 
 class PartyEvaluation(Part, frozen=True, kw_only=True, omit_defaults=True):
@@ -400,7 +407,9 @@ def write_result(path: Path, result: Part) -> None:
 
 
 def public_of(path: Path) -> Path:
-    """Return the folder with the public files: for a run directory, its public part."""
+    """Return the folder with the public files: the public part of a run directory, or `path`
+    itself.
+    """
     return path / "public" if (path / "public").is_dir() else path
 
 
@@ -428,8 +437,8 @@ def read_result(folder: Path) -> Result:
 
 
 def read_events(folder: Path) -> tuple[list[Round], list[Refusal]]:
-    """Return rounds in order, and refusals. A resumed run may repeat a round: the last line
-    counts.
+    """Return the rounds in order, and the refusals. If a resumed run has repeated a round, the last
+    line of this round counts.
     """
     path = folder / EVENTS
     rounds: dict[int, Round] = {}
@@ -458,7 +467,7 @@ def read_text(path: Path) -> str:
 
 
 def read_part(path: Path, kind: type[T]) -> T:
-    """Read a file that contains one of these structs, or raise a `DataError`."""
+    """Read a JSON file as the struct `kind`, or raise a `DataError`."""
     return decode(read_text(path), kind, path)
 
 

@@ -22,7 +22,7 @@ TITLES = {
     "mixture": "Gaussian mixture",
 }
 UNDERSTOOD = ("1", "true", "yes")
-"""Levels of an outcome that obviously mean y = 1, so that the title does not name them."""
+"""Levels of an outcome that the title does not name, because they obviously mean y = 1."""
 COLUMNS = ("mean", "sd", "2.5 %", "97.5 %")
 
 
@@ -46,8 +46,8 @@ def title(result: Result) -> str:
 
 
 def table_rows(result: Result | PartyResult) -> list[Coefficient]:
-    """Return the rows of the table: coefficients in the columns' original units, or the model's own
-    quantities.
+    """Return the rows of the table: coefficients in the original units of the columns or, if there
+    are none, the sites or coordinates of the model.
     """
     if result.coefficients:
         return result.coefficients
@@ -55,8 +55,8 @@ def table_rows(result: Result | PartyResult) -> list[Coefficient]:
 
 
 def interaction_lines(result: Result | PartyResult) -> list[str]:
-    """Return lines that name the public centres at which main effects of interacting columns
-    hold.
+    """Return a line with the values of interacting columns at which their main effects hold; empty
+    if there are no interactions.
     """
     columns = () if result.data is None else declared_columns(result.data) or ()
     known = {one.name: one for one in columns}

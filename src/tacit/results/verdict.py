@@ -1,21 +1,22 @@
-"""Whether a fit can be trusted: verdict and warnings, shown wherever its numbers are shown.
+"""Decide whether a fit can be trusted: the verdict and the warnings that are shown with its
+numbers.
 
-`judge` decides from the information at the server, which is public in a private run. A run without
+`judge` uses only information that the server has, which is public in a private run. A run without
 privacy has converged when a full, undamped step from the last q would move q by at most
 `SETTLED_KL` nats. For methods whose answers are natural-gradient steps, the size of that step is
 the size of the last round's step divided by the square of its damping, because KL is quadratic in a
-short step. With other methods q can stop changing away from an optimum, so
-`tacit.results.gradient_step` measures the full step if the records are available. If not, as in a
-live federation, `why` says so.
+short step. With other methods q can stop changing although it is not at an optimum, so
+`tacit.results.gradient_step` measures the full step if the records are available. If they are not,
+as in a live federation, `Verdict.why` says so.
 
-A round contains only the steps of the parties that got a request in it. Every party that has not
-left must have contributed, and the rounds since its last contribution must not have moved q by more
-than the same limit in total.
+A round contains only the steps of the parties that got a request in this round. Every party that
+has not left must therefore have contributed, and all rounds since its last contribution together
+must not have moved q by more than the same limit.
 
 In a private run every q contains the noise of its round, and the number of rounds is fixed before
 the run starts. The run counts as converged if all rounds were run and the last one moved q by at
-most `NOISY_KL` nats per coordinate, one posterior standard deviation. A larger change exceeds the
-noise that the intervals include.
+most `NOISY_KL` nats per coordinate, which is one posterior standard deviation. A larger change
+exceeds the noise that the intervals account for.
 """
 
 from __future__ import annotations
@@ -42,28 +43,32 @@ if TYPE_CHECKING:
     from tacit.methods import Clipped
 
 SETTLED_KL = 1e-3
-"""Largest KL divergence (nats) of a converged run's step: 0.045 posterior sd in one direction."""
+"""Largest step of a converged run in nats (KL): 0.045 posterior sd in one direction."""
 SAMPLED_KL = 0.05
-"""Like `SETTLED_KL`, if the step is estimated from draws: 0.3 posterior sd."""
+"""Like `SETTLED_KL`, for a step that is estimated from draws: 0.3 posterior sd."""
 NOISY_KL = 0.5
 LARGE_STEP = 1.0
 LEARNED_LITTLE = 0.05
-"""Little was learned if the variance fell by less than this share of the prior's: the interval is
-then less than 2.6 % shorter than the prior's.
+"""Little was learned about a coordinate if 1 − posterior variance / prior variance is below this.
+The posterior interval is then less than 2.6 % shorter than the prior interval.
 """
 UNRESOLVED = 0.2
-"""Relative residual above which standard deviations are too small by an unknown amount."""
+"""Relative residual of the linear-response equations above which standard deviations are too small
+by an unknown amount.
+"""
 MOST_MEAN_ERROR = 0.3
-"""Largest estimated error of a mean, in sds, if expectations use random vectors."""
+"""Largest accepted error of a mean, in posterior sds, if expectations are computed with random
+vectors.
+"""
 MOSTLY_CLIPPED = 0.5
-"""Share of clipped units above which a caution is issued: the median contribution is then longer
-than the clip.
+"""A caution is issued if the share of clipped units is larger. The norm of the median contribution
+is then larger than the clip.
 """
 ROUNDED_EIGENVALUE = 4 * float(np.finfo(np.float64).eps)
 
 
 class NotConvergedWarning(UserWarning):
-    """A fit has not converged: its posterior is not that of the model given the records."""
+    """A fit has not converged, so its posterior is not that of the model given the records."""
 
 
 class LittleLearnedWarning(UserWarning):
@@ -110,7 +115,7 @@ class Verdict(NamedTuple):
     dispersion: Dispersion | None = None
     """Comparison of the outcomes' variance with the variance implied by the model."""
     other_mode: str | None = None
-    """An image of the posterior's mean at which the density is nearly as large."""
+    """Description of a point that is probably another mode (see `tacit.results.images`)."""
 
 
 class Caution(NamedTuple):
@@ -198,8 +203,8 @@ def judge(
 def _incomplete(
     state: ServerState, rounds: Sequence[dict[str, Any]], number: str, *, private: bool
 ) -> Verdict | None:
-    """Return the verdict on a run that ended early, whose last private round was refused, or to
-    which a party has not contributed; None for other runs.
+    """Return the verdict "not converged" if the run ended early, if the last round of a private run
+    was refused, or if a party has not contributed; None for other runs.
     """
     if state.finished not in ("converged", "rounds") or not rounds:
         return Verdict(False, f"the run ended early: {state.finished or 'no round was completed'}")
@@ -225,9 +230,9 @@ def judge_solved(
     """Return the verdict on a run whose steps the server controlled
     (`tacit.methods.natural.solver`).
 
-    q is trusted if it is at the optimum and its importance weights against the exact posterior show
-    that enough draws are effective. A mean-field q (`full` = False) has converged at its optimum;
-    `narrow_caution` states that it ignores correlations.
+    A full-covariance q is trusted if it is at the optimum and enough of its draws are effective
+    according to importance weights relative to the exact posterior. A mean-field q (`full` = False)
+    has converged if it is at the optimum; `narrow_caution` states that it ignores correlations.
     """
     memory = state.memory or {}
     number = f"{state.round} round{'' if state.round == 1 else 's'}"
@@ -278,8 +283,9 @@ def judge_solved(
 def _unfinished(
     state: ServerState, log: Sequence[dict[str, Any]], number: str, last: str
 ) -> Verdict | None:
-    """Return the verdict on a run that ended before its last stage, whose result is `last` in the
-    server's memory, or to which a party has not contributed; None for other runs.
+    """Return the verdict "not converged" if the run ended early, if its last stage was not reached,
+    or if a party has not contributed; None for other runs. `last` is the name in the server's
+    memory of the last stage's result.
     """
     if state.finished not in ("converged", "rounds"):
         notes = [line["note"] for line in log if line.get("note")]
@@ -295,7 +301,9 @@ def _unfinished(
 
 
 def _split_axis(memory: Mapping[str, Any], names: Sequence[str]) -> str | None:
-    """Return the name or number of the parameter along which the posterior was split, or None."""
+    """Return the name (or index) of the parameter along which the posterior was split; None if it
+    was not split.
+    """
     if "split.axis" not in memory:
         return None
     place = int(memory["split.axis"])
@@ -305,10 +313,10 @@ def _split_axis(memory: Mapping[str, Any], names: Sequence[str]) -> str | None:
 def judge_wide(state: ServerState, log: Sequence[dict[str, Any]]) -> Verdict:
     """Return the verdict on a run of `tacit.methods.natural.wide`.
 
-    Importance weights are not informative for so many parameters. If the run computed expectations
-    that account for correlations (`tacit.methods.natural.wide_root`), the error of the means is
-    known. Otherwise q is accepted as the best q with independent parameters. If its standard
-    deviations ignore correlations, `unresolved_caution` says so.
+    Runs of this method have too many parameters for informative importance weights. If the run
+    computed expectations that account for correlations (`tacit.methods.natural.wide_root`), the
+    error of the means is known. Otherwise q is accepted as the best q with independent parameters.
+    If its standard deviations ignore correlations, `unresolved_caution` says so.
     """
     memory = state.memory or {}
     number = f"{state.round} round{'' if state.round == 1 else 's'}"
@@ -338,18 +346,17 @@ def judge_wide(state: ServerState, log: Sequence[dict[str, Any]]) -> Verdict:
 
 
 def _expected(state: ServerState) -> list[str]:
-    """Return the parties whose records belong to the result: all that have not left or been
-    excluded.
-    """
+    """Return the parties that have not left and were not excluded."""
     return [name for name in state.factors if name not in state.not_asked]
 
 
 def _stale(state: ServerState, moved: float, most: float) -> list[str]:
-    """Return the parties since whose last contribution q has moved too far.
+    """Return the parties for which q has moved too far since their last contribution.
 
     The length of a step is √KL. The lengths of all steps since a party's last contribution are
     added up, and the square of the sum must not exceed `most` nats. If the last round alone moved q
-    by more, by `moved` nats, that round is judged separately and `moved` is the limit.
+    by more than that, the limit is `moved`, the size of the last round's step, because that round
+    is judged separately.
     """
     limit = max(most, moved)
     return [
@@ -382,8 +389,8 @@ def _dimension(family: Family) -> int:
 
 
 def _risen(rounds: Sequence[dict[str, Any]]) -> float | None:
-    """Return the increase of the negative ELBO in the last round; None if it is within rounding
-    errors.
+    """Return the increase of the negative ELBO in the last round; None if it did not increase by
+    more than rounding errors.
     """
     losses = [line["negative_elbo"] for line in rounds if line.get("negative_elbo") is not None]
     if len(losses) < 3:  # the first may be at another point than q
@@ -393,10 +400,10 @@ def _risen(rounds: Sequence[dict[str, Any]]) -> float | None:
 
 
 def rounding_trouble(family: Family, q: Natural) -> str | None:
-    """Return why the variances of q are dominated by rounding errors, or None.
+    """Return a message if the variances of q are dominated by rounding errors, otherwise None.
 
-    If the smallest eigenvalue of the precision matrix, scaled to a unit diagonal, is not above
-    rounding error, the variance in its direction is unknown.
+    The precision matrix is scaled to a unit diagonal. If its smallest eigenvalue is then not larger
+    than rounding errors, the variance along the eigenvector is unknown.
     """
     if not isinstance(family, FullGaussian) or isinstance(family, RootedGaussian):
         return None
@@ -414,7 +421,7 @@ def rounding_trouble(family: Family, q: Natural) -> str | None:
 def learned(family: Family, q: Natural, prior: Natural) -> np.ndarray:
     """Return 1 − (posterior sd / prior sd)² of each coordinate.
 
-    In a private run it is public, because it is computed from q.
+    The result is public in a private run, because it is computed from q.
     """
     after, before = family.location_scale(q)[1], family.location_scale(prior)[1]
     return 1.0 - np.square(np.asarray(after) / np.asarray(before))

@@ -2,8 +2,8 @@
 
 Each table of the file is declared in the package that it configures: `tacit.methods.settings`,
 `tacit.models.settings`, `tacit.server.settings`, `tacit.engines.settings`, `tacit.data.config`,
-`tacit.privacy.settings`. Nothing here needs an array library, so that `tacit check` refuses an
-invalid file quickly.
+`tacit.privacy.settings`. No array library is imported here, so `tacit check` refuses an invalid
+file quickly.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ class EvaluateConfig(Table, frozen=True, kw_only=True):
     place: ClassVar[str] = "evaluate"
 
     draws: Count = 100
-    """Draws of the posterior for predictions."""
+    """Number of draws from the posterior for predictions."""
     reference: Literal["auto", "none", "nuts"] = "auto"
     """"auto": the exact posterior if there is one; "nuts": NumPyro's NUTS on the pooled data."""
     publish: bool = False
-    """True copies metrics on held-out records, which are exact, into the public part of a
-    private run; the result then lists them as not covered by the guarantee.
+    """True copies metrics on held-out records, which contain no noise, into the public part of a
+    private run. The result then lists them as not covered by the guarantee.
     """
 
 
 class Continues(Table, frozen=True, kw_only=True):
-    """An earlier run whose posterior is the prior of this run, for records that arrived later."""
+    """The earlier run whose posterior is the prior of this run, if new records have arrived."""
 
     place: ClassVar[str] = "continues"
 
     run: str
     """Directory of the earlier run."""
     equal_rows: Literal["refuse", "allow"] = "refuse"
-    """"refuse": a row that the earlier run has used is an error, because it would count twice;
-    "allow": equal rows are treated as different records.
+    """"refuse": a row that is equal to one of the earlier run is an error, because a record in both
+    runs would count twice. "allow": equal rows are treated as different records.
     """
 
 
@@ -77,9 +77,13 @@ class TuneConfig(Table, frozen=True, kw_only=True):
     repeats: Count = 8
     """Number of synthetic federations for the final comparison."""
     records: Count | None = None
-    """Total number of training records over all parties, needed if it depends on a data file."""
+    """Total number of training records over all parties. The default is the public number of
+    records of the data source or, for a data file, a fixed number per party.
+    """
     grid: dict[str, Any] = msgspec.field(default_factory=dict)
-    """Values to try for keys such as method.clip; by default a small grid of the method."""
+    """List of values to try for each key, such as method.clip; by default a small grid that depends
+    on the method.
+    """
 
 
 class Config(Table, frozen=True, kw_only=True):
@@ -109,8 +113,9 @@ class Config(Table, frozen=True, kw_only=True):
     continues: Continues | None = None
     """An earlier run on other records, whose posterior this run updates (`tacit update`)."""
     baseline: Literal["none", "committee-same-prior", "committee-split-prior", "central"] = "none"
-    """A baseline instead of a federation: parties that fit alone and combine once, each with the
-    whole prior or a share of it, or all records in one place.
+    """Baseline to run instead of a federation. "committee-…": the parties fit alone, each with the
+    same prior or with a share of it, and their posteriors are combined once. "central": one fit to
+    the pooled records.
     """
 
     @property
@@ -130,7 +135,7 @@ class Config(Table, frozen=True, kw_only=True):
 
 
 def model_faults(model: ModelSettings, data: DataConfig) -> Iterator[str]:
-    """Yield errors for keys of [model] that have no effect on the model chosen for the data."""
+    """Yield an error for each key of [model] that has no effect, because the data are documents."""
     if isinstance(model, AutoModel) and data.source in CORPORA:
         for key, value in given(model).items():
             yield (
@@ -140,8 +145,8 @@ def model_faults(model: ModelSettings, data: DataConfig) -> Iterator[str]:
 
 
 def ledger_faults(private: Privacy | None, data: DataConfig) -> Iterator[str]:
-    """Yield an error if real records have their ledger in the run directory, which may be
-    deleted.
+    """Yield an error if privacy.ledger = "run-directory" and the records are real, because the run
+    directory may be deleted.
     """
     own = private is not None and private.ledger == RUN_DIRECTORY
     if own and data.source not in GENERATED:
@@ -203,7 +208,7 @@ def parse_study(raw: Mapping[str, Any], kind: type[C]) -> C:
 
 
 def _missing_file(raw: Mapping[str, Any]) -> list[TacitError]:
-    """Return the error for a missing data file, which is reported together with other errors."""
+    """Return a list with one error if the data file does not exist; otherwise an empty list."""
     data = raw.get("data")
     if not isinstance(data, dict) or "source" in data:
         return []

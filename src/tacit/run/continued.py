@@ -2,11 +2,12 @@
 
 Suppose that two batches of records are independent given θ. The posterior given both batches is
 then the posterior given the second batch, if the prior is the posterior given the first batch (MEng
-§5.1, TMLR §2). Only the new records are read, released and charged. With conjugate factors the
-result is the posterior of all records; the released statistics of each batch have separate noise.
+§5.1, TMLR §2). Only the new records are read, and only their statistics are released and charged.
+With conjugate factors the result is the posterior given all records. In private runs the statistics
+of each batch have separate noise.
 
-A record in both batches would count twice. So a run stores keyed hashes of its records in its
-private part, and a run that continues it refuses records with the same hashes.
+A record in both batches would count twice. A run therefore stores keyed hashes of its records in
+its private part. A later run that continues it refuses records with the same hashes.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _CHECK_BYTES = 16
 
 @dataclass(frozen=True)
 class Earlier:
-    """An earlier run that is continued: its posterior, and the inputs of its model."""
+    """The earlier run that is continued: its posterior, model, data and guarantee."""
 
     folder: Path
     natural: Natural
@@ -52,7 +53,9 @@ class Earlier:
     guarantee: GuaranteeFacts | None
 
     def digest(self, key: bytes) -> str:
-        """Return a keyed digest of the posterior, which must be the same when a run is resumed."""
+        """Return a keyed digest of the posterior, with which a resumed run checks that it is
+        unchanged.
+        """
         state = hashlib.blake2b(digest_size=16, key=key)
         for name in sorted(self.natural):
             state.update(name.encode() + np.ascontiguousarray(self.natural[name]).tobytes())
@@ -124,7 +127,7 @@ def check_same_guarantee(earlier: Earlier, plan: Plan) -> None:
     if then is None or (then.caveat is not None and now.caveat is None):
         lacks = "no guarantee" if then is None else "noise from a known seed"
         raise ConfigError(
-            f"{where} has {lacks}, so that this run's ε would not cover the earlier records; "
+            f"{where} has {lacks}, so this run's ε would not cover the earlier records; "
             "continue a run with a guarantee, or set privacy = 'none' in this run"
         )
     if (then.unit, then.adjacency) != (now.unit, now.adjacency):
@@ -174,7 +177,9 @@ class SeenRecords:
 
     @classmethod
     def of(cls, plan: Plan, federation: Federation, key: bytes, *, own_key: bool) -> SeenRecords:
-        """Hash all rows of the run's source, for the parties whose records are in this process."""
+        """Hash all rows of the run's data source, for the parties whose records are in this
+        process.
+        """
         here = [name for name, records in plan.parties.items() if records]
         source = source_records(federation, here)
         hashed = hash_records([], source, key).values()
@@ -193,8 +198,8 @@ class SeenRecords:
     def write(self, out: Path) -> None:
         """Write the hashes into the private part of a run directory.
 
-        The key is written with them unless it is the key of a ledger. Without the key, guesses
-        about a record cannot be tested.
+        The key is written with the hashes, unless it is the key of a ledger. Without the key,
+        guesses about a record cannot be tested against its hash.
         """
         key = self.key if self.own_key else bytes(KEY_BYTES)
         body = key + _key_check(self.key) + self.hashes.astype("<u8").tobytes()
@@ -216,7 +221,7 @@ def read_seen(folder: Path, ledger_key: bytes | None) -> SeenRecords:
     folder
         The run directory.
     ledger_key
-        Key of the ledger that this run is charged to, if there is one.
+        Key of the ledger to which this run is charged; None if there is no ledger.
     """
     path = private_part(folder) / RECORDS
     try:
@@ -233,7 +238,7 @@ def read_seen(folder: Path, ledger_key: bytes | None) -> SeenRecords:
     key = own if stored else ledger_key
     if key is None or _key_check(key) != check:
         raise ConfigError(
-            f"{folder} was charged to a ledger that this run does not use, so that records in both "
+            f"{folder} was charged to a ledger that this run does not use, so records in both "
             "runs could not be detected; use the same ledger: --ledger FILE"
         )
     hashes = np.frombuffer(body[KEY_BYTES + _CHECK_BYTES :], "<u8")
@@ -249,8 +254,8 @@ def records_used(
 ) -> SeenRecords | None:
     """Return the hashes of the records of a run and of the runs that it continues.
 
-    The result is None if the run cannot be continued. Raises a DataError if the earlier runs have
-    used some of the records, because these would count twice.
+    The result is None if runs of this method cannot be continued. Raises a DataError if the earlier
+    runs have used some of the records, because these would count twice.
 
     Parameters
     ----------

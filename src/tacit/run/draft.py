@@ -1,8 +1,8 @@
 """Drafts of study files: a public schema suggested from records, to be confirmed by the user.
 
 Bounds are rounded outwards, and a suggestion that equals the smallest or largest value of the
-records is marked as such. Every suggestion has `draft = true`, which a private run refuses: bounds
-and levels of a private study must be known without looking at the records.
+records is marked as such. Every suggestion has `draft = true`, which a private run refuses, because
+the bounds and levels of a private study must be known without looking at the records.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ MOST_PARTIES = 1000
 MARK = "CONFIRM"
 GAPS = "some values are missing, and their records are dropped"
 POSITIVE = ("yes", "y", "true", "1", "ja", "oui", "si", "sí", "positive", "case", "dead", "died")
-"""Levels of a binary outcome that are put last, so that they are y = 1."""
+"""Levels of a binary outcome that become the last level, which is y = 1."""
 MOST_TEXTS = 5
-"""Largest number of distinct texts among numbers that may be codes for missing."""
+"""If a column of numbers also contains at most this many distinct texts, they may be codes for
+missing values.
+"""
 Ask = Callable[[str, float, float], tuple[float, float]]
 
 
@@ -47,7 +49,7 @@ class Draft:
     confirm: tuple[str, ...]
     """Columns whose facts were suggested from the records."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """Columns that were left out, with the reasons."""
+    """Dict from a column that was left out to the reason."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def draft_study(
 
 
 def _stacked(frames: dict[str, RawFrame], name: str) -> pl.Series:
-    """Return one column of all tables, as text if the types differ."""
+    """Return the values of one column in all tables; as text if its type differs between tables."""
     parts = []
     for frame in frames.values():
         parts.append(frame.select([name])[name])
@@ -135,7 +137,7 @@ def _stacked(frames: dict[str, RawFrame], name: str) -> pl.Series:
 
 
 def _column(name: str, series: pl.Series, ask: Ask | None) -> _Row | str:
-    """Return the line of the [columns] table for a column, or the reason why it is left out."""
+    """Return the column's line in the [columns] table, or the reason why the column is left out."""
     if series.dtype.is_temporal():
         return "dates or times: convert them to a number, e.g. years since a public date"
     text = as_text(series)
@@ -177,8 +179,8 @@ def _are_dates(values: pl.Series) -> bool:
 
 
 def _codes(values: pl.Series) -> list[str]:
-    """Return the values that look like codes for missing values: words, texts among numbers,
-    numbers such as 999.
+    """Return the values that look like codes for missing values: words such as "unknown", texts
+    among numbers, and numbers such as 999.
     """
     words = [one for one in values.unique().to_list() if one.lower() in UNKNOWN]
     rest = values.filter(~values.is_in(words))
@@ -201,7 +203,7 @@ def _shortest(text: str) -> str:
 
 
 def _with_codes(row: _Row, codes: list[str]) -> _Row:
-    """Return the line with these codes declared as missing values."""
+    """Return a copy of a [columns] line in which these codes are declared as missing values."""
     if "low" in row.facts:  # numbers are compared as such: 999 is 999.0
         codes = list(dict.fromkeys(map(_shortest, codes)))
     facts = {name: one for name, one in row.facts.items() if name != "missing"}
@@ -246,7 +248,7 @@ def rounded_outwards(least: float, most: float) -> tuple[float, float]:
     """Return round numbers below `least` and above `most`, for use as bounds of a column.
 
     Each has one or two significant digits and is at least a tenth of the range away from the
-    values. If all values have the same sign, a bound is moved to 0 rather than across it.
+    values. If all values have the same sign, a bound that would have the opposite sign is 0.
 
     >>> rounded_outwards(18, 97), rounded_outwards(0.7, 13.2), rounded_outwards(-3.1, 2.0)
     ((10.0, 110.0), (0.0, 16.0), (-4.0, 3.0))
@@ -268,7 +270,7 @@ def rounded_outwards(least: float, most: float) -> tuple[float, float]:
 
 
 def _outcome(name: str, series: pl.Series, ask: Ask | None) -> tuple[_Row, list[str]]:
-    """Return the line of the outcome in [columns], and the lines of the [model] table."""
+    """Return the outcome's line in the [columns] table, and the lines of the [model] table."""
     if series.dtype.is_temporal():
         raise DataError(f'outcome "{name}" holds dates or times; convert it to a number')
     text = as_text(series)
@@ -325,8 +327,8 @@ def is_count(numbers: pl.Series) -> bool:
 
 
 def _parties(name: str, series: pl.Series) -> list[_Row]:
-    """Return the line of the party column, with the names of all parties; empty if there are too
-    many.
+    """Return a list with the party column's line in [columns], which names all parties; an empty
+    list if there are too many parties.
     """
     found = sorted(as_text(series).drop_nulls().unique().to_list())
     if len(found) > MOST_PARTIES:

@@ -1,10 +1,10 @@
 """The ledger of a configured run: its path, the budget check, and the charges.
 
 A run with secret noise is charged to a permanent ledger, in which only the operator sets or raises
-budgets. A run with seeded noise has no guarantee (its result says so). It is charged too, so that
-the simulation behaves like a real run, but to a ledger in the private part of its run directory. A
-run on records generated from a seed may also have its ledger there (privacy.ledger =
-"run-directory"), because no real records are involved.
+budgets. A run with seeded noise is a simulation without a guarantee, as its result states. It is
+charged to a ledger in the private part of its run directory, because a simulation should behave
+like a real run. A run on records that are generated from a seed may also use a ledger in its run
+directory (privacy.ledger = "run-directory"), because no real records are involved.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def ledger_path(config: Config, out: Path, asked: Path | None) -> Path:
 
 
 def operators_ledger(config: Config) -> Path:
-    """Return the ledger file in which an operator sets budgets for a configuration's records."""
+    """Return the path of the permanent ledger, in which an operator sets the budgets."""
     named = None if config.private is None else config.private.ledger
     if named == RUN_DIRECTORY:
         raise ConfigError(
@@ -64,10 +64,10 @@ def operators_ledger(config: Config) -> Path:
 def own_ledger_of_run(config: Config, path: Path, out: Path) -> bool:
     """Return True if the ledger of a run is in the run's own directory.
 
-    Raises a ConfigError in two cases. A simulation must not use a permanent ledger: its charge
-    would look like a finite ε, although a release with seeded noise has no guarantee. A run with
-    secret noise must not have its ledger in the run directory, because --overwrite would delete the
-    charges. The only exception is privacy.ledger = "run-directory", which
+    Raises a ConfigError in two cases. A simulation must not use a permanent ledger, because its
+    charge would look like a finite ε, although a release with seeded noise has no guarantee. A run
+    with secret noise must not have its ledger in the run directory, because --overwrite would
+    delete the charges. The only exception is privacy.ledger = "run-directory", which
     `tacit.run.config.ledger_faults` allows for generated records only.
     """
     assert config.private is not None
@@ -101,9 +101,10 @@ def check_room(
 ) -> BudgetCheck | None:
     """Refuse a run that would exceed a budget, before anything is created or charged.
 
-    If `run` is resumed, only its remaining charges count as new. `ended` is a run that will be
-    overwritten. The result is the check of the budget with the least remaining ε, if there is a
-    budget.
+    `run` is the id of the run that is resumed, of which only the remaining charges count as new.
+    `ended` is the id of a run that will be overwritten. The result is the check of the budget with
+    the least remaining ε. It is None if `inside` is true, because a run sets the budgets in a
+    ledger inside its directory.
     """
     if inside:
         return None
@@ -136,7 +137,7 @@ def check_room(
 
 
 def _before_and_with(charging: Charging) -> tuple[float, float]:
-    """Return two ε: of earlier charges, and of earlier charges together with this run.
+    """Return the ε of all earlier charges, and the ε of all earlier charges and this run together.
 
     Each is the largest over all parties.
     """
@@ -158,7 +159,7 @@ def _budget_command(plan: Plan, path: Path, needed: float) -> str:
 
 
 def refuse_simulated(ledger: Ledger, path: Path) -> None:
-    """Refuse the ledger of a run directory, whose budgets were not set by an operator."""
+    """Raise an error for the ledger of a run directory, because no operator set its budgets."""
     own = (SIMULATION, GENERATED_RECORDS)
     if any(row.kind == "budget" and row.purpose in own for row in ledger.entries()):
         raise ConfigError(
@@ -170,7 +171,7 @@ def refuse_simulated(ledger: Ledger, path: Path) -> None:
 def open_charging(
     plan: Plan, federation: Federation, path: Path, run: str, *, inside: bool
 ) -> Charging:
-    """Open the ledger; return a context that charges each party's replies to it."""
+    """Open the ledger, and return a `Charging` that charges each party's replies to it."""
     ledger = Ledger(path, create=inside)
     try:
         charging = _charging(plan, federation, ledger, run)
@@ -210,7 +211,7 @@ def set_own_budgets(charging: Charging, *, reason: str = SIMULATION) -> None:
 
 
 def run_name(out: Path) -> str:
-    """Return the permanent id of this run in the ledger; it is stored in the run directory."""
+    """Return the id of this run in the ledger. It never changes and is stored in the directory."""
     found = known_run(out)
     if found is None:
         found = f"run-{secrets.token_hex(12)}"
@@ -219,7 +220,7 @@ def run_name(out: Path) -> str:
 
 
 def known_run(out: Path) -> str | None:
-    """Return the ledger's id of the run in a directory, or None."""
+    """Return the id in the ledger of the run in a directory; None if it has no id yet."""
     path = _name_file(out)
     return path.read_text(encoding="utf-8").strip() if path.exists() else None
 
@@ -229,7 +230,7 @@ def _name_file(out: Path) -> Path:
 
 
 def end_run(path: Path, run: str) -> None:
-    """Close a run whose directory is overwritten, if the ledger has it."""
+    """Close a run whose directory is overwritten, if the ledger contains charges of this run."""
     with Ledger(path) as ledger:
         if ledger.charges(run):
             ledger.close_run(run, reason="overwritten")
@@ -238,7 +239,7 @@ def end_run(path: Path, run: str) -> None:
 def spent(charging: Charging, path: Path) -> LedgerFacts:
     """Return the ledger's totals after the run, and a receipt.
 
-    The totals are those of the party on whose records most was spent, with its budget.
+    The totals and the budget are those of the party with the largest ε spent on its records.
     """
     totals = [charging.ledger.spent(dataset) for dataset in charging.datasets.values()]
     most = max(totals, key=lambda one: one.epsilon or 0.0, default=None)

@@ -1,9 +1,9 @@
 """Run a configuration and write a run directory.
 
 `tacit.run.directory` lists the files of a run directory: a public part, which reports are made
-from, and a private part. It is created only after configuration and data were checked. The
-posterior is written first: later steps (metrics, references) may fail, which is noted in the
-result.
+from, and a private part. The directory is created only after configuration and data were checked.
+The posterior is written first, because later steps (metrics, references) may fail. A failed step is
+noted in the result.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Prepared:
 
 
 def prepare(config: Config, method: LocalMethod | None = None) -> Prepared:
-    """Load the data and make the plan; writes nothing.
+    """Load the data and make the plan, without writing anything.
 
     `method` replaces the configured method, e.g. by one that cannot be configured.
     """
@@ -146,7 +146,7 @@ def plan_for(
 
 
 def check_private(config: Config, federation: Federation) -> None:
-    """Refuse a private run that would use exact records for anything other than charged
+    """Raise an error for a private run that would use records for anything other than charged
     releases.
     """
     if config.private is None:
@@ -177,8 +177,8 @@ def _check_balance(config: Config) -> None:
 
 
 def _check_counts(config: Config) -> None:
-    """Refuse settings with which a run with a guarantee would use exact labels or an exact
-    posterior.
+    """Raise an error for settings that would make a private run use labels or a posterior without
+    noise.
     """
     if config.private is None or config.private.insecure_noise_seed is not None:
         return
@@ -214,7 +214,7 @@ def run(
 
     A private run is charged to `ledger`; by default to the configured ledger or, if there is none,
     to the user's ledger. public/result.json has only the part of the result that the guarantee
-    covers. `prepared` has data and a plan that replace those of the configuration, e.g. for
+    covers. If `prepared` is given, its data and plan replace those of the configuration, e.g. for
     synthetic records.
     """
     cpu = time.process_time()
@@ -263,7 +263,7 @@ def run(
 
 
 def _make_room(prepared: Prepared, out: Path, book: Path, *, resume: bool, inside: bool) -> None:
-    """Check that the run fits its budgets, and close the run that it overwrites, if any."""
+    """Check that the run does not exceed a budget, and close the run that it overwrites, if any."""
     before = known_run(out)
     found = {"run": before} if resume else {"ended": before}
     check_room(prepared.plan, prepared.federation, book, inside=inside, **found)
@@ -272,7 +272,9 @@ def _make_room(prepared: Prepared, out: Path, book: Path, *, resume: bool, insid
 
 
 def _digest(prepared: Prepared, key: bytes) -> str:
-    """Return a keyed digest of the configuration, its records and an earlier posterior."""
+    """Return a keyed digest of the configuration, the records and, if there is one, the posterior
+    of the earlier run.
+    """
     known = fingerprint(prepared.federation, key)
     if prepared.earlier is not None:
         known += prepared.earlier.digest(key)
@@ -302,7 +304,7 @@ def _timed(result: Result, started: float, cpu: float) -> Result:
 
 
 def simulate(config: Config, method: LocalMethod | None = None) -> Result:
-    """Do the same as `run` without writing anything, for studies of many simulated runs."""
+    """Simulate a run and return its result, without writing files; for studies of many runs."""
     if config.private is not None and config.private.insecure_noise_seed is None:
         raise ConfigError(
             "privacy.insecure_noise_seed is not set; a simulation is not charged to a ledger, "
@@ -375,7 +377,7 @@ def _result(prepared: Prepared, outcome: Outcome) -> Result:
 
 
 def _tables(prepared: Prepared, posterior: Posterior) -> dict[str, Any]:
-    """Describe a posterior for users: its topics, or the sites of a NumPyro model."""
+    """Return tables of a posterior for users: its topics, or the sites of a NumPyro model."""
     names = prepared.federation.names
     tables = prepared.plan.model.result_tables(posterior.natural, names)
     topics = msgspec.convert(tables.get("topics", []), prepare_type(list[Topic]))
@@ -431,8 +433,8 @@ def fingerprint(federation: Federation, key: bytes) -> str:
     """Return a keyed digest of the prepared records, to check that a resumed run has the same
     records.
 
-    Without a key, a guess about a record could be tested. If the run has a ledger, the key is
-    derived from the ledger's key, which is not in the run directory.
+    The digest is keyed because otherwise a guess about a record could be tested against it. If the
+    run has a ledger, the key is derived from the ledger's key, which is not in the run directory.
     """
     digest = hashlib.blake2b(digest_size=16, key=key)
     for name, records in federation.parties.items():

@@ -1,7 +1,7 @@
-"""Layout of a study file, with some data keys at its top.
+"""Layout of a study file, in which some keys of the [data] table are at the top of the file.
 
-`outcome`, `positive` and `[columns]` are at the top of the file, while `DataConfig` holds them
-together with the source of the records.
+`outcome`, `positive` and `[columns]` are at the top of the file. In `DataConfig` they are fields,
+like the source of the records.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def lowered(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _without_outcome(model: Any) -> bool:
-    """True if a [model] table has a kind of model that has no outcome."""
+    """True if the [model] table names a kind of model that has no outcome."""
     kind = model.get("kind") if isinstance(model, dict) else None
     if not isinstance(kind, str) or kind not in MODEL_SETTINGS:
         return False
@@ -101,7 +101,7 @@ def _formula_keys(result: dict[str, Any]) -> list[str]:
 def _resolve_formula(data: dict[str, Any]) -> list[str]:
     """Replace a formula by its outcome and the columns that it names; return the errors.
 
-    The first level of a category is its reference, as in R, unless another one is declared.
+    The first level of a category is its reference level, as in R, unless another one is declared.
     """
     text = data.pop("formula")
     try:
@@ -204,8 +204,8 @@ def raised(whole: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def raised_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON Schema of a study file: the keys in `TOP` are moved from [data] to the
-    top.
+    """Convert the JSON Schema of a configuration to that of a study file, in which the keys in
+    `TOP` are at the top instead of in [data].
     """
     definitions = schema["$defs"]
     file = definitions["DataConfig-file"]

@@ -1,4 +1,4 @@
 """The server's half of a run: messages, schedules, state, step and checkpoint. NumPy only.
 
-Nothing is imported here, so that importing a module of this package does not load a compiler.
+This file imports nothing, so importing a module of this package does not load a compiler.
 """

@@ -1,7 +1,7 @@
 """Attendance: skip late parties, readmit them, and remove parties that leave.
 
-Like `tacit.server.step`, each function is pure: it takes a state and returns a new state and a log.
-Each preserves the relation q = prior × product of all factors.
+As in `tacit.server.step`, all functions are pure: they take a state and return a new state, most of
+them with a log. They preserve the relation q = prior × product of all factors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tacit.server.step import go_on, open_round
 
 
 def may_skip(rules: Rules, state: ServerState, late: Sequence[str]) -> bool:
-    """True if a round can continue without these parties, because a quorum remains."""
+    """True if a round can continue without these parties, because the others reach the quorum."""
     if rules.quorum is None or not late:
         return False
     others = set(_others(rules))
@@ -46,7 +46,9 @@ def skip(
 
 
 def welcome(rules: Rules, state: ServerState, party: str, now: float = 0.0) -> ServerState:
-    """Include a party again: from the next round, or at once in an asynchronous run."""
+    """Send requests to a skipped party again: from the next round on, or at once in an asynchronous
+    run.
+    """
     if party in state.absent:
         state = replace(state, absent=state.absent - {party})
     asked = any(request.party == party for request in state.open.values())
@@ -61,8 +63,8 @@ def welcome(rules: Rules, state: ServerState, party: str, now: float = 0.0) -> S
 def leave(
     rules: Rules, state: ServerState, party: str, now: float = 0.0
 ) -> tuple[ServerState, Log]:
-    """Remove a party permanently; the rules decide whether its factor stays in q or is divided
-    out.
+    """Remove a party permanently. Its factor is divided out of q if `Rules.divide_out` is true and
+    updates are exact; otherwise it stays in q.
     """
     if party in state.left or state.finished:
         return state, ()
@@ -81,9 +83,9 @@ def leave_out(
 ) -> tuple[ServerState, Log]:
     """Exclude a party whose update breaks a bound; it gets no requests until `readmit`.
 
-    The factor of the party is divided out of q, because it may be wrong. If the server knows only
-    the sum of the parties' noisy updates, the party's earlier contributions stay in q, and the log
-    says so.
+    The factor of the party is divided out of q, because it may be wrong. If the server has only the
+    sums of the parties' noisy updates, the party's earlier contributions cannot be removed from q,
+    and the log says so.
     """
     if party in state.not_asked or state.finished:
         return state, ()
@@ -108,10 +110,10 @@ def readmit(
 def admit(
     rules: Rules, state: ServerState, parties: Sequence[str], now: float = 0.0
 ) -> tuple[ServerState, Log]:
-    """Add new parties, whose factors are 1; `rules` already names them.
+    """Add new parties, whose factors are 1. `rules` must already contain them.
 
     They get requests from the next round on, or at once in an asynchronous run. A solver can only
-    compare sums over the same parties, so it starts again with all of them.
+    compare sums over the same parties, so it starts again with all parties.
     """
     if state.finished:
         return state, ()
@@ -155,10 +157,11 @@ def widen(
 def too_few(
     rules: Rules, state: ServerState, unmasking: dict[str, int] | None = None
 ) -> tuple[ServerState, Log]:
-    """End the run with the posterior of the rounds so far.
+    """End the run because too few parties are left. The result is the posterior after the last
+    round.
 
-    `unmasking` is given if a closed sum cannot be unmasked: how many of its parties are left, and
-    how many are needed.
+    If a secure sum cannot be unmasked, `unmasking` contains the number of its parties that are left
+    and the number that are needed. Both are written to the log.
     """
     event: dict[str, Any] = {"event": "too few", "round": state.round + 1, "quorum": rules.quorum}
     event |= {"left": sorted(state.left), "left_out": sorted(state.left_out)}

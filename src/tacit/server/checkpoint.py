@@ -1,8 +1,9 @@
 """The server's state on disk: one SQLite file, one transaction per update.
 
-A crash at any moment leaves the last committed state intact. Only changes are written: the state is
-immutable, so an unchanged part is the same object as before. A file that SQLite or the decoder
-cannot read, or whose checksums do not match, is refused, never repaired.
+A crash at any moment leaves the last committed state intact. Only changes are written. They can be
+found quickly, because the state is immutable and an unchanged part is therefore the same object as
+before. A file that SQLite or the decoder cannot read, or whose checksums do not match, raises an
+error and is not repaired.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ CREATE TABLE log (place INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB NOT NULL);
 """
 PAGE_BYTES = 32768
 LOG_PAGES = 32
-"""Pages in SQLite's write-ahead log before it is copied into the file: 1 MB."""
+"""Number of pages (1 MB) in SQLite's write-ahead log after which it is copied into the file."""
 _BULKY = (
     "q", "factors", "open", "issued", "arrived", "previous", "total", "memory", "public",
 )  # fmt: skip
 _SCALARS = tuple(f.name for f in fields(ServerState) if f.name not in _BULKY)
 _NAMED = {-1: "q", -2: "previous", -3: "total", -4: "memory", -6: "public"}
-"""Row numbers of the posteriors and arrays that are attributes of a `ServerState`."""
+"""Dict from row number in the table `posteriors` to the attribute of `ServerState` in this row."""
 Kept = tuple[Natural, int | None, Natural | None]
 """A party's memory, the visit that produced it, and the memory before that visit."""
 _MALFORMED = (KeyError, ValueError, TypeError, AttributeError)
@@ -131,14 +132,16 @@ class Checkpoint:
         db.executemany("INSERT INTO log (body) VALUES (?)", [(_pack(line),) for line in log])
 
     def load(self) -> tuple[ServerState, Log] | None:
-        """Return the last committed state and the whole log, or None if nothing was saved yet."""
+        """Return the last committed state and the full log, or None if nothing was saved yet."""
         try:
             return self._load()
         except (sqlite3.DatabaseError, msgspec.MsgspecError, *_MALFORMED) as error:
             raise self._unreadable(error) from error
 
     def keep(self, memories: dict[str, Kept]) -> None:
-        """Write the method memories of this process's parties, before their replies are used."""
+        """Write the method memories of the parties in this process. Call before their replies are
+        used.
+        """
         rows = [
             (name, _keyed(name, [pack_natural(memory), visit, earlier and pack_natural(earlier)]))
             for name, (memory, visit, earlier) in memories.items()
@@ -155,7 +158,9 @@ class Checkpoint:
             raise self._unreadable(error) from error
 
     def secret(self) -> tuple[int, ...]:
-        """Return 256 random bits of this run, the same after resuming from any copy."""
+        """Return 256 random bits that were drawn when the file was created and are the same in
+        every copy.
+        """
         try:
             (body,) = self._db.execute("SELECT body FROM secret").fetchone()
         except (sqlite3.DatabaseError, *_MALFORMED) as error:
@@ -229,7 +234,7 @@ class Checkpoint:
                 self._db.execute("REPLACE INTO posteriors VALUES (?, ?)", row)
 
     def _put_factors(self, state: ServerState, old: ServerState | None) -> None:
-        """Write changed factors, and the visit counts of all parties."""
+        """Write factors, versions and visit counts that have changed."""
         before = {} if old is None else old.factors
         for party, factor in state.factors.items():
             known = before.get(party)
@@ -287,7 +292,9 @@ def _kept(body: Any) -> Kept:
 
 
 def _posteriors(state: ServerState) -> dict[int, Natural | Published]:
-    """Return all posteriors and arrays of a state, by row number."""
+    """Return a dict from row number in the table `posteriors` to the posterior or arrays in this
+    row.
+    """
     named: dict[int, Any] = {number: getattr(state, name) for number, name in _NAMED.items()}
     return {number: q for number, q in named.items() if q is not None} | state.issued
 
@@ -322,8 +329,8 @@ class _transaction:  # noqa: N801 - reads as a statement
 
 
 def _pack(value: Any) -> bytes:
-    """Encode a value as CRC-32 and MessagePack, because SQLite does not detect changed bytes in
-    it.
+    """Encode a value with MessagePack, after a CRC-32 checksum, because SQLite does not detect
+    changed bytes.
     """
     body = msgspec.msgpack.encode(value)
     return zlib.crc32(body).to_bytes(4, "big") + body
@@ -336,7 +343,7 @@ def _unpack(raw: bytes) -> Any:
 
 
 def _keyed(key: Any, value: Any) -> bytes:
-    """Pack a value with the key of its row, so that the checksum covers both."""
+    """Pack a value together with the key of its row, so that one checksum covers both."""
     return _pack([key, value])
 
 

@@ -1,11 +1,11 @@
 """The server's half of a private method: how released updates become the next q.
 
 A `Combine` is a pure NumPy function that takes the present `Shared` values and the sum of a round's
-releases, and returns the new `Shared` values. It never sees the releases of single parties, so that
-secure aggregation can compute the sum. The returned values are stored with the server's state, so
-that a resumed run reaches the same posterior. The function only post-processes releases, so it
-costs no budget. If the new q is improper, the server refuses it: q, factors, public arrays and
-memory then stay unchanged.
+releases, and returns the new `Shared` values. It never sees the releases of single parties, so the
+sum can be computed by secure aggregation. The returned values are stored with the server's state,
+so a resumed run reaches the same posterior. The function only post-processes releases, so it costs
+no budget. If the new q is improper, the server refuses it: q, factors, public arrays and memory
+then stay unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Shared(NamedTuple):
 
     q: Natural
     public: Arrays = {}  # noqa: RUF012 - shared and never written to
-    """Arrays that are published with every request of the next round."""
+    """Arrays that every request of the next round contains."""
     memory: Arrays | None = None
     """Arrays that only the server keeps between rounds."""
     stage: str | None = None
@@ -37,7 +37,7 @@ class Shared(NamedTuple):
     energy: float | None = None
     """Evidence lower bound at the last accepted q, up to a constant."""
     moved: float | None = None
-    """KL divergence, in nats, by which a full step would move the last accepted q."""
+    """KL divergence, in nats, between q before and after a full step from the last accepted q."""
     note: str = ""
     """Text for the log."""
 
@@ -58,8 +58,8 @@ class Solver(Protocol):
     """A `Combine` that also chooses the stage of every round."""
 
     def __call__(self, shared: Shared, answers: RoundSum) -> Shared:
-        """Return the values for the next round, given the sum of a round; `finished` ends the
-        run.
+        """Return the values for the next round, given the sum of a round. If `finished` is set in
+        the result, the run ends.
         """
         ...
 
@@ -87,7 +87,7 @@ class Run(NamedTuple):
     noise_sd: Callable[[int], float]
     """Standard deviation of the noise in the sum of round 1, 2, …, before damping."""
     earlier: Natural | None = None
-    """Posterior of earlier records, which replaces the model's prior."""
+    """Posterior given earlier records, which replaces the model's prior; None if there are none."""
 
     @property
     def prior(self) -> Natural:

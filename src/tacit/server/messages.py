@@ -1,8 +1,8 @@
 """Requests and replies between the server and a party, independent of the engine.
 
-A message contains what its stage needs. A request has q and the party's factor only if the method
-uses them, and `public`: the arrays that the server publishes for this stage. A reply has
-`released`, which contains everything that leaves the party.
+A message contains only what its stage needs. A request contains q and the party's factor if the
+stage uses them, and the arrays `public` that the server publishes for this stage. `released` in a
+reply contains all arrays that leave the party.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Stage(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One request to one party, answered once.
+    """One request to one party, which is answered once.
 
     `version` is the version of the party's factor: an update computed for another version is
     refused. `visit` counts the requests to this party. The party's random numbers depend only on
@@ -43,13 +43,13 @@ class Request(NamedTuple):
     factor: Natural | None
     damping: float
     initial: bool
-    """True while no update has been applied: q is still the prior."""
+    """True if no update has been applied yet, so that q is still the prior."""
     stage: str = UPDATE
     public: Arrays = {}  # noqa: RUF012 - shared by all requests and never written to
 
     @property
     def content(self) -> str:
-        """Return a digest of everything that the request contains, to the last bit."""
+        """Return a digest of the complete content of the request except its id."""
         parts = [self.party, self.visit, self.version, float(self.damping), bool(self.initial)]
         arrays = [
             None if one is None else sorted(pack_natural(one).items())
@@ -60,12 +60,12 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Values that a party releases, and its loss at the received q.
+    """The values that a party releases, and its loss (negative expected log-likelihood) at q.
 
     If the method has a local posterior qₘ, `released` is the damped change of natural parameters Δₘ
-    = ρ (λ_{qₘ} − λ_q). A private release is int64: multiples of a public step that the receiver
-    derives from the agreed plan (`LocalMethod.from_integers`). A private reply has no loss, which
-    would be another release.
+    = ρ (λ_{qₘ} − λ_q). A private release consists of int64 numbers, which the server multiplies by
+    a public step that follows from the agreed plan (`LocalMethod.from_integers`). A private reply
+    has no loss, because the loss would be another release.
     """
 
     id: str
@@ -93,8 +93,8 @@ INTEGER = "<i8"
 
 
 def pack_natural(natural: Natural) -> dict[str, Any]:
-    """Encode each array as shape and bytes (float64 or int64); an array of zeros as its shape
-    only.
+    """Encode each array as its shape and its bytes (float64 or int64); encode an array of zeros as
+    its shape only.
     """
     packed = {}
     for name, value in natural.items():
@@ -118,7 +118,7 @@ def unpack_natural(body: dict[str, Any]) -> Natural:
 
 
 def encode_reply(reply: Reply) -> bytes:
-    """Encode a reply for storage, to be resent unchanged."""
+    """Encode a reply for storage, so that it can be sent again unchanged."""
     body = [reply.id, reply.party, reply.version, pack_natural(reply.released), reply.loss]
     return msgspec.msgpack.encode(body)
 

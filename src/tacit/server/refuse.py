@@ -19,11 +19,11 @@ from tacit.server.state import Log, Rules, ServerState
 
 MAX_REFUSED_IN_A_ROW = 20
 FARTHEST = 1e12
-"""Largest absolute location and scale of a q that is accepted."""
+"""Largest absolute value of an accepted q's location, and largest scale."""
 
 
 def is_plausible(family: Family, q: Natural) -> bool:
-    """True if location and scale of q are values that records could produce.
+    """True if the location and the scale of q are small enough to result from records.
 
     Larger values would come from a faulty or malicious party and could overflow later.
     """
@@ -92,8 +92,8 @@ def _is_absurd(family: Family, q: Natural) -> bool:
 
 
 def _culprits(rules: Rules, state: ServerState, replies: list[Reply]) -> list[str]:
-    """Return the parties whose update alone makes q unusable; if there are none, each party without
-    whose update q would be usable.
+    """Return the parties whose update alone makes q unusable. If there are none, return each party
+    for which q is usable if only its update is left out.
     """
 
     def usable_with(kept: Sequence[Reply]) -> bool:
@@ -128,7 +128,7 @@ def _cannot_go_on(
 def _without_culprits(
     rules: Rules, state: ServerState, culprits: Sequence[str], in_a_row: int
 ) -> tuple[ServerState, Log]:
-    """Exclude parties whose updates made q improper in spite of damping, or implausible at once."""
+    """Exclude parties whose updates made q improper in spite of damping, or made q implausible."""
     log: Log = ()
     for party in culprits:
         reason = (
@@ -145,7 +145,7 @@ def _without_culprits(
 def exclude(
     rules: Rules, state: ServerState, party: str, reason: str
 ) -> tuple[ServerState, dict[str, Any]]:
-    """Exclude a party from now on, and divide its factor out of q if the server knows it."""
+    """Exclude a party from now on, and divide its factor out of q if the server has the factor."""
     keys = [key for key, request in state.open.items() if request.party == party]
     state = close_requests(state, {}, unanswered=keys)
     state, fate = divide_out(rules, state, party)
@@ -163,7 +163,7 @@ def exclude(
 def divide_out(rules: Rules, state: ServerState, party: str) -> tuple[ServerState, str]:
     """Divide a party's factor out of q, if the factor is known and q stays proper.
 
-    Returns the new state, and a text for the log that says what became of the factor.
+    Returns the new state, and a text for the log that says whether the factor was divided out.
     """
     factor = state.factors[party]
     if rules.solver is not None:

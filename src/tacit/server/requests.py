@@ -1,4 +1,4 @@
-"""Requests to parties: opened, answered and closed. NumPy only."""
+"""Open requests to parties, check the replies, and close the requests. NumPy only."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def ask(rules: Rules, state: ServerState, parties: Sequence[str], now: float) ->
 
 
 def check_reply(request: Open, reply: Reply) -> Reply:
-    """Return the reply if it answers this request and factor version; otherwise raise an error with
-    the reason.
+    """Return the reply if it is for the party and factor version of this request and has a finite
+    loss; otherwise raise an error.
     """
     if request.party != reply.party or request.version != reply.version:
         raise PeerError(
@@ -70,8 +70,8 @@ def check_reply(request: Open, reply: Reply) -> Reply:
 
 
 def read_released(rules: Rules, state: ServerState, request: Open, reply: Reply) -> Arrays:
-    """Return the released values of a reply as floats: integers times the public step of the agreed
-    plan.
+    """Return the released values of a reply as floats. Integers are multiplied by the public step
+    of the agreed plan.
     """
     lattice = rules.lattice
     if lattice is None or not is_integer(reply.released):
@@ -91,7 +91,9 @@ def is_integer(released: Arrays) -> bool:
 
 
 def check_released(rules: Rules, request: Open, reply: Reply) -> Arrays:
-    """Check that arrays have the names, shapes and type of the request's stage, and return them."""
+    """Return the released arrays after checking their names, shapes and types for the request's
+    stage.
+    """
     what = f"update of party {reply.party!r}"
     prior = rules.site_prior and reply.party == rules.parties[0]
     if rules.released is None or prior:
@@ -112,8 +114,8 @@ def integer_shapes(rules: Rules, stage: str) -> dict[str, tuple[int, ...]] | Non
 def close_requests(
     state: ServerState, replies: dict[str, Reply], *, unanswered: Sequence[str] = ()
 ) -> ServerState:
-    """Close the requests whose ids are in `replies` or `unanswered`, and drop every stored q that
-    no open request contains any more.
+    """Close the requests whose ids are in `replies` or `unanswered`. Remove every stored q that is
+    no longer needed for an open request.
     """
     closed = {*replies, *unanswered}
     still_open = {key: value for key, value in state.open.items() if key not in closed}

@@ -1,7 +1,8 @@
-"""The server's state with its durable copy, for every engine and the live server.
+"""The server's state and its durable copy, used by every engine and by the live server.
 
-Every change is in the checkpoint before any message that depends on it is sent. A server that is
-killed at any moment finds its requests and applied updates there, and repeats the open requests.
+Every change is in the checkpoint before any message that depends on it is sent. A server that was
+killed at any moment reads its requests and applied updates from the checkpoint, and repeats the
+open requests.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class ServerRun:
     rules
         The server's side of a plan.
     checkpoint
-        Storage of the state, from which a run continues; None to keep it in memory only.
+        Storage of the state, from which an interrupted run continues; None to keep the state in
+        memory only.
     """
 
     def __init__(self, rules: Rules, checkpoint: Checkpoint | None = None) -> None:
@@ -59,7 +61,7 @@ class ServerRun:
         self.state = state
 
     def requests(self) -> dict[str, Request]:
-        """Return the open requests by party."""
+        """Return a dict from a party to its open request."""
         if self.state is None or self.state.finished:
             return {}
         if self._asked[0] is not self.state:
@@ -76,8 +78,8 @@ class ServerRun:
     def take(self, replies: Sequence[Reply], now: float) -> Log:
         """Apply checked replies in one durable write.
 
-        Replies of an unfinished synchronous round are held in memory until it is complete: a server
-        that is killed before that repeats the requests and receives the same replies.
+        Replies of a synchronous round are held in memory until the round is complete. If the server
+        is killed before that, it repeats the requests and receives the same replies.
         """
         assert self.state is not None
         for reply in replies:
@@ -87,7 +89,7 @@ class ServerRun:
         return self.apply_held(now)
 
     def apply_held(self, now: float) -> Log:
-        """Apply the replies that have arrived in a round that will not become complete."""
+        """Apply the replies that have arrived, even if the round is not complete."""
         if self.state is None or not self._held:
             return ()
         held, self._held = list(self._held.values()), {}
@@ -96,7 +98,7 @@ class ServerRun:
         return log
 
     def take_sum(self, total: Arrays, terms: Sequence[str], now: float) -> Log:
-        """Apply a round of which only the sum over the replies of the parties `terms` is known."""
+        """Apply a round, given only the sum `total` of the replies of the parties `terms`."""
         assert self.state is not None
         others, self._held = list(self._held.values()), {}
         state, log = server_step.step_sum(self.rules, self.state, total, terms, others, now)
@@ -153,7 +155,7 @@ class ServerRun:
 
 
 def _check_requests(rules: Rules, state: ServerState, checkpoint: Checkpoint) -> None:
-    """Refuse a state of an earlier version whose open requests lack an array of their stage."""
+    """Raise an error if open requests of an earlier version lack an array of their stage."""
     if rules.published is None:
         return
     for request in state.open.values():

@@ -75,8 +75,8 @@ class PowerDamping:
             raise ConfigError(f"schedule.damping.offset = {self.offset}; it must be at least 1")
         if not 0.5 <= self.decay <= 1:
             raise ConfigError(
-                f"schedule.damping.decay = {self.decay}; it must be in [0.5, 1]: below, noise "
-                "does not average out; above, learning stops"
+                f"schedule.damping.decay = {self.decay}; it must be in [0.5, 1]: below 0.5 noise "
+                "does not average out, and above 1 learning stops"
             )
 
     def at(self, round_number: int) -> float:
@@ -86,11 +86,13 @@ class PowerDamping:
 
 @dataclass(frozen=True, kw_only=True)
 class StalenessDamping:
-    """Damping ρ = max(least, 1/(1 + s)) of an asynchronous update, computed on arrival.
+    """Damping ρ = max(least, 1/(1 + s)) of an asynchronous update, computed when the update
+    arrives.
 
-    s counts how often other parties have made the same step since the request was sent: 0 if q has
-    not moved since, k if k parties sent the same step (`tacit.server.staleness`). If q has not
-    moved, the full update is applied. Repeated corrections of one error do not add up.
+    s estimates how often other parties have made the same step since the request was sent
+    (`tacit.server.staleness`): s = k if k parties sent the same step. If q has not moved since
+    then, s = 0 and the full update is applied. Because of the damping, corrections of the same
+    error by several parties do not add up.
 
     Parameters
     ----------
@@ -119,11 +121,12 @@ class StalenessDamping:
 class Schedule:
     """Base class of the three schedules.
 
-    One round is one visit to every chosen party, or the same number of exchanges if asynchronous.
-    The run ends after `rounds` rounds. It ends earlier if consecutive rounds each moved q by less
-    than `tolerance` in KL divergence, and every party has contributed an update to these rounds. If
-    unset, `damping` is chosen by `resolved_damping`, `tolerance` by the plan, and `rounds` by the
-    method (`LocalMethod.usual_rounds`; `USUAL_ROUNDS` until the plan is made).
+    One round is one visit to every chosen party. In an asynchronous schedule, it is as many
+    exchanges as there are parties. The run ends after `rounds` rounds. It ends earlier if several
+    consecutive rounds each moved q by less than `tolerance` in KL divergence, and every party has
+    contributed an update to these rounds. If they are not set, `damping` is chosen by
+    `resolved_damping`, `tolerance` by the plan, and `rounds` by the method
+    (`LocalMethod.usual_rounds`; it is `USUAL_ROUNDS` until the plan is made).
     """
 
     kind: ClassVar[str]
@@ -167,7 +170,9 @@ class Schedule:
         return float(self.damping)
 
     def chosen(self, parties: tuple[str, ...], seed: int, round_number: int) -> tuple[str, ...]:
-        """Return the parties of a round: all of them, or a seeded subset, in the run's order."""
+        """Return the parties of a round, in the order of `parties`: all of them, or a random
+        subset.
+        """
         count = self.parties_per_round
         if count is None or count >= len(parties):
             return parties

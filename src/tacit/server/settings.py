@@ -19,8 +19,8 @@ FORMS = (("start", "end", "rounds"), ("offset", "decay"), ("least",))
 
 
 class DampingSettings(Table, frozen=True, kw_only=True):
-    """Damping that changes over rounds: linearly from `start` to `end`, by the power law (offset +
-    t)^−decay after t rounds, or with the staleness of each update (`least`).
+    """Damping that changes linearly from `start` to `end`, is (offset + t)^−decay after t rounds,
+    or depends on the staleness of each update (`least`).
     """
 
     place: ClassVar[str] = "schedule.damping"
@@ -33,7 +33,8 @@ class DampingSettings(Table, frozen=True, kw_only=True):
     offset: Annotated[float, Meta(ge=1)] | None = None
     """Offset of the power law."""
     decay: Annotated[float, Meta(ge=0.5, le=1)] | None = None
-    """Exponent of the power law: below 0.5 noise does not average out, above 1 learning stops."""
+    """Exponent of the power law. Below 0.5 noise does not average out, and above 1 learning stops.
+    """
     least: UpToOne | None = None
     """Smallest share of an asynchronous update that is applied. The share decreases with the number
     of times that other parties have made the same step since the request was sent.
@@ -63,7 +64,7 @@ class DampingSettings(Table, frozen=True, kw_only=True):
 
 
 class ScheduleSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
-    """Order of requests to parties, and how far each update moves the posterior."""
+    """Order of requests to parties, number of rounds, and damping of updates."""
 
     place: ClassVar[str] = "schedule"
     rounds: Count | None = None

@@ -14,16 +14,16 @@ from tacit.server.messages import Reply
 from tacit.server.state import Log, Rules, ServerState
 
 FEW_PARTIES = 20
-"""With fewer replies than this in a round, factors are kept, to check whether the result depends on
-one party.
+"""If a round has fewer replies than this, the factors of the parties are stored, to check whether
+the result depends on one party.
 """
 
 
 def solve_round(
     rules: Rules, state: ServerState, replies: Sequence[Reply]
 ) -> tuple[ServerState, Log]:
-    """Apply a complete round with the run's solver, which chooses the next stage or ends the run;
-    return the new state and its log.
+    """Apply a complete round with the run's solver, which chooses the next stage or ends the run.
+    Return the new state and its log.
     """
     assert rules.solver is not None
     number = state.round + 1
@@ -75,8 +75,8 @@ def solve_round(
 
 
 def concluded(rules: Rules, state: ServerState) -> ServerState:
-    """Return the state with the solver's final q and public arrays; unchanged if the run has no
-    solver or has not ended.
+    """Return the state with the solver's final q and public arrays; the same state if the run has
+    no solver or has not ended.
     """
     if rules.solver is None or not state.finished:
         return state

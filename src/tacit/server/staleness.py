@@ -19,10 +19,10 @@ def staleness(family: Family, now: Natural, sent: Natural, change: Natural) -> f
     is the q that was sent to the party with the request, and `now` is the present q.
 
     The result is s = max(0, ⟨u, v⟩)/⟨u, u⟩, where ⟨·, ·⟩ is the inner product. u is the shift of
-    q's location by which the full update would change q now. v is the shift of q's location since
-    the request was sent. Both shifts are divided by the scale of q. If k other updates have made
-    the same step since then, s = k. If q has not moved, or has moved only at right angles to u, s =
-    0. Precisions are not compared, because each party adds its own precision.
+    q's location that the full update would cause now. v is the shift of q's location since the
+    request was sent. Both shifts are divided by the scale of q. If k other updates have made the
+    same step since then, s = k. If q has not moved, or has moved only at right angles to u, s = 0.
+    Precisions are not compared, because each party adds its own precision.
     """
     location, scale = family.location_scale(now)
     step = (family.location_scale(multiply(now, change))[0] - location) / scale
@@ -32,10 +32,10 @@ def staleness(family: Family, now: Natural, sent: Natural, change: Natural) -> f
 
 
 def damped(rules: Rules, state: ServerState, request: Open, reply: Reply) -> Reply:
-    """Multiply the update of a reply by the share that is applied, if the schedule damps by
-    staleness; otherwise return the reply unchanged.
+    """Return the reply with its update multiplied by the damping of `StalenessDamping`; unchanged
+    if the schedule has another damping.
 
-    The share is positive, so damping does not change the q at which all updates are zero.
+    The damping is positive, so it does not change the q at which all updates are zero.
     """
     damping = rules.schedule.damping
     if not isinstance(damping, StalenessDamping):

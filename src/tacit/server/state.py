@@ -1,7 +1,7 @@
 """State of the server: q, every party's factor with its version, and open requests.
 
-Immutable: `tacit.server.step` returns a new state in which unchanged parts are the same objects, so
-the checkpoint writes only the changes.
+A state is immutable. `tacit.server.step` returns a new state in which unchanged parts are the same
+objects, so the checkpoint can write only the changes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ Log = tuple[dict[str, Any], ...]
 
 
 class Factor(NamedTuple):
-    """A party's factor tₘ, with its number of updates and the party's number of requests."""
+    """A party's factor tₘ, its number of updates (`version`) and the party's number of requests
+    (`visits`).
+    """
 
     natural: Natural
     version: int = 0
@@ -41,7 +43,9 @@ class Open(NamedTuple):
     issued_at: float
     stage: Stage = Stage()
     factor: Natural | None = None
-    """The factor in the request, if the party's factor has changed since; otherwise None."""
+    """The factor in the request, if the party's factor has changed since it was sent; otherwise
+    None.
+    """
 
 
 class Published(NamedTuple):
@@ -61,14 +65,14 @@ class LatticeRules:
     """How the server sums the integers in replies and converts them to floats."""
 
     shapes: Callable[[str], dict[str, tuple[int, ...]] | None]
-    """Function from a stage to names and shapes of the integers in a reply; None if floats are
-    sent.
+    """Function from a stage to names and shapes of the integer arrays in a reply; it returns None
+    if replies contain floats.
     """
     read: Callable[[Asked, Arrays], Arrays]
     """Converts the integers of one party, or of a sum, to the arrays that the server uses."""
     scale: Callable[[str, int], tuple[float, float]]
-    """Step and clip of a party's release at a visit; only releases with equal step and clip can be
-    summed as integers.
+    """Function from a party and a visit to the lattice step and the clip of its release. Only
+    releases with equal step and clip can be summed as integers.
     """
     sums: bool = False
     """True if only the sum over the parties is converted, for example if they share their noise."""
@@ -88,36 +92,39 @@ class Rules:
     seed: int
     prior: Natural
     site_prior: bool = False
-    """True when the first party is the prior itself, kept as a factor (`Model.has_site_prior`)."""
+    """True if the first party is a pseudo-party whose factor is the prior (`Model.has_site_prior`).
+    """
     average_last: int = 0
-    """Number of last rounds over which q is averaged; 0: the last q is the result."""
+    """Number of last rounds over which q is averaged; 0 if the last q is the result."""
     combine: Combine | None = None
-    """How noisy updates are combined; None: exact updates, which are multiplied."""
+    """Function that combines noisy updates; None for exact updates, which are multiplied into q."""
     own_factors: bool = False
-    """True if updates are exact and each factor gets the update of its party, independently of
-    `combine`.
+    """True if updates are exact and are also multiplied into the factors of their parties, although
+    `combine` computes q.
     """
     keeps_factors: bool = True
     """False if no stage uses factors; they are then neither updated nor stored."""
     most_visits: int | None = None
-    """Largest number of visits per party; None: no limit."""
+    """Largest number of visits per party; None for no limit."""
     quorum: int | None = None
-    """Number of replies that complete a round when others are late; None: all."""
+    """Number of replies with which a round can be completed if other parties are late; None if all
+    are needed.
+    """
     solver: Solver | None = None
-    """Chooses stage and contents of every round from the sums of the previous one, if the server
-    controls the steps of a method (`tacit.server.solve`).
+    """Solver that chooses the stage and the requests of every round from the sums of the previous
+    round (`tacit.server.solve`); None if the server does not control the steps of the method.
     """
     first_public: Arrays = field(default_factory=dict)
     """Public arrays of the first requests, besides q."""
     reads_public: bool = False
     """True if the posterior depends on the public arrays."""
     stages: dict[str, Stage] = field(default_factory=dict)
-    """Every stage that a solver can request, by name."""
+    """Dict from name to stage, with every stage that a solver can choose."""
     stage_at: Callable[[int], Stage] = _only_stage
-    """The stage of a party's visit."""
+    """Function from the number of a visit to its stage."""
     released: Callable[[str], dict[str, tuple[int, ...]]] | None = None
-    """Function from a stage to names and shapes of the released values; None for natural
-    parameters.
+    """Function from a stage to names and shapes of the released arrays; None if replies contain
+    natural parameters.
     """
     published: Callable[[str], dict[str, tuple[int, ...]]] | None = None
     """Function from a stage to names and shapes of the public arrays of its requests; None if they
@@ -126,13 +133,16 @@ class Rules:
     lattice: LatticeRules | None = None
     """How released integers are summed and converted; None if replies contain floats."""
     in_step: bool = False
-    """True: the visit number of every party is the number of earlier rounds, even if it missed
-    some.
+    """True if the visit number of every party is the number of earlier rounds, even if the party
+    missed some of them.
     """
     divide_out: bool = False
-    """True: the factor of a party that leaves permanently is divided out of q; False: it stays."""
+    """True if the factor of a party that leaves permanently is divided out of q; False if it stays.
+    """
     leave_out: bool = False
-    """True: a party whose updates alone make q improper in consecutive rounds is excluded."""
+    """True if a party is excluded when its updates alone make q implausible, or improper in many
+    consecutive rounds.
+    """
     report_steps: bool = True
     """True if the log reports how far a round moved q; if False, a run never ends early."""
 
@@ -157,7 +167,7 @@ class ServerState:
     factors: dict[str, Factor]
     open: dict[str, Open] = field(default_factory=dict)
     issued: dict[int, Published] = field(default_factory=dict)
-    """q and public arrays of open requests, by the number of their posterior."""
+    """Dict from `Open.posterior` to the q and public arrays that open requests contain."""
     public: Arrays = field(default_factory=dict)
     """Public arrays of the next requests, besides q."""
     arrived: dict[str, Reply] = field(default_factory=dict)
@@ -168,19 +178,21 @@ class ServerState:
     heard: frozenset[str] = frozenset()
     """Parties with an applied update since the last round that moved q by `tolerance` or more."""
     moved_since: dict[str, float] = field(default_factory=dict)
-    """Movement of q since each party's last applied update: the sum of √(KL divergence) of the
-    rounds since then. Parties without an applied update are missing.
+    """Dict from a party to the movement of q since its last applied update: the sum of √(KL
+    divergence) over the rounds since then. Parties without an applied update are missing.
     """
     absent: frozenset[str] = frozenset()
     """Parties that were late and get no requests until they return."""
     left: frozenset[str] = frozenset()
     """Parties that left permanently."""
     left_out: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Parties whose update broke a bound, with the details; no requests until `readmit`."""
+    """Dict from a party whose update broke a bound to the details. It gets no requests until
+    `readmit`.
+    """
     previous: Natural | None = None
     """q at the end of the last round."""
     total: Natural | None = None
-    """Sum of λ_q over the rounds that are averaged; `totalled` is their number."""
+    """Sum of q's natural parameters over the `totalled` rounds that are averaged."""
     totalled: int = 0
     memory: Arrays | None = None
     """Memory of `Rules.combine` or `Rules.solver` between rounds."""
@@ -193,8 +205,8 @@ class ServerState:
     refused: int = 0
     refused_in_a_row: int = 0
     caution: float = 1.0
-    """Factor of the damping: halved when an update is refused, doubled (up to 1) when one is
-    applied.
+    """Factor by which the damping is multiplied. It is halved if an update is refused, and doubled
+    (up to 1) if one is applied.
     """
     finished: str | None = None
 

@@ -1,7 +1,8 @@
-"""The server's step: (state, reply) -> (state, log). Pure, engine-free, NumPy only.
+"""The server's step: pure functions from (state, reply) to (state, log), for all engines. NumPy
+only.
 
-After `begin` and after every `step` the requests to send are `open_requests(state)`; sending one
-again is harmless, because an id is answered once.
+After `begin` and after every `step`, the requests to send are `open_requests(state)`. A request can
+be sent again, because only the first reply to it is applied.
 """
 
 from __future__ import annotations
@@ -86,11 +87,11 @@ def step_sum(
     others: Sequence[Reply] = (),
     now: float = 0.0,
 ) -> tuple[ServerState, Log]:
-    """Apply a round of which only the sum over the replies of the parties `terms` is known.
+    """Apply a round, given only the sum `total` of the replies of the parties `terms`.
 
-    `total` are integers of the round's stage. Open requests of other parties are closed, and these
-    parties are absent until they return. `others` are replies outside the sum: replies of the prior
-    pseudo-party.
+    `total` contains the integer arrays of the round's stage. Open requests of other parties are
+    closed, and these parties are absent until they return. `others` are replies outside the sum:
+    replies of the prior pseudo-party.
     """
     assert rules.quorum is not None
     assert rules.lattice is not None
@@ -127,9 +128,10 @@ def negative_elbo(rules: Rules, state: ServerState) -> float | None:
     A loss is a party's negative expected log-likelihood. Returns None if a party has reported no
     loss, as in a private run.
 
-    The value is exact for the q from which a synchronous round started, except in the first round,
-    in which losses are at the model's starting point. In other schedules each loss is at the q that
-    the party received last. With a site prior the losses include −E_q[log prior], and the negative
+    In a synchronous round the value is exact for the q at the start of the round. The first round
+    is an exception, because its losses are computed at the model's starting point. In other
+    schedules each loss is computed at the q that the party received last. If the prior is a factor
+    of a pseudo-party (`Rules.site_prior`), the losses include −E_q[log prior], and the negative
     entropy of q replaces the KL divergence.
     """
     losses = [state.losses.get(party) for party in rules.parties if party not in state.left_out]
@@ -143,8 +145,8 @@ def negative_elbo(rules: Rules, state: ServerState) -> float | None:
 
 
 def open_round(rules: Rules, state: ServerState, now: float) -> ServerState:
-    """Open the requests of the next round: to the chosen parties that are present, or to all chosen
-    parties if fewer than the quorum are present.
+    """Open the requests of the next round: to the chosen parties that are not absent or, if these
+    are fewer than the quorum, to all chosen parties.
     """
     prior = rules.parties[:1] if rules.site_prior else ()
     others = rules.parties[len(prior) :]
@@ -210,8 +212,8 @@ def _combine_arrived(rules: Rules, state: ServerState, now: float) -> tuple[Serv
 def _below_quorum(
     rules: Rules, state: ServerState, others: Sequence[str], now: float
 ) -> tuple[ServerState, Log]:
-    """Open requests to chosen parties that were skipped; if there are none, end the run. A round
-    below the quorum is never applied.
+    """Open requests to the chosen parties that have not replied. If there are none, end the run,
+    because a round with fewer replies than the quorum is never applied.
     """
     chosen = rules.schedule.chosen(tuple(others), rules.seed, state.round + 1)
     away = state.arrived.keys() | state.not_asked
@@ -264,9 +266,9 @@ def _asynchronous(
 def _apply(
     rules: Rules, state: ServerState, replies: list[Reply], summed: Arrays | None = None
 ) -> tuple[ServerState, Log]:
-    """Multiply the updates into q and the factors; refuse all of them if q would be improper.
+    """Multiply the updates into q and the factors, or refuse all of them if q would be unusable.
 
-    `summed` is the sum of the parties' replies if only that is known.
+    `summed` is the sum of the parties' replies, if the single replies are not known.
     """
     shared = Shared(state.q, state.public, state.memory)
     first = rules.parties[:1] if rules.site_prior else ()
@@ -366,7 +368,7 @@ def _read_sum(rules: Rules, state: ServerState, replies: list[Reply], total: Arr
 
 
 def _of_one_stage(rules: Rules, state: ServerState, replies: list[Reply]) -> list[Reply]:
-    """Keep only replies to the stage of this round; a late party may have answered an earlier
+    """Return the replies to the stage of this round. A late party may have replied to an earlier
     stage.
     """
     if rules.released is None or rules.order != "synchronous":

@@ -1,7 +1,7 @@
 """scikit-learn estimators: regressions of one or several parties, and topics of documents.
 
-The names are imported on first use. `LDA` fits topics of documents in one place; for several
-parties use `tacit.fit` and `tacit.models.TopicModel`.
+The estimators are imported on first use. `LDA` fits the topics of one party's documents; for
+several parties use `tacit.fit` and `tacit.models.TopicModel`.
 """
 
 from __future__ import annotations

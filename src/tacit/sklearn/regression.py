@@ -48,8 +48,8 @@ class InputError(DataError, ValueError):
 
 
 class _Regression(BaseEstimator):
-    """Base class of the estimators: columns, parties, the fit, and conversion to the original
-    units.
+    """Base class of the estimators. It makes columns and parties, fits the model, and converts the
+    results to the original units.
     """
 
     classes_: np.ndarray
@@ -146,8 +146,8 @@ class _Regression(BaseEstimator):
         raise NotImplementedError
 
     def _columns(self, X: np.ndarray, names: list[str]) -> list[ColumnConfig]:
-        """Make the public columns from declared bounds or, without privacy, from mean and sd of the
-        records.
+        """Make the public schema from the declared bounds. Without privacy, a column without bounds
+        is scaled by its mean and sd.
         """
         pairs = _bounds_of(self.bounds, names)
         missing = [name for name in names if name not in pairs]
@@ -195,12 +195,12 @@ class LogisticRegression(ClassifierMixin, _Regression):
         `tacit.Privacy(epsilon=…)`; None or "none" for exact updates without differential privacy.
     bounds
         Public bounds of the columns: one pair (low, high) for all, a list with a pair per column,
-        or a dictionary by column name. Values outside are clipped. Required with privacy; by
-        default columns are scaled by their mean and standard deviation.
+        or a dictionary by column name. Values outside the bounds are clipped. Bounds are required
+        with privacy. A column without bounds is scaled by its mean and standard deviation.
     prior_sd
         Prior standard deviation of the intercept and of each coefficient of a scaled column.
         Columns are divided by half the width of their bounds, or by their standard deviation. By
-        default it is learned as in `tacit.fit` if the method supports this, and 1 otherwise;
+        default it is learned as in `tacit.fit` if the method supports this, and is 1 otherwise.
         `fit_.summary()` states the prior.
     classes
         All classes of y. With privacy they are public facts and required unless they are 0 and 1.
@@ -359,8 +359,8 @@ class LinearRegression(_Numeric):
     bounds
         Public bounds of the columns, as for `LogisticRegression`.
     outcome_bounds
-        Public (low, high) of y; values outside are clipped. Required with privacy; by default y is
-        scaled by its mean and standard deviation.
+        Public bounds (low, high) of y; values outside the bounds are clipped. They are required
+        with privacy. By default y is scaled by its mean and standard deviation.
     noise_sd
         Standard deviation of y given X, in the unit of y, if it is known; by default it is
         inferred with the coefficients.
@@ -423,7 +423,7 @@ class LinearRegression(_Numeric):
 
 
 class PoissonRegression(_Numeric):
-    """Bayesian Poisson regression of counts, of one or several parties; log link.
+    """Bayesian Poisson regression of counts with a log link, of one or several parties.
 
     `score` is the share of explained deviance (D²), as in scikit-learn's `PoissonRegressor`.
 
@@ -434,8 +434,8 @@ class PoissonRegression(_Numeric):
     bounds
         Public bounds of the columns, as for `LogisticRegression`.
     max_count
-        Public upper bound on the counts; larger ones are clipped. Required with privacy; by default
-        the largest count.
+        Public upper bound on the counts; larger counts are clipped. It is required with privacy.
+        The default is the largest count.
     prior_sd
         Prior standard deviation of the intercept and of each coefficient of a scaled column; the
         default is as for `LogisticRegression`.
@@ -534,7 +534,9 @@ def _pair(given: Any, what: str) -> Pair:
 
 
 def _in_unit(outcome: ColumnConfig) -> Pair | None:
-    """Convert the bounds of a numeric outcome to the model's scale."""
+    """Convert the bounds of a numeric outcome to the model's scale; return None if it has no
+    bounds.
+    """
     if outcome.levels or outcome.low is None or outcome.high is None:
         return None
     center = 0.0 if outcome.center is None else outcome.center

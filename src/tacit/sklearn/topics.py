@@ -10,8 +10,8 @@ The sum is over the documents d of the batch, n_dw is the count of word w in doc
 is the probability that word w in document d belongs to topic k. η is `topic_word_prior`, τ₀ is
 `learning_offset` and κ is `learning_decay`.
 
-A fit is a plan with one party whose rounds are the steps, so that `tacit.plan.plan` does sampling,
-computation, accounting and charging.
+A fit is a plan with one party, in which every round is one step. Sampling, computation, accounting
+and charging are therefore the same as in other runs.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class LDA:
     """
 
     components_: Array
-    """Concentrations λ of the topics, topics × words."""
+    """Dirichlet parameters λ of the topics, an array of shape (topics, words)."""
     n_features_in_: int
     n_batch_iter_: int
     """Number t of batches used."""
@@ -314,7 +314,7 @@ class LDA:
     def _carry_out(
         self, plan: Plan, documents: Documents, before: int = 0, *, resumed: bool = False
     ) -> LDA:
-        """Run the plan, from the current topics if `resumed`."""
+        """Run the plan. If `resumed`, start from the current topics."""
         start, earlier = initial_state(plan.rules, first_factors(plan)), ()
         if resumed:
             learnt = divide({"log": self.components_ - 1.0}, plan.model.prior(plan.family))
@@ -341,10 +341,10 @@ class LDA:
 
     @contextmanager
     def _charged(self, plan: Plan, datasets: Datasets) -> Iterator[Charging | None]:
-        """Open the ledger that is charged: the one that `privacy.ledger` names, or else the user's
-        default ledger.
+        """Open the ledger that is charged: the ledger in `privacy.ledger` or, if it is not set, the
+        user's default ledger.
 
-        A named ledger needs a budget.
+        A ledger in `privacy.ledger` must have a budget for the documents.
         """
         named = None if plan.privacy is None else plan.privacy.ledger
         if named not in (None, NO_LEDGER):
@@ -434,10 +434,10 @@ class LDA:
         return -math.log(self.perplexity(X))
 
     def epsilons(self) -> dict[str, float | None]:
-        """Return ε of all releases at the guarantee's δ, by accountant; None for an accountant that
-        does not support them.
+        """Return a dict from accountant to ε of all releases at the guarantee's δ; None instead of
+        ε if the accountant does not support the releases.
 
-        The guarantee is that of `privacy.accountant`. Every ε is an upper bound, so the smallest
+        `guarantee_` has the ε of `privacy.accountant`. Every ε is an upper bound, so the smallest
         one may be chosen afterwards.
         """
         self._fitted()
@@ -474,7 +474,9 @@ class LDA:
 
     @property
     def _kind_of_noise(self) -> str:
-        """Kind of the noise. Steps with different kinds of noise have no common guarantee."""
+        """Kind of the noise: "none", "secret" or "with a known seed". Steps with different kinds of
+        noise have no common guarantee.
+        """
         if not isinstance(self.privacy, Privacy):
             return "none"
         return "secret" if self.privacy.insecure_noise_seed is None else "with a known seed"
@@ -528,7 +530,7 @@ class _Steps(PowerDamping):
 
     before: int
     replaces: bool
-    """True: the first step has ρ = 1, so that it replaces the starting point."""
+    """True if the first step has ρ = 1 and thus replaces the starting point."""
 
     def at(self, round_number: int) -> float:
         first = self.replaces and round_number == 1

@@ -1,1 +1,1 @@
-"""General helpers: BLAS threads, files, tables, type information, validation."""
+"""General helpers: BLAS threads, files, tables of TOML files, type information, validation."""

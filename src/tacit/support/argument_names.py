@@ -1,4 +1,4 @@
-"""Error messages for Python callers: arguments instead of keys of a study file.
+"""Error messages for Python callers, which name arguments instead of keys of a study file.
 
 The command line and Python share the checks of configurations, records and plans. Their messages
 name keys of a study file, and `python_names` replaces these in errors of Python functions.

@@ -1,8 +1,8 @@
 """JAX, imported when it is first used.
 
 Plans, method declarations, the ledger and the server of a federation compile nothing. Modules that
-declare methods and mechanisms import `jax` and `jnp` from here, so that importing them stays cheap
-and a server can do without the compiler.
+declare methods and mechanisms import `jax` and `jnp` from here. Importing these modules is
+therefore fast, and a server does not need JAX.
 """
 
 from __future__ import annotations

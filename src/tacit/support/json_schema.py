@@ -1,6 +1,6 @@
 """JSON Schemas of tables, for editors that complete and check TOML files.
 
-Types, bounds and defaults come from the fields, descriptions from their docstrings.
+Types, bounds and defaults come from the fields of a table, and descriptions from their docstrings.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def _any_of(description: str, places: list[str]) -> Schema:
 
 
 def _described(table: type[Table], raw: Schema) -> Schema:
-    """Return the JSON Schema of a table with descriptions from its docstrings and without null,
-    which TOML lacks.
+    """Return the JSON Schema of a table, with descriptions from its docstrings. Null is removed,
+    because TOML has no null.
     """
     docs = attribute_docs(table)
     properties = {}
@@ -102,7 +102,7 @@ def _without_null(value: Schema) -> Schema:
 
 
 def _variant(table: type[Table], whole: Schema, kind: str) -> Schema:
-    """Return the schema of a table for one kind."""
+    """Return the schema of a table whose `kind_key` has the value `kind`."""
     key = table.kind_key
     properties = {key: {"description": whole["properties"][key].get("description"), "enum": [kind]}}
     properties |= {

@@ -1,4 +1,6 @@
-"""Locks on files, held by one process at a time and released when it ends, on every platform."""
+"""Locks on files for every platform. One process at a time holds a lock; it is released at the
+latest when the process ends.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Small HTML for notebooks: a title, facts, a table and warnings, with every value escaped.
+"""Short HTML for notebooks: a title, facts, a table and warnings. Every value is escaped.
 
-Colours are inherited, so that it reads well in light and dark notebooks.
+Colours are inherited from the notebook, so the text is readable in light and dark notebooks.
 """
 
 from __future__ import annotations

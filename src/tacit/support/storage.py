@@ -56,7 +56,7 @@ def sealed(body: bytes) -> bytes:
 
 
 def unsealed(raw: bytes) -> bytes:
-    """Return the body that `sealed` protects; raise ValueError if it was changed."""
+    """Return the body of an output of `sealed`; raise ValueError if the checksum does not match."""
     start = len(MAGIC) + hashlib.sha256().digest_size
     if not raw.startswith(MAGIC):
         raise ValueError("it has no checksum: it is damaged, or was written by an older version")

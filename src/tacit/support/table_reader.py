@@ -121,10 +121,11 @@ class _Reader:
     def checked(
         self, table: type[Any], good: dict[str, Any], faults: list[TacitError], suspect: set[str]
     ) -> tuple[Any, list[TacitError]]:
-        """Make the table from its valid keys; return it, or None, and all errors.
+        """Make the table from its valid keys. Return the table, or None if it cannot be made, and
+        all errors.
 
-        Errors of its constructor that mention a key in `suspect` are left out, because this key has
-        another error already.
+        Errors of the constructor that mention a key in `suspect` are left out, because this key
+        already has another error.
         """
         required = {name for name, field in fields_of(table).items() if field.required}
         stand_ins = {name: value for name, value in table.placeholders.items() if name not in good}
@@ -185,7 +186,7 @@ class _Reader:
     def unknown(
         self, key: str, table: type[Any], variant: tuple[_Variants, str] | None, path: str
     ) -> tuple[str, str]:
-        """Return a message about an unknown key, and the key that may be meant."""
+        """Return a message about an unknown key, and the known key that the user may have meant."""
         keys = [*table.shown_as.values(), *fields_of(table)]
         of, others = "is not a known key", []
         if variant is not None:
@@ -220,7 +221,7 @@ class _Reader:
 
 
 class _Variants(NamedTuple):
-    """Description of a table whose keys depend on its kind."""
+    """Kinds of a table, with functions that return the class and the keys of each kind."""
 
     key: str
     kinds: Callable[[], tuple[str, ...]]

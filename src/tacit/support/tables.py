@@ -1,13 +1,13 @@
 """Tables of a TOML file as structs, with all errors reported at once.
 
-A table is a subclass of `Table`: its fields are the keys, their annotations (with `msgspec.Meta`
-for bounds) are the allowed values, and `faults` checks further conditions. If the keys depend on a
-kind, the table is a family of such classes, one per kind, listed in a `Kinds` registry; or, if code
-uses all kinds in the same way, one class with a list of keys per kind (`keys_of`).
-`tacit.support.table_reader.read_table` creates the object, or raises one error that contains all
-errors of the table.
+A table is a subclass of `Table`. Its fields are the keys, their annotations (with `msgspec.Meta`
+for bounds) are the allowed values, and `faults` checks further conditions. If the keys depend on
+the kind of the table, there are two ways to declare it. It can be a family of classes, one per
+kind, which are listed in a `Kinds` registry. If code uses all kinds in the same way, it can be one
+class with a list of keys per kind (`keys_of`). `tacit.support.table_reader.read_table` creates the
+object, or raises one error that contains all errors of the table.
 
-No array library is imported here, so that an invalid file is refused quickly.
+No array library is imported here, so an invalid file is refused quickly.
 """
 
 from __future__ import annotations
@@ -27,28 +27,33 @@ T = TypeVar("T", bound="Table")
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base class of configuration tables; making one checks rules that involve several keys."""
+    """Base class of configuration tables. The constructor checks all values, and rules that involve
+    several keys.
+    """
 
     place: ClassVar[str] = ""
     """The table's name in a file."""
     kind_key: ClassVar[str] = ""
     """The key that names the table's kind; only used together with `keys_of`."""
     keys_of: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Keys of each kind, besides `kind_key`."""
+    """Dict from a kind to its keys, besides `kind_key`."""
     renamed: ClassVar[Mapping[str, str]] = {}
-    """Keys of earlier versions, with their replacements."""
+    """Dict from a key of earlier versions to the key that replaces it."""
     renamed_kinds: ClassVar[Mapping[str, str]] = {}
-    """Kinds of earlier versions, each with its new name or advice; only used with `keys_of`."""
+    """Dict from a kind of earlier versions to its new name, or to advice; only used with `keys_of`.
+    """
     renamed_values: ClassVar[Mapping[str, Mapping[str, str]]] = {}
-    """Values of earlier versions, with their replacements, by key."""
+    """Dict from a key to a dict from a value of earlier versions to the value that replaces it."""
     placeholders: ClassVar[Mapping[str, Any]] = {}
-    """Replacement values of invalid required keys, so that other keys can be checked."""
+    """Values that replace invalid values of required keys while the other keys are checked."""
     advice: ClassVar[Mapping[str, str]] = {}
-    """Advice for a missing required key; by default "add it"."""
+    """Dict from a required key to the advice if it is missing; the default advice is "add it"."""
     unwritten: ClassVar[tuple[str, ...]] = ()
     """Fields that are not keys of the table in a file."""
     shown_as: ClassVar[Mapping[str, str]] = {}
-    """Keys that are in another place of the file than this table, with that place."""
+    """Dict from the dotted name of a key to its place in the file, if the key is not in its table
+    there.
+    """
 
     def faults(self) -> Iterator[str | TacitError]:
         """Yield the errors that involve several values, one line each."""
@@ -63,7 +68,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Kinds(Generic[T]):
-    """Registry of the tables of one family by kind; each table is imported on first use.
+    """Mapping from the kinds of one family to their tables; each table is imported on first use.
 
     The key `key` of the TOML file names the kind; a table without it has the kind `default`.
     `renamed` maps the kinds of earlier versions to their new names. Installed packages add kinds by
@@ -99,7 +104,7 @@ class Kinds(Generic[T]):
         return kind in self._places or kind in self._installed()
 
     def _installed(self) -> dict[str, str]:
-        """Return the kinds that other installed packages provide."""
+        """Return a dict from each kind that other installed packages provide to its entry point."""
         found = entry_points(group=self.group) if self.group else ()
         return {one.name: one.value for one in found if one.name not in self._places}
 
@@ -151,7 +156,7 @@ def given(table: Table) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Convert a table to dictionaries and lists, from which it can be read again; keys whose value
+    """Convert a table to dictionaries and lists, from which it can be read again. Keys whose value
     is None are omitted.
 
     >>> plain({"a": None, "b": (1, 2)})

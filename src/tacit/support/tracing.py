@@ -1,8 +1,7 @@
 """Traces of requests across peers, if the process uses OpenTelemetry (extra `traces`).
 
-A span records an event, its time and its request. It contains no number computed from records; its
-duration is visible to the receivers of the traces. In a process that has not imported OpenTelemetry
-everything here does nothing.
+A span records an event, its time, its duration and its request. It contains no other number that
+depends on records. In a process that has not imported OpenTelemetry everything here does nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ def _trace() -> ModuleType | None:
 
 @contextlib.contextmanager
 def span(name: str, parent: str | None = None, **attributes: str | int) -> Iterator[None]:
-    """Context manager that records its block as one span; `parent` is a `traceparent` text that
-    another peer sent.
+    """Context manager that records its block as one span. `parent` is the `traceparent` text that
+    another peer sent, if there is one.
     """
     trace = _trace()
     if trace is None:
@@ -37,7 +36,7 @@ def span(name: str, parent: str | None = None, **attributes: str | int) -> Itera
 
 
 class OpenSpan:
-    """A span that is ended by `end`, because it begins and ends with different messages."""
+    """A span that begins with one message and ends with another, when `end` is called."""
 
     def __init__(self, name: str, **attributes: str | int) -> None:
         trace = _trace()

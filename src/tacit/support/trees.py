@@ -8,7 +8,7 @@ from typing import Any
 
 
 def tree_map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """Apply `jax.tree.map` if JAX is loaded; otherwise do the same for tuples and dictionaries
+    """Call `jax.tree.map` if JAX is loaded; otherwise do the same, for tuples and dictionaries
     only.
 
     >>> tree_map(lambda a, b: a + b, {"x": (1, None)}, {"x": (2, None)})

@@ -66,7 +66,9 @@ def check_sd(value: float, key: str) -> float:
 
 
 def choose_from(value: Any, allowed: Iterable[str]) -> str:
-    """Return advice about a value that is not allowed."""
+    """Return advice for a value that is not allowed: a similar allowed value, if any, and all
+    allowed values.
+    """
     words = list(allowed)
     near = near_word(value, words)
     advice = f"choose from {', '.join(map(repr, words))}"

@@ -4,10 +4,10 @@
 
 docs/extending.md has an example of each suite. The suites need no test framework: a failed check
 raises an AssertionError with the name of the check, the value found and the value expected. Random
-numbers have a fixed seed. A Monte Carlo check of a family allows five standard errors, so that its
-false-alarm rate is about one in two million; a family that passes for one seed passes for nearly
-all seeds. A check of the distribution of noise has a false-alarm rate of at most one in a million,
-for any number of coordinates.
+numbers have a fixed seed. A Monte Carlo check of a family allows five standard errors, so its
+false-alarm rate is about one in two million. A family that passes for one seed therefore passes for
+nearly all seeds. A check of the distribution of noise has a false-alarm rate of at most one in a
+million, for any number of coordinates.
 """
 
 from __future__ import annotations

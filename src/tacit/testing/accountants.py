@@ -30,8 +30,8 @@ class Case(NamedTuple):
 
 
 class Wrong(NamedTuple):
-    """A deliberate error of an accountant. The function `changed` converts events to those that an
-    accountant with this error would use.
+    """A deliberate error of an accountant. The function `changed` converts the given events to the
+    events that an accountant with this error would use.
     """
 
     name: str
@@ -44,9 +44,9 @@ def check_accountant(
     """Assert that an accountant never reports less than the actual privacy loss.
 
     An accountant computes ε or δ from Gaussian events. For releases without sampling, the suite
-    compares it with the closed form. For sampled releases, alone and mixed with others, it compares
-    it with a numerically integrated privacy loss. Both adjacencies are tested. The following
-    properties are also checked:
+    compares the result with the closed form. For sampled releases, alone and mixed with others, the
+    suite compares it with a numerically integrated privacy loss. Both adjacencies are tested. The
+    following properties are also checked:
 
     * ε increases with the number of releases, the sampling rate and 1/δ, and decreases if there is
       more noise;
@@ -63,14 +63,15 @@ def check_accountant(
     power
         Also test four variants of this accountant with a known error: half the sampling rate, a
         sensitivity too small by √2, one release missing, one of several events ignored. The suite
-        must reject each variant. It does not reject one if the accountant's ε is so large that it
-        exceeds the true ε even with the error; the accountant then fails. Set `power` to False if
-        such a loose accountant is intended.
+        must reject each variant. If the accountant's ε is so large that it exceeds the true ε even
+        with the error, the variant is not rejected and the accountant fails. Set `power` to False
+        if such a loose accountant is intended.
 
     Returns
     -------
     float
-        The smallest ratio of the accountant's ε to the lower bound: 1 for an exact accountant.
+        The minimum over all cases of the accountant's ε divided by the lower bound of ε; 1 for an
+        exact accountant.
     """
     kinds = _supported(epsilon)
     cases = _cases(kinds)

@@ -1,7 +1,8 @@
 """Conformance suite of clipped sums: compare them with their declared sensitivity.
 
-Closed-form norms are error-prone, because the sum and its norms are separate formulas. They are
-compared with explicit contributions, and then tested with units that might move the sum too far.
+Closed-form norms are error-prone, because the sum and its norms are separate formulas. Both are
+compared with explicitly computed contributions, and then tested with units that might move the sum
+too far.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ def check_clipping(
 ) -> None:
     """Assert that `clipped(records, clip, mask)` is the clipped sum with the declared sensitivity.
 
-    The sum is compared with `clip_units` of `contributions(records)`. Then each unit is left out,
-    and replaced by extreme records. In an extreme record, the `extreme` columns contain values from
-    0 to 3e38, NaN or infinity, and all other columns contain values of some given record. No change
-    of one unit may move the sum by more than its declared sensitivity for either adjacency, except
-    for rounding. At least one unit must have a contribution of norm 0.99·`clip` or more; otherwise
-    more noise is added than necessary.
+    The sum is compared with `clip_units` of `contributions(records)`. Then each unit is left out in
+    turn, and each is replaced by extreme records. In an extreme record, the `extreme` columns
+    contain values from 0 to 3e38, NaN or infinity, and all other columns contain values of some
+    given record. No change of one unit may move the sum by more than its declared sensitivity for
+    either adjacency, except for rounding. At least one unit must have a contribution of norm
+    0.99·`clip` or more; otherwise more noise is added than necessary.
 
     Parameters
     ----------
@@ -56,7 +57,7 @@ def check_clipping(
         Norm to which contributions are clipped.
     norm_bound
         A function of the records that returns an upper bound on the norm of each contribution. A
-        unit is clipped by this bound instead of its norm, if the bound is larger.
+        unit is clipped as if its norm were the larger of its actual norm and this bound.
     extreme
         Columns that are filled with extreme values; by default all floating-point columns.
     tolerance
@@ -161,8 +162,8 @@ def _check_replaced(clipped: ClippedSum, records: Columns, clip: float, others: 
 def _extreme_records(
     records: Columns, extreme: Sequence[str] | None, rng: np.random.Generator
 ) -> Columns:
-    """Return extreme units, with values of every size and sign in single columns and in all
-    columns.
+    """Return extreme units. Each has a value of a certain size in one entry, or in all entries with
+    equal or random signs.
     """
     names = [name for name, value in records.items() if value.dtype.kind == "f"]
     if extreme is not None:

@@ -39,8 +39,8 @@ def check_codec(
     """Assert that a codec preserves every message exactly and refuses everything else.
 
     For each type in `kinds` the suite generates messages with extreme values of every field. After
-    encoding and decoding, each message must be equal to the original, with identical floats, and
-    encoding it again must give the same bytes.
+    encoding and decoding, each message must be equal to the original, including every bit of its
+    floats. Encoding it again must give the same bytes.
 
     Damaged or hostile payloads must be decoded to a message or raise `error` with one line of text.
     They must never raise another exception, execute code, or use much more memory than their length
@@ -57,7 +57,8 @@ def check_codec(
     samples
         Further messages, of any type: dataclasses, named tuples and arrays are compared by value.
     foreign
-        Messages that `decode` must refuse, for example those that only the other peer receives.
+        Messages that `decode` must refuse, for example messages that are only sent in the other
+        direction.
     error
         The only exception that `decode` may raise.
     largest
@@ -129,9 +130,7 @@ class _Codec:
                 ) from other
 
     def cheap(self, payload: bytes, what: str) -> None:
-        """Assert that decoding a payload uses at most a fixed multiple of its length in memory,
-        plus a constant.
-        """
+        """Assert that decoding a payload of n bytes uses at most `MEMORY` + 64·n bytes."""
         allowed = 64 * len(payload) + MEMORY
         running = tracemalloc.is_tracing()
         if not running:
@@ -228,7 +227,7 @@ class _Bomb:
 
 
 def _check_code(codec: _Codec, messages: Sequence[Any]) -> None:
-    """Check that no payload is executed, alone or inside a message."""
+    """Check that code in a payload, or in a field of a message, is not executed."""
     call = f"__import__({__name__!r}, fromlist=['ran']).detonate('an expression')"
     bombs = [pickle.dumps(_Bomb(), protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)]
     texts = [call, f"!!python/object/apply:{__name__}.detonate ['a YAML tag']"]

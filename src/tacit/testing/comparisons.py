@@ -49,8 +49,8 @@ def expect_average(
     """Assert that `found` is within five standard errors of the mean of `draws` over the first
     axis.
 
-    Set `noisy` if `found` is itself an average over the same number of draws. `slack` is a relative
-    tolerance for errors of quadrature.
+    Set `noisy` to True if `found` is itself an average over the same number of other draws. `slack`
+    is a relative tolerance for errors of quadrature.
     """
     average = draws.mean(axis=0)
     error = draws.std(axis=0) / np.sqrt(len(draws)) * (np.sqrt(2.0) if noisy else 1.0)

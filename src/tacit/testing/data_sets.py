@@ -36,8 +36,8 @@ class DataSets:
     sets
         Alternative records of the party.
     rows
-        Smallest number of rows to which data sets are padded. Data sets of equal shape share a
-        compiled program.
+        All data sets are padded to the same number of rows, which is at least this number. Data
+        sets of equal shape use the same compiled program.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class DataSets:
     ) -> list[Update]:
         """Return the replies of all data sets to the same request.
 
-        Without a noise seed, the noise of the replies is independent. `settled` replaces the
-        party's clip and noise, for example by wrong ones.
+        Without a noise seed, the noise of different replies is independent; with a seed, it is the
+        same. `settled` replaces the party's clip and noise, for example by wrong ones.
         """
         plan = self.plan
         agreement = Agreement(plan.model, plan.family, plan.method, plan.seed, insecure_noise_seed)
@@ -96,7 +96,7 @@ def _request(plan: Plan, party: str, visit: int, question: Shared) -> Request:
 
 
 def first_question(plan: Plan, visit: int) -> Shared:
-    """Return the initial q and public arrays of zeros, the content of a first request."""
+    """Return the initial q and public arrays of zeros, for a request of the stage of this visit."""
     shapes = plan.method.public_shapes(plan.model, plan.family, plan.method.stage_at(visit).name)
     public = {name: np.zeros(shape) for name, shape in shapes.items()}
     return Shared(initial_state(plan.rules, first_factors(plan)).q, public)
@@ -108,8 +108,8 @@ def furthest_pair(sums: np.ndarray, adjacency: Adjacency) -> tuple[int, int]:
 
     Row i of `sums` is the clipped sum of data set i. Under replace-one adjacency, every two of the
     data sets are neighbours. Under add-or-remove-one adjacency, only the first data set is a
-    neighbour of the others, so that the first index is 0. If the distance of a pair is NaN, the
-    indices of this pair are returned.
+    neighbour of the others, so that the first index is 0. If the distance between two sums is NaN,
+    the indices of this pair are returned.
     """
     best, found = -1.0, (0, 0)
     for place in range(len(sums) if adjacency == "replace-one" else 1):

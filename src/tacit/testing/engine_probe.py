@@ -3,8 +3,8 @@
 The model is the mean of a normal distribution, computed in NumPy, so that an engine calls the
 method's Python code for every reply. The method appends one line to a journal file whenever it
 computes a reply. The `WatchedCharging` object appends a line whenever it charges or stores a reply.
-Each line is written by one system call, so that the order of lines is the order of events even if
-parties compute in other processes.
+Each line is written by one system call. The order of lines is therefore the order of events, even
+if parties compute in other processes.
 """
 
 from __future__ import annotations
@@ -96,9 +96,9 @@ class ProbeModel(NormalMean):
 class ProbeMethod(PrivateMethod):
     """A method that releases a clipped sum of y.
 
-    If `remembers`, the method memory is the number of replies so far, which the engine must pass
-    back at each visit. While the file `<journal>.fault` exists, the second reply of one party
-    fails.
+    If `remembers` is true, the method memory is the number of replies so far, which the engine must
+    pass to the method at each visit. While the file `<journal>.fault` exists, the second reply of
+    one party fails.
     """
 
     kind: ClassVar[str] = "engine-probe"
@@ -206,8 +206,8 @@ def probe_plan(journal: Path, schedule: Schedule, *, insecure_noise_seed: int | 
 
 
 def watched_charging(plan: Plan, ledger: Ledger, journal: Path) -> WatchedCharging:
-    """Return a `WatchedCharging` for `ledger`, after setting budgets that are large enough for
-    every run of the suite.
+    """Set budgets in `ledger` that are large enough for every run of the suite, and return a
+    `WatchedCharging` for it.
     """
     datasets = {name: ledger.identify({}, records) for name, records in plan.parties.items()}
     assert plan.privacy is not None

@@ -53,8 +53,8 @@ def check_engine(engine: Engine) -> None:
     The following properties are checked:
 
     * With the same seed, the posterior equals that of the in-process engine for every schedule: bit
-      for bit if each party is computed alone, and up to rounding if parties are batched or named in
-      another order.
+      for bit if each party is computed separately, and up to rounding if parties are computed in
+      batches or are listed in another order.
     * Every update is reported to the observer. If the observer raises an exception, the run ends.
       A new engine continues from the checkpoint to the same posterior, bit for bit.
     * In a private run, every reply is charged once, before it is computed. It is computed with the

@@ -1,10 +1,10 @@
-"""Copies of a folder as a killed process would leave it, at every file operation.
+"""Copy a folder at every file operation, in the state in which a killed process would leave it.
 
 Inside the context `kill_points`, the folder is copied before and after every call from Python to
 the operating system, to a file object or to SQLite, if a file has changed since the last copy. A
-copy is the state that a process killed at this point would leave: it contains everything written
-before this point, and nothing written later. A single call to SQLite, such as COMMIT, is not
-divided further.
+copy is the state that a process killed at this point would leave. It contains everything written
+before this point, and nothing written later. No copies are made during a single call to SQLite,
+such as COMMIT.
 """
 
 from __future__ import annotations

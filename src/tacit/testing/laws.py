@@ -1,8 +1,8 @@
-"""Tests whether a sample is N(0, sd² I), with a known false-alarm rate.
+"""Test whether a sample is from N(0, sd² I), with a known false-alarm rate.
 
-Privacy depends only on the distribution of the noise, so each way in which it can be wrong has its
-own test: location, width, shape, tails (truncated noise has no guarantee), and independence of
-coordinates and draws.
+Privacy depends only on the distribution of the noise. There are separate tests of its location,
+width, shape and tails (truncated noise has no guarantee), and of the independence of coordinates
+and draws.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ TAILS = (3.0, 4.0)
 def gaussian_faults(noise: np.ndarray, sd: float) -> list[str]:
     """Return reasons why the rows of `noise` are not independent draws of N(0, sd² I).
 
-    For correct noise the list is empty, except with probability 10⁻⁶ per check. With 8,000 draws of
-    32 coordinates, a standard deviation that is wrong by 10 % is missed with probability 10⁻¹¹.
+    For correct noise the list is empty, except with a probability of about 10⁻⁶. With 8,000 draws
+    of 32 coordinates, a standard deviation that is wrong by 10 % is missed with probability 10⁻¹¹.
 
     Parameters
     ----------
@@ -37,8 +37,7 @@ def gaussian_faults(noise: np.ndarray, sd: float) -> list[str]:
 
 
 def moment_faults(noise: np.ndarray, sd: float) -> list[str]:
-    """Return reasons why the columns of `noise` do not have mean 0 and variance sd². This is a fast
-    test.
+    """Return reasons why the columns of `noise` do not have mean 0 and variance sd².
 
     With 2,000 draws, a standard deviation that is wrong by a factor of 0.8 or 1.25 in one of a
     million coordinates is missed with probability below 10⁻¹¹.
@@ -87,8 +86,8 @@ def _tails(scaled: np.ndarray) -> list[str]:
 
 
 def _independence(noise: np.ndarray) -> list[str]:
-    """Test that different coordinates, their absolute values, and consecutive draws are
-    uncorrelated, and that no more draws are repeated than by chance.
+    """Return reasons why draws are not independent: correlations between coordinates, between their
+    absolute values or between consecutive draws, or more repeated draws than expected by chance.
     """
     draws, width = noise.shape
     spread = noise.std(axis=0)

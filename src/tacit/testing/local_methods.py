@@ -27,15 +27,15 @@ def check_local_method(
     """Assert that a local method implements `tacit.methods.LocalMethod` correctly.
 
     The order of records must not change the answer, unless the method has a `batch_size`. With a
-    conjugate model, the suite also starts from a q that is already the optimum; the answer must
-    then be within `wander` of it. For private methods use `check_private_method`.
+    conjugate model, the suite also starts from a q that is already at the optimum, and the answer
+    must then be within `wander` of the optimum. For private methods use `check_private_method`.
 
     Parameters
     ----------
     method
         The method to check.
     model, family
-        A model and a posterior family that it supports.
+        A model and a posterior family that the method supports.
     records
         Records of one party. By default they are generated, which requires a model with columns x
         and y.

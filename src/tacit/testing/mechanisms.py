@@ -65,8 +65,8 @@ def check_mechanism(
     event declares, and M be `shares`. The noise of a single release must be N(0, s²/M), and that of
     the sum of M releases N(0, s²).
 
-    A correct mechanism fails a check for one in a million seeds. To show that the tests of the
-    distribution have power, they are also run on the mechanism with 0.9 and with 1.1 times its
+    A correct mechanism fails a check with probability one in a million. To show that the tests of
+    the distribution have power, they are also run on the mechanism with 0.9 and with 1.1 times its
     noise, and must reject both.
 
     Parameters

@@ -1,5 +1,5 @@
-"""Sample messages, generated from the types of their fields, with values at and beyond the limits
-of every range.
+"""Generate sample messages from the types of their fields, with values at and beyond the limits of
+every range.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TIMES = (
     datetime(1999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
 )
 NESTED = 8
-"""Largest number of samples of a nested value."""
+"""Largest number of samples of a nested message."""
 
 
 def message_samples(kind: type[msgspec.Struct]) -> list[msgspec.Struct]:

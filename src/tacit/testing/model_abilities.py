@@ -42,7 +42,7 @@ from tacit.testing.models import (
 DRAWS = 300
 VARIANCE_DRAWS = 2_000
 FAR = 4.0
-"""Points θ are multiplied by this factor when bounds are checked."""
+"""Factor by which values of θ are multiplied when bounds are checked."""
 
 
 def check_expectations(subject: Subject) -> None:
@@ -235,8 +235,8 @@ def _as_jax(records: Any) -> Any:
 
 
 def check_gradient_norms(subject: Subject) -> None:
-    """Check that `gradient_norms` returns the norms of the gradients that are summed. If
-    label-agnostic, it must return the largest norms over all labels.
+    """Check that `gradient_norms` returns the norm of each gradient that is summed or, if it is
+    label-agnostic, the largest norm over all labels.
 
     A norm that is too small is the dangerous error, because the clipped sum could then move by more
     than is charged.
@@ -353,7 +353,7 @@ def _check_losses(
 def _check_data_start(
     subject: Subject, bounds: DerivativeBounds, records: Any, x: np.ndarray
 ) -> None:
-    """Check that the site of each single record that `data_site` returns is within the bounds of
+    """Check that `data_site` returns, for each single record, a site within the bounds of
     `DataStart`.
     """
     import jax

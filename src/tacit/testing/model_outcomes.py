@@ -1,6 +1,4 @@
-"""Comparison of a model's distribution of outcomes, on which private scores are based, with its
-log-likelihood.
-"""
+"""Compare a model's outcome distribution, which private scores use, with its log-likelihood."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Checks of a model's score likelihood against its log-likelihood, for private scoring.
 
-If the bound of a score is too small, clipping depends on the label and causes bias; a wrong
+If the bound of a score is too small, clipping depends on the label and causes bias. A wrong
 expectation, slope or variance would give a wrong posterior without any warning.
 """
 
@@ -19,7 +19,9 @@ from tacit.testing.models import Subject
 POINTS = np.linspace(-2.0, 2.0, 9)
 STEP = 1e-4
 MASS = 1e-9
-"""Expectations are compared only if outcomes outside y's range are less probable than this."""
+"""Expectations are compared only at predictors for which outcomes outside the range of y have a
+probability below this.
+"""
 LEAST_POINTS = 3
 
 
@@ -47,8 +49,8 @@ def extreme_outcomes(model: Model) -> list[float]:
 
 
 def check_scores(subject: Subject) -> None:
-    """Check bound and moments of the model's score ψ, and that one record moves a clipped sum of
-    scores by at most the clip.
+    """Check the bound and the moments of the model's score. Check that one record moves a clipped
+    sum of scores by at most the clip.
     """
     model = subject.model
     assert isinstance(model, Scores)
@@ -67,8 +69,8 @@ def check_scores(subject: Subject) -> None:
 
 
 def _points(likelihood: ScoreLikelihood, rng: np.random.Generator) -> np.ndarray:
-    """Return the predictors to test, one per row. If y is bounded, the means that belong to them
-    are within its bounds.
+    """Return the values of the linear predictor to test, one per row. If y is bounded, the
+    corresponding means are within its bounds.
     """
     if likelihood.levels:
         return rng.standard_normal((len(POINTS), likelihood.levels))
@@ -156,8 +158,8 @@ def _check_bound(
 def _check_moments(
     likelihood: ScoreLikelihood, points: np.ndarray, outcomes: Outcomes, reach: float
 ) -> None:
-    """Check the expectation, slope and variance of the score ψ. The slope is the derivative of the
-    expectation in the true predictor.
+    """Check the expectation, slope and variance of the score. The slope is the derivative of the
+    expectation with respect to the true predictor.
     """
     at = np.float64(reach)
     psi, p = _residuals(likelihood, points, outcomes.y, reach), outcomes.probability

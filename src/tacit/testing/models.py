@@ -1,8 +1,8 @@
 """Conformance suite of models: compare a model with its log-likelihood.
 
-The log-likelihood of one record defines a model; everything else is a shortcut. Each shortcut is
-compared with the log-likelihood: automatic derivatives with differences, closed forms with
-automatic derivatives, expectations with averages over draws.
+The log-likelihood of one record defines a model. Everything else that a model provides is a
+shortcut. Each shortcut is compared with the log-likelihood: automatic derivatives with differences,
+closed forms with automatic derivatives, expectations with averages over draws.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def check_model(model: Model, *, records: Records | None = None, seed: int = 0) 
     The following properties are checked:
 
     * names, prior and start have the right sizes, and prior and start are proper;
-    * the log-likelihood is one finite number per record, which no other record changes;
+    * the log-likelihood is one finite number per record, which does not depend on other records;
     * the automatic derivative of the log-likelihood agrees with difference quotients;
     * probabilities of labels add up to 1;
     * the predictive distribution agrees with an average over draws of θ;
@@ -170,8 +170,8 @@ def _check_declared(subject: Subject) -> None:
 
 
 def _check_log_likelihood(subject: Subject) -> None:
-    """Check that the log-likelihood is one finite number per record, and that no other record
-    changes it.
+    """Check that the log-likelihood is one finite number per record and does not depend on other
+    records.
     """
     count = subject.count
     some = subject.rng.permutation(count)[: max(1, count // 3)]

@@ -1,4 +1,4 @@
-"""Neighbouring data sets, in which one unit is replaced by records of all sizes, signs and
+"""Make neighbouring data sets, in which one unit is replaced by records of various sizes, signs and
 labels.
 """
 
@@ -23,8 +23,8 @@ def neighbours_of(
     """Return two groups of data sets. Each data set differs from the first of its group in one
     unit.
 
-    In the first group, the records of all other units are the given ones. In the second group, all
-    of them are equal and extreme.
+    In the first group, the records of all other units are the given records. In the second group,
+    the records of all other units are equal and extreme.
     """
     groups = []
     for rest in (records, _pulled(records, -1.0)):
@@ -87,8 +87,8 @@ def _pulled(records: Records, sign: float) -> Records:
 
 
 def with_persons(records: Records) -> Records:
-    """Return the records with a column of person codes. The last two records belong to the same
-    person, and all others to different persons.
+    """Return the records with a column that identifies persons. The last two records belong to the
+    same person, and every other record to a different person.
     """
     count = len(next(iter(records.values())))
     return {**records, PERSON: np.minimum(np.arange(count), count - 2)}

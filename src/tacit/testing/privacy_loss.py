@@ -1,11 +1,11 @@
 """Lower bounds of δ and ε that share no code with `tacit.privacy.accounting`.
 
 Each release is described by two mixtures of normals with standard deviation 1. They are the
-densities of one coordinate of the release, divided by the sd of its noise, for two neighbouring
-data sets. The privacy loss is integrated over a fine partition of the line. Every cell has the
-smaller loss of its two ends, rounded down to a grid. The losses of several releases are added by a
-fast Fourier transform. All roundings go down, so an accountant that reports less than this bound is
-wrong.
+distributions of one coordinate of the release, divided by the sd of its noise, for two neighbouring
+data sets. The privacy loss is integrated over a fine partition of the real line. In every cell it
+is replaced by the smaller of the losses at the two ends, rounded down to a grid. The losses of
+several releases are added by a fast Fourier transform. All rounding errors make the bound smaller,
+so an accountant that reports less than this bound is wrong.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class ExactGaussian:
         return max(0.0, reached - allowed - 1e-13 * reached)
 
     def epsilon(self, delta: float) -> float:
-        """Return a lower bound of the smallest ε ≥ 0 at which δ is at most `delta`. Its relative
-        error is 1e-9.
+        """Return a lower bound of the smallest ε ≥ 0 at which δ is at most `delta`, with a relative
+        error of 1e-9.
         """
         if self.delta(0.0) <= delta:
             return 0.0
@@ -121,7 +121,8 @@ def oracles(
 ) -> list[ExactGaussian | LossBelow]:
     """Return lower bounds of the privacy loss of the events.
 
-    There is one bound for each order of the two neighbours, or a single one if no event is sampled.
+    There is one bound per order of the two neighbours. If no event is sampled, both orders have the
+    same bound, which is returned once.
     """
     mu = math.sqrt(sum(e.count * distance(e, adjacency) ** 2 for e in events if not e.sampling))
     sampled = [event for event in events if event.sampling]
@@ -141,7 +142,7 @@ def _composed(
 
 
 def worst_pair(event: GaussianEvent, adjacency: Adjacency) -> Pair:
-    """Return the distributions of one coordinate of the releases from the worst-case pair of
+    """Return the distributions of one coordinate of a release for the worst-case pair of
     neighbours.
 
     With the clip C, the pairs are:

@@ -1,23 +1,23 @@
 """Conformance suite of private methods: compare releases with charged events.
 
 The party's code computes replies for many neighbouring data sets at once, for various q that a
-server might send. Meanwhile all inputs and outputs of mechanisms are recorded
+server might send. All inputs and outputs of mechanisms are recorded during the computation
 (`tacit.testing.releases`). Three properties are checked:
 
 * the sum that a mechanism receives moves between neighbours by at most the sensitivity of the
   charged event, given the same earlier releases;
 * the mechanism adds the noise that the event declares;
-* the reply is a function of the released values and of public numbers: with the same released
-  values it is identical for all neighbours, and all releases used in it are charged. The method
-  memory, which stays at the party, may differ; its effect on later releases and replies is checked
-  at later visits.
+* the reply is a function of the released values and of public values: with the same released values
+  it is identical for all neighbours, and all releases that it uses are charged. The method memory,
+  which stays at the party, may differ between neighbours. Its effect on later releases and replies
+  is checked at later visits.
 
 The noise of every event of every visit is compared with N(0, noise_sd² I), or with N(0, noise_sd²/M
 I) if M parties share the noise. The mean and variance of all coordinates are tested with 2,000
-draws, and at most 64 random coordinates with all tests of `gaussian_faults`. To show that the tests
-have power, they must reject the sample if the noise of a single coordinate is multiplied by 0.8 or
-by 1.25. With aggregation "server" a party adds no noise: its reply contains only the exact clipped
-sum, and the server adds the noise.
+draws. All tests of `gaussian_faults` are applied to at most 64 random coordinates. To show that the
+tests have power, they must reject the sample if the noise of a single coordinate is multiplied by
+0.8 or by 1.25. With aggregation "server", the reply of a party must contain only the clipped sum,
+rounded to the lattice, because the server adds the noise.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ FILLS = (0.1, 1.0, 1e3, 1e9, 1e18)
 PRECISIONS = (1.0, 1e-6, 1e6)
 DRAWS = 2_000
 FULLY_TESTED = 64
-"""Number of coordinates whose noise is tested for shape and independence; the variance is tested
-for all.
+"""Largest number of coordinates whose noise is tested for shape and independence. The mean and
+variance are tested for all coordinates.
 """
 PARTY, OTHER = "party", "other"
 
@@ -72,11 +72,11 @@ def check_private_method(
 ) -> float:
     """Assert that a method's replies have the charged sensitivity and noise.
 
-    In a neighbouring data set, one unit is replaced by records of all sizes, signs and labels, or
-    is added or removed, depending on `adjacency`. Every visit of a run of `rounds` rounds is tested
-    with the initial q and with extreme values of q. The function returns the largest movement of a
-    sum that one unit causes, as a share of the charged sensitivity. This share must be at least
-    `reach`, because a check that does not come close to the sensitivity has little power.
+    In a neighbouring data set, one unit is replaced by records of various sizes, signs and labels,
+    or is added or removed, depending on `adjacency`. Every visit of a run of `rounds` rounds is
+    tested with the initial q and with extreme values of q. The function returns the largest
+    movement of a sum that one unit causes, as a share of the charged sensitivity. It must be at
+    least `reach`, because a check that does not come close to the sensitivity has little power.
 
     These tests are not a proof: a leak that occurs only with other records, q or releases is not
     found.
@@ -130,7 +130,7 @@ def _plan(
     rounds: int,
     seed: int,
 ) -> Plan:
-    """Return a plan as in a run. Its noise multiplier is 1, so that no noise has to be
+    """Return the plan of a run with two parties. The noise multiplier is 1, so no noise has to be
     calibrated.
     """
     return make_plan(
@@ -150,7 +150,7 @@ def _plan(
 
 
 def reply_of(update: Update) -> dict[str, np.ndarray]:
-    """Return the arrays that leave the party in this update, by name."""
+    """Return a dict from name to array with everything in this update that leaves the party."""
     released = update.released.items()
     reply = {f"released[{name!r}]": np.asarray(value) for name, value in released}
     return reply if update.loss is None else reply | {"loss": np.asarray(update.loss)}
@@ -277,7 +277,9 @@ def _check_replies(updates: Sequence[Update], expected: Sequence[Update], where:
 
 
 def _check_noise(plan: Plan, records: Records, seed: int) -> None:
-    """Check the noise of every event of every visit, and that no two events have the same noise."""
+    """Check the noise of every event of every visit, and that the events of a visit have
+    independent noise.
+    """
     settled, rng = plan.settled[PARTY], np.random.default_rng(seed)
     memories: list[Natural | None] = [None] * DRAWS
     data_sets = DataSets(plan, PARTY, [records] * DRAWS)
@@ -299,7 +301,7 @@ def _check_noise(plan: Plan, records: Records, seed: int) -> None:
 
 
 def _check_law(added: np.ndarray, sd: float, where: str, rng: np.random.Generator) -> None:
-    """Check that noise is N(0, sd² I), and that the tests have power."""
+    """Check that the noise `added` is N(0, sd² I), and that the tests have power."""
     width = added.shape[1]
     chosen = np.sort(rng.permutation(width)[:FULLY_TESTED])
     faults = [*moment_faults(added, sd), *gaussian_faults(added[:, chosen], sd)]
@@ -315,7 +317,7 @@ def _check_law(added: np.ndarray, sd: float, where: str, rng: np.random.Generato
 
 
 def _questions(plan: Plan, visit: int, seed: int) -> Iterator[Shared]:
-    """Yield requests with the initial q, and with extreme values of q and of the public arrays."""
+    """Yield contents of requests: the initial q, then extreme values of q and public arrays."""
     start, rng = first_question(plan, visit), np.random.default_rng(seed)
     yield start
     for fill, precision in itertools.product(FILLS, PRECISIONS):

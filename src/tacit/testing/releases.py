@@ -4,8 +4,8 @@ Inside the contexts `noted` and `counted`, every mechanism returns a fixed value
 noise alone, instead of its release. Two data sets with the same noise then have the same released
 values. If their replies still differ, the reply contains information that did not pass through a
 mechanism. With `noted`, the cost of a release also contains the exact sum and the true released
-value, for checks of sensitivity and noise. With `counted`, the releases whose values are used are
-counted while the program runs.
+value, for checks of sensitivity and noise. With `counted`, the releases whose values affect the
+reply or the memory are counted.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class Count:
         self._used: Counter[Used] = Counter()
 
     def add(self, clip: Any, noise_sd: Any) -> np.ndarray:
-        """Count releases. The arguments have one number for each release of each reply."""
+        """Add releases to the counts. Each argument is an array with one number per release of each
+        reply.
+        """
         clips, noise_sds = np.asarray(clip), np.asarray(noise_sd)
         pairs = zip(clips.ravel().tolist(), noise_sds.ravel().tolist(), strict=True)
         self._used.update(Used(*pair) for pair in pairs)

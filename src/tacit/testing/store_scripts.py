@@ -1,8 +1,9 @@
-"""Steps that write to a store as a run does, with the contents that the store must have after each
-step.
+"""Scripts of steps that write to a store in the same way as a run, with the expected contents after
+each step.
 
 A step writes to the store and returns its expected contents. The function `read` of a script reads
-the actual contents from a newly opened store. Floats use all 64 bits.
+the actual contents from a newly opened store. The written floats need all 64 bits, so a loss of
+precision is detected.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Script:
     empty: Any
     """Contents of a new store."""
     drawn: list[bytes] = field(default_factory=list)
-    """Random bytes that a ledger drew for charges whose replies are stored at the end."""
+    """Random bytes that a ledger drew for its charges, all of which have stored replies after the
+    last step.
+    """
 
 
 def party_script() -> Script:

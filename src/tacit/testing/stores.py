@@ -36,7 +36,7 @@ def check_store(
     error: type[Exception] = DataError,
     seed: int = 0,
 ) -> None:
-    """Assert that a store contains complete writes whenever the process is killed.
+    """Assert that a store contains only complete writes, at whatever point the process is killed.
 
     The suite makes the writes of a run and reads them from a newly opened copy of the store's
     folder. After a write has returned, the copy must contain it completely, to the last bit. If the
@@ -90,7 +90,7 @@ class _Check:
         return folder
 
     def read(self, folder: Path, digest: str = DIGEST) -> Any:
-        """Read the contents of a store from a copy, because reading may write."""
+        """Read the contents of a store from a copy of its folder, because reading may write."""
         copy = self.new_folder() / "copy"
         shutil.copytree(folder, copy)
         store = self.open_store(copy, digest)
@@ -147,7 +147,7 @@ class _Check:
             )
 
     def check_damage(self, folder: Path, expected: Any, seed: int) -> None:
-        """Check that truncated or changed files are refused, or read correctly."""
+        """Check that truncated or changed files raise an error or are read correctly."""
         rng = np.random.default_rng(seed)
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             body = path.read_bytes()

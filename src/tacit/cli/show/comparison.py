@@ -12,7 +12,7 @@ from tacit.results.text import table_rows
 
 
 def compared(results: Sequence[Result]) -> dict[str, list[Any]]:
-    """Return rows of facts (model, method, metrics, …) by name, with one entry per run."""
+    """Return a dict from facts (model, method, metrics, …) to lists with one value per run."""
     rows: dict[str, list[Any]] = {
         "model": [one.model.kind for one in results],
         "posterior": [one.posterior.family for one in results],

@@ -207,7 +207,7 @@ def show_party_result(result: PartyResult) -> None:
 
 
 def show_warning(text: str) -> None:
-    """Print a warning, with --quiet on standard error."""
+    """Print a warning, on standard error if --quiet is set."""
     on = errors if output_is_discarded() else console
     line = " ".join(printable(text).split())  # a peer's text must not look like other lines
     on.print(f"WARNING: {line}", style="bold red", highlight=False, soft_wrap=True)
@@ -318,7 +318,7 @@ def _text(cell: Any) -> str:
 
 
 def _took(timing: dict[str, float]) -> str:
-    """Return the duration of the run as text; the public part of a private run leaves it out."""
+    """Return the duration of the run as text, or "" if it is not public (empty `timing`)."""
     if not timing:
         return ""
     if "wall_s" not in timing:

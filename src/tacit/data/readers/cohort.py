@@ -151,7 +151,7 @@ def read(*, records: int | None, sites: int, seed: int, site: str | None = None)
 def _site_sizes(records: int, sites: int) -> np.ndarray:
     """Return the number of records of each site, at least 1.
 
-    The numbers are about a geometric sequence, and their sum is `records`.
+    The sizes approximately form a geometric sequence, and their sum is `records`.
     """
     share = np.geomspace(1.0, SIZE_RATIO, sites)
     ideal = (records - sites) * share / share.sum()
@@ -164,8 +164,8 @@ def _site_sizes(records: int, sites: int) -> np.ndarray:
 def _patients(frame: pl.DataFrame, site: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return a patient number for each stay. Stays of one patient have the same site, sex and age.
 
-    All other values of two stays are independent, also for the same patient. The true coefficients
-    of the outcome therefore stay valid.
+    All other values of two stays are independent, even if the stays belong to one patient. The true
+    coefficients of the outcome therefore stay valid.
     """
     age, male = frame["age"].to_numpy(), (frame["sex"] == "male").to_numpy()
     order = np.lexsort((rng.random(len(site)), age, male, site))
@@ -178,8 +178,9 @@ def _patients(frame: pl.DataFrame, site: np.ndarray, rng: np.random.Generator) -
 
 
 def _stays(severity: np.ndarray, rng: np.random.Generator) -> pl.DataFrame:
-    """Draw one stay per entry of `severity`: the severity, from -1 to 1, of the cases at its
-    site.
+    """Draw one stay per entry of `severity`.
+
+    An entry is the severity, from -1 to 1, of the cases at the site of the stay.
     """
     n = len(severity)
     age = np.clip(rng.normal(64 + 7 * severity, 15), 18, 105).round()

@@ -1,6 +1,6 @@
 """Word counts of documents for topic models: English Wikipedia over a public vocabulary.
 
-The counts are not published, so that they cannot be downloaded. The files are expected in
+The counts are not published, so they cannot be downloaded. The files are expected in
 TACIT_DATA/wiki or in the cache, and are used only if their SHA-256 is correct.
 """
 

@@ -54,10 +54,11 @@ def table_of_parties(frames: Mapping[str, pl.DataFrame], schema: SourceSchema) -
 
 
 def _same_columns(frames: Mapping[str, pl.DataFrame], schema: SourceSchema) -> list[pl.DataFrame]:
-    """Return the tables with the same columns and types.
+    """Return the tables, changed so that all have the same columns and types.
 
-    Features and outcome must be present in every table. Another column that a table lacks is filled
-    with nulls: a model does not use it, but a ledger identifies records by all columns.
+    Features and outcome must be present in every table. Any other column is filled with nulls in
+    tables that lack it. Models do not use such columns, but a ledger identifies records by all
+    columns.
     """
     wanted = {*raw_names(schema.columns, (one.name for one in schema.features)), schema.outcome}
     wanted.discard("")  # no outcome

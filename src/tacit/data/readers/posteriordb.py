@@ -91,8 +91,8 @@ REFERENCES: dict[str, tuple[float, float]] = {
     "nes2000-nes": (40.194777, -17.207887),
     "sblri-blr": (4851.238, -37.002584),
 }
-"""Σ mean/sd and Σ log sd over the coordinates of the reference draws, by posterior
-("data-model").
+"""A dict from posteriors ("data-model") to Σ mean/sd and Σ log sd over the coordinates of the
+reference draws.
 """
 
 

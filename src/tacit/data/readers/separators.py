@@ -1,7 +1,7 @@
 """Find the separator of a CSV file in its header, and describe lines that do not fit it.
 
-Only the header decides, never a record: two files that differ in one record are read in the same
-way.
+Only the header determines the separator. Two files that differ in one record are therefore read in
+the same way.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 def separator_of(path: Path, where: str, separator: str) -> str:
     """Return the separator of a CSV file.
 
-    This is the given one, unless it is the usual comma and the header has one column with commas
-    but several with semicolons or with tabs.
+    The result is `separator` if it splits the header into several columns, or if no other separator
+    does. Otherwise, if `separator` is the comma and either semicolons or tabs split the header, the
+    result is the one that does. In all other cases an error is raised.
 
     Parameters
     ----------

@@ -62,7 +62,7 @@ class ColumnConfig(Table, frozen=True, kw_only=True):
     expression: str | None = None
     """A number that is computed from other columns of the same record, e.g. "log(age)"."""
     product: tuple[str, ...] = ()
-    """An interaction: the columns that are multiplied, with numbers centred and levels as
+    """Factors of an interaction: names of numeric columns, which are centred, and levels such as
     "sex[m]".
     """
     draft: bool = False

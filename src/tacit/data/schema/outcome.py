@@ -1,6 +1,4 @@
-"""Conversion of the outcome to y: 0 or 1 for a positive level, the number of a level, or a
-number.
-"""
+"""Conversion of the outcome to y: 1 or 0 (positive or not), the index of a level, or a number."""
 
 from __future__ import annotations
 
@@ -72,7 +70,7 @@ def outcome_levels(schema: SourceSchema) -> tuple[str, ...]:
 def as_y(column: Column, positive: str | None) -> np.ndarray:
     """Convert the outcome to y.
 
-    If `positive` is given, y is 1 for this level and 0 for other levels. Otherwise y is the number
+    If `positive` is given, y is 1 for this level and 0 for other levels. Otherwise y is the index
     of the level or, for a numeric column, the number, rescaled by a declared center and scale.
     """
     config = column.config

@@ -24,21 +24,21 @@ class Schema:
     Parameters
     ----------
     bounds
-        (low, high) of each numeric column, by name. Values outside are clipped.
+        A dict from numeric columns to (low, high). Values outside are clipped.
     levels
-        All values of each categorical column, by name.
+        A dict from categorical columns to all their values.
     scale
-        (center, scale) of numeric columns, by name. A value v becomes (v − center) / scale. The
+        A dict from numeric columns to (center, scale). A value v becomes (v − center) / scale. The
         default is the midpoint and half the width of the bounds.
     missing
-        Handling of empty cells, by column: "refuse" (the default) raises an error, "drop" drops the
-        row, "indicator" (numeric columns) adds a 0/1 column, and "level" (categorical columns) adds
-        a level.
+        A dict from columns to the handling of empty cells: "refuse" (the default) raises an error,
+        "drop" drops the row, "indicator" (numeric columns) adds a 0/1 column, and "level"
+        (categorical columns) adds a level.
     missing_values
-        Texts and numbers that stand for an empty cell, by column: ["NA", 999].
+        A dict from columns to the texts and numbers that stand for an empty cell, e.g. ["NA", 999].
     units
-        Unit of measurement of numeric columns, by name, in which results show effects: "year", or
-        "10 years" for effects per ten years.
+        A dict from numeric columns to the unit of measurement in which results show effects:
+        "year", or "10 years" for effects per ten years.
 
     Examples
     --------

@@ -57,7 +57,7 @@ class Table:
     frame: pl.DataFrame
     schema: SourceSchema
     true_values: dict[str, float] | None = None
-    """For generated data: the true weight of each prepared column, by its name."""
+    """For generated data: a dict from prepared columns to their true weights."""
     parties: tuple[str, ...] = ()
     """For a table combined from several parties' tables: the names in the column `PARTY`."""
     notes: tuple[str, ...] = ()

@@ -49,7 +49,7 @@ class RayEngine(Driver):
     _prior: PartyBatches | None = field(default=None, init=False)
     _place_of: dict[str, int] = field(default_factory=dict, init=False)
     _calls: dict[str, tuple[Request, Call]] = field(default_factory=dict, init=False)
-    """Asynchronous requests in progress, by id."""
+    """A dict from request ids to asynchronous requests in progress, each with its call."""
     _rehearsed: set[tuple[str, str]] = field(default_factory=set, init=False)
     _ready: dict[str, Reply] = field(default_factory=dict, init=False)
     """Asynchronous replies that are not yet applied."""
@@ -205,7 +205,9 @@ class RayEngine(Driver):
 
 
 def deal(parties: Mapping[str, Records], count: int) -> list[list[str]]:
-    """Split names into `count` groups with similar numbers of records, in the run's order.
+    """Split parties into `count` groups with similar total numbers of records.
+
+    Within a group, names are in the order of `parties`.
 
     >>> deal({"a": {"y": [1]}, "b": {"y": [1, 2, 3]}, "c": {"y": [1, 2]}}, 2)
     [['b'], ['a', 'c']]

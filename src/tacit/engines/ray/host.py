@@ -25,7 +25,7 @@ class Host:
     """Computes updates for its parties; keeps only their records between calls.
 
     Method memories are sent with requests and updates, and requests are charged before they are
-    sent, so a host can be lost at any moment.
+    sent. If a host is lost, neither memories nor charges are lost.
     """
 
     def __init__(

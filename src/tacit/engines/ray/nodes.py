@@ -47,7 +47,7 @@ def check_folder(folder: Path, *, one_machine: bool) -> None:
 
 
 def look(mark: str) -> tuple[str | None, str]:
-    """Return the content of a file as seen from this node, and the machine's id."""
+    """Return the content of a file (None if this node cannot read it), and the machine's id."""
     try:
         return Path(mark).read_text(encoding="utf-8"), this_machine()
     except OSError:

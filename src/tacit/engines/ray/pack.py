@@ -67,7 +67,7 @@ def unpack_requests(
 
 
 def pack_updates(found: Mapping[str, Update]) -> Answered:
-    """Pack updates by request id into a few arrays."""
+    """Pack a dict from request ids to updates into a few arrays."""
     updates = list(found.values())
     rows = [(key, one.loss, one.finite, one.cost) for key, one in found.items()]
     kept = _stack_some([one.memory for one in updates])

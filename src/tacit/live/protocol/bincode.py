@@ -61,8 +61,8 @@ _FIRST_LENGTHS: dict[tuple[int, int], Layout] = {
     (0, 12): "bincode-fixint",
     (1, 4): "bincode-fixint",
 }
-"""Layout by first byte and length of the messages that begin a connection: JoinCluster and
-ReJoinCluster.
+"""Layout of the first message of a connection, JoinCluster or ReJoinCluster; the keys are (first
+byte of the message, length of the message).
 """
 
 

@@ -1,9 +1,9 @@
 """The messages of the protocol (thesis §3.1.2, Code 3.1), with their names and fields.
 
 A message is externally tagged: {"JoinCluster": {"data_size": 1000}}; a message without fields is a
-bare string. Fields that are `UNSET` by default are extensions: they are not sent to a peer that has
-not announced `protocol`, and a peer that does not know them ignores them. docs/protocol.md is the
-specification.
+bare string. Fields that are `UNSET` by default are extensions. They are not sent to a peer that has
+not announced `protocol`, and a peer that does not support them ignores them. docs/protocol.md is
+the specification.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Array(msgspec.Struct, frozen=True):
 
 
 Distribution = dict[str, float | Array | list[float | None] | None]
-"""A normal as {mean, variance}, each a number or a list; or natural parameters, as arrays by
-name.
+"""A normal as {mean, variance}, each a number or a list; or a dict from names of natural parameters
+to arrays.
 """
 
 
@@ -220,8 +220,8 @@ class SurvivorSignature(ClientMessage, frozen=True, kw_only=True):
 class UnmaskShares(ClientMessage, frozen=True, kw_only=True):
     """The answer to UnmaskRequest.
 
-    `seeds` are shares of the survivors' mask seeds, and `keys` are shares of the other parties'
-    secret keys, both by party name.
+    `seeds` maps names of survivors to shares of their mask seeds, and `keys` maps names of the
+    other parties to shares of their secret keys.
     """
 
     slot: Count
@@ -267,7 +267,7 @@ class RejectionFromCluster(ServerMessage, frozen=True, kw_only=True):
 
 
 class SelectedForTraining(ServerMessage, frozen=True, kw_only=True):
-    """Request for an update, with q and ρ (None: 1).
+    """Request for an update, with the posterior q and the damping factor ρ (None means 1).
 
     `request` is the id of the request; each id is answered once. `factor` is the party's factor at
     the server, `visit` counts the party's requests, and `initial` means that q is still the prior.

@@ -77,7 +77,7 @@ SERVER: dict[tuple[ServerSide, str], Do] = {
     },
     (_S.TRAINING, "MaskedUpdate"): Do("add_up", _S.WAITING),
 }
-"""The server's action and next state for a party's message, by (state, message name)."""
+"""A dict from (state, name of a party's message) to the server's action and next state."""
 
 PARTY: dict[tuple[PartySide, str], Do] = {
     (_P.JOINING, "AcceptedIntoCluster"): Do("enter", _P.WAITING),
@@ -107,7 +107,7 @@ PARTY: dict[tuple[PartySide, str], Do] = {
     **{(_P.WAITING, name): Do("help_sum", _P.WAITING) for name in _TO_PARTY},
     **{(_P.LEAVING, name): Do("ignore", _P.LEAVING) for name in _TO_PARTY},
 }
-"""A party's action and next state for a server's message, by (state, message name)."""
+"""A dict from (state, name of a server's message) to the party's action and next state."""
 
 MEANING = {
     "admit": "check the configuration digest and the list of parties; AcceptedIntoCluster, or "

@@ -1,7 +1,7 @@
 """A party's secure sums with durable state: everything is stored before it is sent.
 
-The file contains secrets. A party that has lost the file creates no new keys for a run in which it
-has answered requests: after another set-up, one of its vectors could be part of two sums.
+The file contains secrets. If a party has answered requests of a run and then loses the file, it
+creates no new keys for that run, because one of its vectors could otherwise be part of two sums.
 """
 
 from __future__ import annotations

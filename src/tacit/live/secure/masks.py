@@ -38,8 +38,9 @@ def derive(secret: bytes, *context: bytes | str | int) -> bytes:
 
 
 def bound(*context: bytes | str | int) -> bytes:
-    """Return the hash of the parts of a context; each part is preceded by its length, so that
-    different parts never give the same bytes.
+    """Return the SHA-256 of all parts of a context.
+
+    Each part is preceded by its length, so different lists of parts never give the same bytes.
     """
     out = b""
     for part in context:

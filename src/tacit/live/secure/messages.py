@@ -66,7 +66,7 @@ class Parcel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Masked(msgspec.Struct, frozen=True, kw_only=True):
-    """A masked vector of little-endian 64-bit words, sent over the party's own TLS connection."""
+    """A masked vector of little-endian 64-bit words, sent over the party's TLS connection."""
 
     party: str
     slot: int

@@ -13,10 +13,10 @@ needs a new set-up.
 | `reveal_shares` | slot signed | slot revealed |
 
 A repeated message with the same contents gets the same answer; a repeated message with different
-contents is refused. A party that begins another set-up passes on its earlier state, so that a
-request is never answered under two sets of keys: the difference of the two sums would reveal the
-party's vector. A sum that failed is repeated under a new request, whose vector has new noise and a
-new charge.
+contents is refused. A party that begins another set-up passes its earlier state to `offer_keys`.
+Without this state a request could be answered under two sets of keys, and the difference of the two
+sums would reveal the party's vector. A sum that failed is repeated under a new request, whose
+vector has new noise and a new charge.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def mask_vector(
 ) -> tuple[PartyState, Masked]:
     """Mask integers for one request. A slot is used for one request, and a request for one slot.
 
-    A repeated request gets the stored words, whatever `vector` is.
+    For a repeated request the stored words are returned, and `vector` is ignored.
     """
     roster = _roster(state)
     if not state.shares:

@@ -67,13 +67,13 @@ class Slot:
 
 @dataclass(frozen=True)
 class ServerState:
-    """Everything that the server knows: public keys, encrypted shares, masked vectors."""
+    """Everything that the server stores: public keys, encrypted shares, masked vectors."""
 
     terms: Terms
     offers: dict[str, Offer] = field(default_factory=dict)
     roster: Roster | None = None
     parcels: dict[str, dict[str, Parcel]] = field(default_factory=dict)
-    """Encrypted shares by dealer, then by recipient."""
+    """Encrypted shares: `parcels[dealer][recipient]`."""
     slots: dict[int, Slot] = field(default_factory=dict)
 
 
@@ -127,7 +127,7 @@ def take_parcels(state: ServerState, dealer: str, parcels: Sequence[Parcel]) -> 
 
 
 def parcels_for(state: ServerState, recipient: str) -> tuple[Parcel, ...]:
-    """Return the encrypted shares for one party; an error if some party has not sent its shares."""
+    """Return the encrypted shares for one party; raise an error if some dealer's are missing."""
     missing = sorted(set(_roster(state).names) - set(state.parcels))
     if missing:
         raise SecureSumError(f"{', '.join(missing)} have not sent their shares yet; wait for them")

@@ -58,8 +58,9 @@ def lagrange_at_zero(points: Sequence[int]) -> dict[int, int]:
 
 
 def combine(shares: Mapping[int, int], weights: Mapping[int, int]) -> int:
-    """Return the secret, given its shares by point and the points' weights from
-    `lagrange_at_zero`.
+    """Return the secret that the shares determine.
+
+    `shares` maps points to shares, and `weights` is `lagrange_at_zero` of these points.
     """
     return sum(weight * shares[point] for point, weight in weights.items()) % PRIME
 

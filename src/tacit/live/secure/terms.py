@@ -1,8 +1,8 @@
 """Terms of secure sums that the operators agree on: the participants, and three thresholds.
 
-n parties are approved. A sum has at least `quorum` (q) of them. `threshold` (t) of them can unmask
-a sum together. Up to `colluding` (c) of them may collude with the server without learning more than
-the sum.
+n parties are approved. A sum includes at least `quorum` (q) of them. Any `threshold` (t) of them
+can unmask a sum together. Up to `colluding` (c) of them may collude with the server without
+learning more than the sum.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     run, configuration
         Name of the run, and digest of the agreed file.
     parties
-        Fingerprint of each approved party's public key, by name.
+        A dict from names of approved parties to fingerprints of their public keys.
     threshold, quorum, colluding
         Numbers t, q and c of parties. With n approved parties they must satisfy t > (n + c)/2, t ≤
         q ≤ n and q − c ≥ 2.

@@ -52,7 +52,7 @@ class Connection:
     _span: OpenSpan | None = None
 
     def trace(self, span: OpenSpan | None) -> None:
-        """End the tracing span of the last request; `span` is that of the new request, if any."""
+        """End the tracing span of the last request, and store that of the new request, if any."""
         if self._span is not None:
             self._span.end()
         self._span = span

@@ -148,7 +148,7 @@ class Conversations:
         connection.side = ServerSide.GONE
 
     async def _heed(self, connection: Connection, payload: bytes) -> None:
-        """Perform the action that the protocol's state table has for a message."""
+        """Perform the action that the protocol's state table prescribes for a message."""
         try:
             message = decode(payload, connection.encoding, m.CLIENT_MESSAGES)
         except PeerError as error:
@@ -187,8 +187,8 @@ class Conversations:
     async def _answer_failed(self, connection: Connection, error: AnswerError) -> None:
         """Handle an unusable reply, so that its party does not delay the others.
 
-        The request is sent again. After three consecutive unusable messages, over all its
-        connections, the party is excluded.
+        The request is sent again. After three consecutive unusable replies, counted over all
+        connections of the party, the party is excluded.
         """
         party = connection.peer.name
         asked = None if connection.member is None else self.live.requests().get(party)
@@ -254,7 +254,7 @@ class Conversations:
         self.journal.write("rejoined", party=connection.peer.name, address=connection.address)
 
     def _ours(self, connection: Connection) -> dict[str, Any]:
-        """Return the extension fields of an acceptance; empty for a peer without extensions."""
+        """Return the extension fields of an acceptance message; {} for a peer without any."""
         if connection.plain:
             return {}
         member = connection.member

@@ -37,10 +37,10 @@ from tacit.support.tracing import OpenSpan
 
 TICK_S = 0.25
 GUARD_S = 1.0
-"""Interval at which the certificates of connected parties are checked."""
+"""Seconds between two checks of the certificates of connected parties."""
 FAREWELL_S = 5.0
 VERDICT_S = 60.0
-"""The result is sent without a verdict if that takes longer to compute."""
+"""The result is sent without a verdict if computing the verdict takes longer (seconds)."""
 PATIENCE_S = 60.0
 """Time after which a secure sum that waits for parties is logged, if there is no deadline."""
 MAX_UNANSWERED = 10
@@ -112,7 +112,7 @@ class WireServer:
 
     @property
     def connections(self) -> dict[str, Connection]:
-        """Connected members by name."""
+        """A dict from the names of connected members to their connections."""
         return self._conversations.connections
 
     def traffic(self, party: str) -> tuple[int, int]:
@@ -274,7 +274,7 @@ class WireServer:
                 sums.finish()
 
     def _say_who_is_late(self, missing: set[str], sums: ServerSums) -> None:
-        """Log that a secure sum waits for parties beyond the deadline; once per step of a round."""
+        """Log, once per step of a round, which parties a secure sum awaits beyond the deadline."""
         deadline = self.settings.deadline_s
         patience = deadline if sums.ready and not sums.closed else deadline or PATIENCE_S
         late = patience is not None and sums.waited_s > patience and bool(missing)
@@ -408,7 +408,7 @@ class WireServer:
     async def _beat(self) -> None:
         """Send heartbeats to waiting parties, to detect lost connections.
 
-        Parties with an open request get none: they may compute for hours without reading.
+        Parties with an open request get none, because they may compute for hours without reading.
         """
         while True:
             await asyncio.sleep(self.settings.heartbeat_s)
@@ -427,7 +427,8 @@ class WireServer:
     async def _guard(self) -> None:
         """Close connections whose certificates have expired or were revoked.
 
-        Each is closed in a separate task, so that an unresponsive peer delays no other.
+        Each connection is closed in a separate task, so that an unresponsive peer does not delay
+        the others.
         """
         while True:
             await asyncio.sleep(GUARD_S)
@@ -504,7 +505,7 @@ class WireServer:
             )
 
     async def _compute_verdict(self, find: Callable[[], m.FinalVerdict]) -> None:
-        """Compute the verdict that is sent with the result; if that fails, none is sent."""
+        """Compute the verdict that is sent with the result; on failure, no verdict is sent."""
         try:
             self._verdict = await asyncio.wait_for(asyncio.to_thread(find), VERDICT_S)
         except Exception as error:  # the result itself must reach the parties
@@ -513,7 +514,7 @@ class WireServer:
         self._wake.set()
 
     def _final_public(self, connection: Connection) -> m.Distribution | UnsetType:
-        """Return the public arrays of the result, if any."""
+        """Return the public arrays that are sent with the result; UNSET if there are none."""
         state = self.live.state
         assert state is not None
         if connection.plain or not self.live.rules.reads_public:

@@ -1,6 +1,6 @@
-"""Accept TLS connections within limits of time and number.
+"""Accept TLS connections, with limits on the number and the duration of handshakes.
 
-An unknown peer causes a handshake and a line in the log, but never delays a party: handshakes have
+An unknown peer causes a handshake and a line in the log, but never delays a party. Handshakes have
 a deadline, their number is limited, and an error in one does not affect others. TLS buffers are
 allocated when a peer starts TLS; a silent peer costs only a socket.
 """
@@ -108,7 +108,10 @@ class Listener:
             self._slots.leave(connection)
 
     async def _identify(self, sock: socket.socket, where: str) -> Connection | None:
-        """Do the TLS handshake; return None if it fails or is closed to make room for another."""
+        """Do the TLS handshake and return the connection.
+
+        The result is None if the handshake fails or is closed to make room for another.
+        """
         handshake = asyncio.ensure_future(self._handshake(sock, where))
         if self._handshakes.enter(handshake):
             self._journal.refusal(

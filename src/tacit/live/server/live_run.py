@@ -54,7 +54,7 @@ MAX_NATURAL_PARAMETER = 1e30
 
 
 Void = Callable[[int], bool]
-"""Function that is true for the serial numbers of revoked certificates."""
+"""Function that takes the serial number of a certificate and returns True if it was revoked."""
 
 
 class RefusedError(PeerError):
@@ -66,7 +66,7 @@ class RefusedError(PeerError):
 
 
 class BrokenBoundError(PeerError):
-    """An update that no records could produce."""
+    """Raised for an update that no records could produce."""
 
 
 class ReplyRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,7 +180,11 @@ class LiveRun(ServerRun):
 
     @property
     def unapproved(self) -> list[str]:
-        """The parties that have not approved the proposed version, in the order of that version."""
+        """The parties for which the proposed version waits, in the order of that version.
+
+        These are the parties that have not approved it, and new parties that have approved it but
+        have not asked to join within the last `ASKING_S` seconds.
+        """
         assert self.proposal is not None
         digest, gone = self.proposal.agreed.digest, frozenset()
         if self.state is not None:
@@ -311,7 +315,7 @@ class LiveRun(ServerRun):
         return (line,)
 
     def requests(self) -> dict[str, Request]:
-        """Return the open requests by party."""
+        """Return a dict from party names to open requests."""
         asked = super().requests()
         if self.sums is None:
             return asked
@@ -342,7 +346,8 @@ class LiveRun(ServerRun):
     def _in_sum(self, left: Container[str]) -> list[str]:
         """Return the parties that can still take part in the open sum.
 
-        Their vectors have arrived, and none of them has left before it sent its shares.
+        These are the parties whose vectors have arrived, without those that left before they sent
+        their shares.
         """
         assert self.sums is not None
         done = self.sums.revealed
@@ -445,8 +450,10 @@ class LiveRun(ServerRun):
         return left and not (member is not None and member.listening)
 
     def restore(self, party: str, factor: Natural) -> str:
-        """Compare or accept a factor that a party sends back; return a description of the
-        outcome.
+        """Process a factor that a party sends back; return a description of the outcome.
+
+        Before the start of training the factor is accepted. Afterwards it is only compared with
+        the server's factor.
         """
         if self.state is not None:
             ours = self.state.factors[party].natural

@@ -15,7 +15,7 @@ from tacit.support.type_info import prepare
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """A party that has joined, with its announced facts and key."""
+    """A party that has joined: its key, and what it announced about itself."""
 
     key: str
     serial: str
@@ -38,9 +38,9 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     members: dict[str, Member] = {}
     approvals: dict[str, str] = {}
-    """Digest of the proposed version that each party, old or new, has approved."""
+    """A dict from parties to the digest of the proposed version that they have approved."""
     returned: dict[str, Any] = {}
-    """Factors that parties returned before the start, encoded by `pack_natural`."""
+    """A dict from parties to the factors that they returned before the start (`pack_natural`)."""
 
     def having(self, **changes: Any) -> Roster:
         """Return a copy with these changes."""

@@ -71,8 +71,8 @@ class ConnectionSlots:
         self._most = max(self._most, len(self._parties))
 
     def enter(self, connection: Connection) -> tuple[bool, Connection | None]:
-        """Add a connection; return True if it was accepted, and the connection that was closed for
-        it.
+        """Add a connection; return whether it was accepted, and a connection that was closed to
+        make room.
 
         The second value is None if no connection was closed.
         """

@@ -33,8 +33,8 @@ _EVERY_S = 0.5
 class Commands:
     """Reads command files in the folder `control/`.
 
-    Their names are "start", "close" (with a reason and a return time), "propose", and "readmit-…"
-    for each party to readmit.
+    A command file is named "start", "close" (with a reason and a return time as content),
+    "propose", or "readmit-…" (one file per party to readmit).
     """
 
     def __init__(self, directory: Path) -> None:
@@ -47,8 +47,8 @@ class Commands:
         self.propose = False
 
     def read(self) -> None:
-        """Read new commands from the control directory. All but "start" are removed, so that they
-        are carried out only once.
+        """Read new commands from the control directory. All command files except "start" are
+        removed, because they are carried out only once.
         """
         if not self.start and (self._directory / "start").exists():
             self.start = True
@@ -71,7 +71,7 @@ class Commands:
 
 
 def give_command(directory: Path, command: str, body: dict[str, Any] | None = None) -> None:
-    """Write a command for the server of a state directory."""
+    """Write a command file for the server that uses this state directory."""
     place = directory / CONTROL
     if not place.is_dir():
         raise ConfigError(
@@ -193,7 +193,7 @@ def metrics_text(server: WireServer) -> str:
 
 
 async def serve_metrics(server: WireServer, address: str) -> asyncio.Server:
-    """Answer GET /metrics; anything else is 404."""
+    """Serve Prometheus metrics at GET /metrics; the answer to other requests is 404."""
     host, port = parse_address(address, "serve.metrics")
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

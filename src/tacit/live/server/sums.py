@@ -1,6 +1,7 @@
 """The server's side of secure sums in a live run: the next messages to each party, and the sums.
 
-The set-up is stored once it is complete, and a slot once its survivors are fixed. A restarted
+A slot is the secure sum of one round, and its survivors are the parties whose vectors are in the
+sum. The set-up is stored once it is complete, and a slot once its survivors are fixed. A restarted
 server requests everything else again, and the parties repeat their messages.
 """
 
@@ -58,7 +59,7 @@ class KeptSlot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Due(NamedTuple):
-    """A message that should be sent to a party; `key` identifies it, so that it is sent once."""
+    """A message that should be sent to a party; `key` shows whether it was already sent."""
 
     key: str
     message: m.ServerMessage
@@ -96,9 +97,9 @@ class ServerSums:
     def due(self, party: str, told: Container[str]) -> list[Due]:
         """Return the messages about secure sums that the server should send to a party now.
 
-        `told` has the keys of the messages that the party was already sent; they are not returned
-        again. Requests for updates are not returned either, because another part of the server
-        sends them.
+        `told` has the keys of the messages that were already sent to the party. These messages are
+        not returned again. Requests for updates are not returned either, because another part of
+        the server sends them.
         """
         state, found = self.state, []
         if state.roster is None:
@@ -134,7 +135,7 @@ class ServerSums:
 
     @property
     def waited_s(self) -> float:
-        """Seconds since the server began to wait for the present kind of message."""
+        """Seconds since the server began to wait for the messages of the current step."""
         return time.monotonic() - self._since
 
     def begin(self, request: Request, shapes: Shapes) -> None:
@@ -155,7 +156,7 @@ class ServerSums:
 
     @property
     def closed(self) -> bool:
-        """True once the survivors of the present slot are final: no further masked update is
+        """True once the survivors of the open slot are final. No further masked update is then
         accepted.
         """
         slot = self._slot
@@ -184,8 +185,9 @@ class ServerSums:
     def missing(self, asked: Collection[str]) -> set[str]:
         """Return the parties whose next message is missing.
 
-        During the set-up this can be any party of the run. While a slot is open, it is one of the
-        parties `asked` for a vector; after the slot is closed, one of its survivors.
+        During the set-up the server waits for all parties of the run. It then waits for the vectors
+        of the parties in `asked`, and, once the slot is closed, for messages of the slot's
+        survivors.
         """
         if self.state.roster is None:
             return set(self.terms.parties) - self.state.offers.keys()
@@ -292,11 +294,11 @@ class ServerSums:
         return "survivors"
 
     def total(self, shapes: Shapes) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
-        """Return the survivors of the open slot and the sum of their vectors, as arrays of these
+        """Return the survivors of the open slot, and the sum of their vectors as arrays of these
         shapes.
 
-        If the sum cannot be unmasked because a share is wrong, the error names the party that sent
-        it.
+        If a wrong share prevents the sum from being unmasked, the error names the party that sent
+        the share.
         """
         slot = self._slot
         assert self.open is not None
@@ -342,7 +344,7 @@ class ServerSums:
 
 
 def read_kept(path: Path, kind: Any) -> Any:
-    """Read a state file of the server; None if there is none."""
+    """Read and decode a state file of the server; return None if the file does not exist."""
     if not path.exists():
         return None
     try:

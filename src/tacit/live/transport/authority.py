@@ -129,7 +129,7 @@ def make_directory(path: Path) -> None:
 
 
 def write(*files: tuple[Path, bytes, int]) -> None:
-    """Write each file atomically, in this order; all temporary files are written first."""
+    """Write all contents to temporary files, then rename each atomically, in the given order."""
     parts = [path.with_name(path.name + ".part") for path, _, _ in files]
     try:
         for part, (_, body, mode) in zip(parts, files, strict=True):

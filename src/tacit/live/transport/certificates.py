@@ -1,8 +1,8 @@
 """A private certificate authority for servers and parties.
 
 It is a directory: `ca.pem` (public), `ca.key` (secret), `revoked.pem` (signed revocation list) and
-`issued.json` (all issued certificates, written before the certificate itself so that every
-certificate can be revoked). Several processes may use it.
+`issued.json` (list of all issued certificates). A certificate is listed before it is written, so
+every existing certificate can be revoked. Several processes may use the directory.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def init_authority(directory: Path, *, name: str = "tacit", days: int = 3650) ->
 
 
 class Holder(NamedTuple):
-    """Holder of a certificate, for display only: it is never used for identification."""
+    """Organisation and country of a certificate's holder. They never identify a peer."""
 
     organisation: str = ""
     country: str = ""
@@ -119,11 +119,11 @@ def issue_server(
     renew: bool = False,
     holder: Holder = NO_HOLDER,
 ) -> tuple[Path, Path]:
-    """Issue a certificate and key for a server with these host names and addresses; return their
-    paths.
+    """Issue a certificate and key for a server with these host names and addresses. Return the
+    paths of the certificate and the key.
 
-    The first host is the common name. With `renew` the certificate is for the server's existing
-    key, and keeps organisation and country unless `holder` gives others.
+    The first host is the common name. With `renew`, the certificate is for the server's existing
+    key. It keeps organisation and country unless `holder` gives others.
     """
     alternatives = [_host(host) for host in hosts]
     names = tuple(str(each.value) for each in alternatives)
@@ -144,14 +144,14 @@ def issue_party(
     renew: bool = False,
     holder: Holder = NO_HOLDER,
 ) -> tuple[Path, Path]:
-    """Issue certificate and key of a party; `renew` keeps its key, organisation and country."""
+    """Issue certificate and key of a party; `renew` keeps key, organisation and country."""
     _check_name(name)
     uri = x509.UniformResourceIdentifier(PARTY_URI + quote(name, safe=""))
     return _issue(directory, "party", name, (), [uri], out, days, renew, holder)
 
 
 def revoke(directory: Path, name_or_serial: str, reason: str = "") -> list[Issued]:
-    """Revoke all certificates of a name, or one by its serial; return the revoked certificates.
+    """Revoke all certificates of a name, or the one with a given serial; return the revoked ones.
 
     Expired certificates are included, because they could be renewed. A second call writes the
     revocation list again.
@@ -262,7 +262,7 @@ def _check_new(mine: list[Issued], who: str, key_path: Path) -> None:
 
 
 def _known_key(mine: list[Issued], who: str, key_path: Path) -> Any:
-    """Return the public key for a renewal: the last key of that name, unless it was revoked."""
+    """Return the public key for a renewal: the last key of this name. A revoked key is refused."""
     if not mine:
         raise ConfigError(f"{who} has no certificate to renew; issue one without --renew")
     last = mine[-1]

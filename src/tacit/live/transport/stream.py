@@ -17,8 +17,8 @@ from tacit.live.transport.tls import Credentials, Revoked, client_context, peer_
 CONNECT_S = 10.0
 BUFFER = 1 << 20
 ABORT_S = 1.0
-"""Longest wait until an aborted transport reports its end, which takes one turn of the event
-loop.
+"""Longest wait for an aborted transport to report its end, which normally takes one turn of the
+event loop.
 """
 
 
@@ -82,12 +82,12 @@ def keep_alive(writer: asyncio.StreamWriter) -> None:
 
 
 async def shut(writer: asyncio.StreamWriter, within_s: float = 5.0) -> None:
-    """Close a connection in any state; a second call does nothing. The only exception is
-    CancelledError.
+    """Close a connection in any state; a second call does nothing. No exception other than
+    CancelledError is raised.
 
     If a peer does not answer the closing handshake within `within_s`, the transport is aborted.
-    `wait_closed` runs in a task that is never cancelled here, because cancelling it would cancel
-    the stream's own future, and every later close of the same stream would raise CancelledError.
+    `wait_closed` runs in a task that this function never cancels. Cancelling the task would cancel
+    a future of the stream, and every later close of that stream would then raise CancelledError.
     """
     if not writer.is_closing():  # after a second close() a TLS transport cannot be aborted
         with contextlib.suppress(OSError, RuntimeError):

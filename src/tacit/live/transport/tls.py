@@ -80,7 +80,7 @@ class Credentials:
 
 
 class _List(NamedTuple):
-    """A revocation list as read; immutable, so that threads may share it."""
+    """Content of a revocation list that was read; immutable, so threads may share it."""
 
     stamp: tuple[int, ...]
     settled: bool  # True if a later change will have another stamp
@@ -92,8 +92,8 @@ class Revoked:
     """Revoked serials, always from the current file.
 
     If the list is missing, incomplete, older than a list read before or not signed by the
-    authority, every query raises a `DataError` until it is fixed: an unknown status never counts as
-    not revoked.
+    authority, every query raises a `DataError` until the list is fixed. An unknown status is
+    therefore never treated as "not revoked".
     """
 
     def __init__(self, path: Path, authority: Path) -> None:
@@ -130,7 +130,7 @@ class Revoked:
             raise self._unusable("not signed by the certificate authority")
         if before is not None and number < before.number:
             raise self._unusable(
-                f"its number {number} is below {before.number}, that of the list read before"
+                f"its number {number} is below {before.number}, the number of the list read before"
             )
         return _List(stamp, settled, number, serials)
 

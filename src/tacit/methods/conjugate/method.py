@@ -39,9 +39,11 @@ from tacit.server.schedule import Schedule
 from tacit.support.validation import check_fields
 
 SETTLED_KL = 1e-6
-"""An exact run has converged if a round moves q by fewer nats per parameter."""
+"""An exact run has converged if a round changes q by less than this many nats per parameter."""
 NOISY_CHANGE = 0.05
-"""A private run has converged if its last round moves the density by fewer nats per record."""
+"""A private run has converged if its last round changes the log-density by less than this many nats
+per record.
+"""
 KEPT = "kept."
 """Prefix of arrays that the server keeps but does not publish."""
 
@@ -78,8 +80,8 @@ NO_STAGES = _Stages()
 def _advanced(
     model: ConjugateExponential, shared: Shared, answer: StageSum
 ) -> tuple[Natural, Arrays, Arrays]:
-    """Return q, the arrays that the server publishes next, and the arrays that it stores
-    unpublished.
+    """Return the new q, the arrays that the server publishes next, and those that it stores without
+    publishing them.
     """
     kept = {name.removeprefix(KEPT): value for name, value in (shared.memory or {}).items()}
     known, q = model.advance({**kept, **shared.public}, answer)
@@ -205,13 +207,13 @@ class ConjugateSolver:
         )
 
     def site(self, stage: str, public: Arrays, released: Arrays) -> Natural | None:
-        """Return None: single parties have no factors, because the server converts only the sum
-        over parties.
+        """Return None. A single party has no factor, because only the sum over parties is converted
+        to q.
         """
         del stage, public, released
 
     def concluded(self, shared: Shared) -> Shared:
-        """Return `shared` unchanged: a run that ends early has the q of its last round."""
+        """Return `shared` unchanged. A run that ends early keeps the q of its last round."""
         return shared
 
 
@@ -225,7 +227,7 @@ class PrivateConjugateStages(_Staged, SummedMethod):
     Parameters
     ----------
     clip, clip_end, noise_end
-        Leave these out: contributions are always clipped to norm 1.
+        Leave these out, because contributions are always clipped to norm 1.
     dtype
         Floating-point type of the records; only "float64".
     """
@@ -276,8 +278,8 @@ class PrivateConjugateStages(_Staged, SummedMethod):
     def from_integers(
         self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
     ) -> Arrays:
-        """Return the sums that the released integers encode, in multiples of the largest norm that
-        one contribution may have.
+        """Convert released integers to sums of statistics, in units of the largest norm of a
+        contribution.
         """
         del model, family
         return {asked.stage: integers[asked.stage] * (event.step / event.clip)}

@@ -5,8 +5,8 @@ contribution of a unit is c = (α∘∂/∂m, κ∘∂/∂log s): both gradients
 coordinate (∘) with public weights α and κ. The weights determine how the clip is divided among the
 coordinates.
 
-Clipping needs the norm of c. For two kinds of model the norm has a closed form, so that no single
-contribution is computed:
+Clipping needs the norm of c. For two kinds of model the norm has a closed form, so single
+contributions need not be computed:
 
 * A generalised linear model with one record per unit. Let x be the features of the record, and ℓ
   its log-likelihood as a function of the linear predictor x·θ. With g = E[ℓ'], h = −E[ℓ''] and v =
@@ -20,9 +20,9 @@ For other models, one gradient per unit is computed. `fast=False` does this for 
 tests can compare the results.
 
 **Information.** On request, a contribution has one more coordinate, ω·k with a public weight ω. The
-number k is the mean diagonal entry of the unit's information matrix. With d parameters it is
-h‖x‖²/d for a generalised linear model, and ‖∇ log p‖²/d (the empirical Fisher information)
-otherwise. It costs one noisy number instead of d.
+value k is the mean diagonal entry of the unit's information matrix. With d parameters it is h‖x‖²/d
+for a generalised linear model, and ‖∇ log p‖²/d (the empirical Fisher information) otherwise. It
+adds one noisy value to the release instead of d.
 
 **Label-agnostic clipping.** An ordinary clip C multiplies c by min(1, C/‖c‖). This weight is
 smallest for surprising labels, which biases a classifier towards its current predictions.
@@ -62,11 +62,11 @@ def clipped_gradient(
 ) -> Bounded:
     """Return the sum over units of the clipped gradients of E_q[log p(unit | θ)].
 
-    `free` has the mean ("location") and the log-sd ("scale") of q. `maps` has the numbers by which
-    the parts of a unit's contribution are multiplied before clipping. The part "location" is the
-    gradient in the mean, "scale" is the gradient in the log-sd, and "information" is one number,
-    the mean diagonal entry of the unit's information matrix. A part that is missing from `maps` is
-    not computed. `weights` has shape (units,) or (units, records per unit). `noise` is a standard
+    `free` has the mean ("location") and the log-sd ("scale") of q. `maps` has the weights that
+    multiply the parts of a unit's contribution before clipping. The part "location" is the gradient
+    in the mean, "scale" is the gradient in the log-sd, and "information" is one number, the mean
+    diagonal entry of the unit's information matrix. A part that is missing from `maps` is not
+    computed. `weights` has shape (units,) or (units, records per unit). `noise` is a standard
     normal draw ε, from which models without quadrature compute θ = mean + sd·ε. `tally` is as in
     `tacit.privacy.bounded.clip_units`.
     """
@@ -97,8 +97,8 @@ def _parts(
     agnostic: bool,
     axes: int,
 ) -> ClippingParts | None:
-    """Return norms and sums of the units' gradients in closed form; None if the model has none for
-    these units.
+    """Return norms and sums of the units' gradients in closed form, or None if the model has no
+    closed form for these units.
 
     `axes` is 1 if every unit is one record, and 2 if units have several records.
     """
@@ -137,7 +137,7 @@ def _clipped(
 def _scores(
     model: Model, free: Free, noise: Array, records: Records, maps: Free, agnostic: bool
 ) -> ClippingParts | None:
-    """Return norms and sums of the gradients at one draw of θ, by `Model.score_parts`.
+    """Return norms and sums of the gradients at one draw of θ, computed by `Model.score_parts`.
 
     The result is None if the model has no closed form for them.
     """

@@ -3,20 +3,21 @@
 Only the likelihood's part of the gradient depends on records. It is sampled, clipped per unit and
 noised; the cavity's part is exact and added afterwards. All steps of all rounds are charged.
 
-Steps follow the natural gradient. With q = N(m, Λ⁻¹), the party's factor (b, L) in natural
-parameters, the released gradient G of E_q[log p(xₘ|θ)] in m and the released information K,
+Steps follow the natural gradient. Let q = N(m, Λ⁻¹), and let the party's factor have the linear
+term b and the precision L. A release contains the gradient G of E_q[log p(xₘ|θ)] in m and the
+information K. With momentum β and step length η,
 
     v ← β v + (G − b + L∘m),   b ← b + η v + ΔL∘m,   ΔL = (K − L)/(t + 1),   L ← L + ΔL
 
-for the party's t-th release. G − b + L∘m is the gradient of the local ELBO, so the fixed point does
-not depend on L, which only sets the step length in m. L is the mean of all K so far, which averages
-out the noise of a nearly constant quantity. The momentum v consists of released numbers; between
-rounds the server keeps it (the memory of `floored_step`), so a party has no state.
+for the party's t-th release. G − b + L∘m is the gradient of the local ELBO. The fixed point
+therefore does not depend on L, which only sets the step length in m. L is the mean of all K so far.
+K is nearly constant, so the mean has less noise. The velocity v is computed from released values.
+Between rounds the server stores it (in the memory of `floored_step`), so a party has no state.
 
-With one step per round the changes of b and L are linear in (G, K) and in the party's factor, and
-η does not depend on the party. So the sum of the parties' changes can be computed from the sum of
-their releases and the product of their factors: under aggregation "secure" and "trusted" the server
-sees sums only and takes the step itself (`from_integers`).
+With one step per round the changes of b and L are linear in (G, K) and in the party's factor, and η
+does not depend on the party. The sum of the parties' changes is therefore a function of the sum of
+their releases and the product of their factors. Under aggregation "secure" and "trusted" the server
+receives only sums and takes the step itself (`from_integers`).
 
 `optimiser` "adam" or "sgd" makes steps in m and the log-sd of q from the same releases
 (`tacit.methods.dpsgd.optimiser`).
@@ -68,13 +69,11 @@ Precision = Literal["isotropic", "per-coordinate", "log-sd", "fixed"]
 MAX_ISOTROPIC_DIMENSION = 256
 FIXED_STEP = 2.4
 STABLE_SHARE = 0.9
-"""Step length relative to the longest one that is stable in every direction of the curvature."""
+"""Step length, as a share of the longest one that is stable for any direction of the curvature."""
 
 
 class Local(NamedTuple):
-    """The party's factor during its steps (linear term and precision), and the optimiser's
-    state.
-    """
+    """A party's factor (linear term and precision) and the optimiser's state between two steps."""
 
     linear: Array
     precision: Array
@@ -87,7 +86,7 @@ class Place(NamedTuple):
     mean: Array
     precision: Array
     known: Array
-    """Precision without the prior's part, before a lower bound is applied."""
+    """Precision without the part of the prior. No lower bound is applied to it."""
     free: Free
 
 
@@ -101,7 +100,7 @@ class Path(NamedTuple):
     first: Array
     """Number of the party's releases before this answer."""
     last: int
-    """Number of last steps over which the answer is averaged."""
+    """The answer is averaged over this many steps, the last ones of the visit."""
     terms: Terms
 
 
@@ -109,37 +108,38 @@ class Path(NamedTuple):
 class DPSGD(PrivateMethod):
     """Private gradient steps, each from one clipped and noisy gradient.
 
-    `precision` determines what is released besides the gradient, as information about the curvature
-    of the log-likelihood: "isotropic" releases one number, the mean over coordinates;
-    "per-coordinate" releases one number per coordinate; "log-sd" releases the gradient in the
-    log-sds of q, as in the published DP-SGD; "fixed" releases nothing, and q keeps the precision of
-    the model's starting point. `precision_weight` multiplies the released information before
-    clipping; by default it is max(1, d/11) for "isotropic" with d parameters, and 1 otherwise. With
-    `sampling_rate` = 1 every step uses all records, which is as good as sampling for the same
-    budget and takes fewer steps.
+    `precision` determines which information about the curvature of the log-likelihood is released
+    besides the gradient. "isotropic" releases one value, the mean over coordinates.
+    "per-coordinate" releases one value per coordinate. "log-sd" releases the gradient in the
+    log-sds of q, as in the published DP-SGD. "fixed" releases nothing, and q keeps the precision of
+    the model's starting point. `precision_weight` multiplies this information before clipping. Its
+    default is max(1, d/11) for "isotropic" with d parameters, and 1 otherwise. With `sampling_rate`
+    = 1 every step uses all records, which is as good as sampling for the same budget and takes
+    fewer steps.
 
     With optimiser "natural" the default `step_size` is 0.9·2(1 + β)/d, at most ½, where β is the
     momentum. Such steps are stable for every curvature. Let L be the curvature averaged over
     coordinates. The curvature in any direction is at most d·L, and steps of length η are stable if
     η times the curvature divided by L is below 2(1 + β). Clipping does not change this, because it
     shortens gradient and information of a record by the same factor. L is a mean over all releases,
-    computed by the same rule for every party: step lengths that differ between parties would move
-    the fixed point. `max_noise` shortens the steps if the signal is weak. With a "fixed" precision
-    Λ of q, the default `step_size` is 2.4 Λ/(C n), at most ½, for clip C and n units of all
-    parties; it moves the mean of q by at most 2.4/(1 − β) in one round.
+    computed by the same rule for every party, because step lengths that differ between parties
+    would move the fixed point. `max_noise` shortens the steps if the signal is weak. With a "fixed"
+    precision Λ of q, the default `step_size` is 2.4 Λ/(C n), at most ½, for clip C and n units of
+    all parties. Such steps move the mean of q by at most 2.4/(1 − β) in one round.
 
     Optimisers "adam" and "sgd" move the mean and the log-sd of q. `step_size` is their learning
-    rate. SGD applies it to the gradient divided by C n, so that n units of norm C move the mean by
-    at most `step_size`. The default is D/√T, where T is the number of steps of all parties in the
-    run and D is the prior's sd, at most 1: the usual rate for T noisy gradients of norm 1 over a
-    distance D. SGD learns far more slowly than the others; it is provided for comparison.
+    rate. SGD applies it to the gradient divided by C n, so n units of norm C move the mean by at
+    most `step_size`. The default is D/√T, where T is the number of steps of all parties in the run
+    and D is the prior's sd, at most 1. This is the usual rate for T noisy gradients of norm 1 over
+    a distance D. SGD learns far more slowly than the other optimisers and is provided for
+    comparison.
 
     Parameters
     ----------
     clip
         Norm to which the contribution of each unit is clipped.
     clip_end, noise_end
-        Factor of the clip and of the noise multiplier at the last visit relative to the first.
+        Clip and noise multiplier at the last visit, relative to those at the first visit.
     steps
         Released gradients per round.
     sampling_rate
@@ -151,14 +151,14 @@ class DPSGD(PrivateMethod):
     step_size
         Length of the natural-gradient steps or learning rate, in (0, 1].
     step_end
-        Factor of the step size at the last visit relative to the first.
+        Step size at the last visit, relative to that at the first visit.
     momentum
         Momentum of the steps, in [0, 1); by default 0.5, β₁ = 0.9 for "adam", and 0 for "sgd".
     precision
         Released information about the curvature: "isotropic", "per-coordinate", "log-sd" or
         "fixed".
     precision_weight
-        Share of the curvature in the clip.
+        Weight that multiplies the released information about the curvature before clipping.
     adaptive
         Adapt the clip to this quantile of the contributions' norms; by default the clip is fixed.
     max_noise
@@ -166,7 +166,7 @@ class DPSGD(PrivateMethod):
     label_agnostic
         Clip each record independently of its label, which keeps the score unbiased.
     average_last
-        The server averages the posterior over this share of the rounds, at the end of the run.
+        Share of the rounds, at the end of the run, over which the server averages the posterior.
     dtype
         Floating-point type of the records, "float32" or "float64".
     """
@@ -302,16 +302,18 @@ class DPSGD(PrivateMethod):
         return d + size[self._precision(model)] + tally
 
     def starts_at_prior(self, model: Model) -> bool:
-        """True if the precision of q is learned. If not, q starts at the model's starting point and
-        keeps the precision of that point.
+        """True if the precision of q is learned. Otherwise q starts at the model's starting point
+        and keeps the precision that it has there.
         """
         return self._precision(model) != "fixed"
 
     def floor(
         self, model: Model, q: Natural, number: int, noise_sd: float, damping: float
     ) -> Array:
-        """Return a lower bound on the precision of q: the prior's precision plus the standard
-        deviation of the noise in the mean of all information released up to round `number`.
+        """Return a lower bound on the precision of q in round `number`.
+
+        The bound is the prior's precision plus the standard deviation of the noise in the mean of
+        all information released so far.
         """
         del damping
         prior = -2.0 * model.prior(_family(model))["quadratic"]
@@ -340,7 +342,8 @@ class DPSGD(PrivateMethod):
 
     @property
     def own_releases(self) -> bool:
-        """True if there are several steps per visit.
+        """True if there are several steps per visit, so a party's factor contains only the releases
+        of that party.
 
         If False, every party's factor is an equal share of all releases. Several steps that start
         from such a factor would lead away from the posterior if the parties' records differ.
@@ -349,8 +352,8 @@ class DPSGD(PrivateMethod):
 
     @property
     def server_momentum(self) -> float:
-        """Momentum between rounds; 0 with several steps per round, which use momentum within the
-        round.
+        """Momentum between rounds. It is 0 with several steps per round, because momentum is then
+        used within the round.
         """
         return self.beta if self.steps == 1 else 0.0
 
@@ -421,7 +424,7 @@ class DPSGD(PrivateMethod):
         self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
     ) -> Arrays:
         """Recompute the party's steps from the released integers, and return the damped change of
-        λ.
+        the natural parameters.
         """
         assert isinstance(family, MeanFieldGaussian)
         assert asked.q is not None
@@ -464,7 +467,7 @@ class DPSGD(PrivateMethod):
         return clipped(task.records, task.weights), units_present(task.weights)
 
     def clipping_biases(self, model: Model, stage: str) -> bool:
-        """Return False if clip weights do not depend on labels: the clipped score then still has
+        """Return False if clip weights do not depend on labels, because the clipped score then has
         mean 0.
         """
         del stage
@@ -527,9 +530,9 @@ class DPSGD(PrivateMethod):
         return Place(mean, precision, -2.0 * q["quadratic"] - path.least, free)
 
     def _ended(self, path: Path, total: Natural) -> Natural:
-        """Return λ of the local posterior.
+        """Return the natural parameters of the local posterior.
 
-        `total` is the sum of the party's factors after each of the last steps; the mean of these
+        `total` is the sum of the party's factors after each of the last steps. The mean of these
         factors is the new factor.
         """
         local = power(total, 1.0 / path.last)
@@ -583,9 +586,10 @@ class DPSGD(PrivateMethod):
 
         Let the noise have sd s in each of T releases of each of M parties, and let q have d
         coordinates and precision Λ. With momentum β, the noise of the whole run moves the mean of q
-        by about ηs√(TMd)/(Λ(1 − β)). η is reduced until this is at most `max_noise`. Λ is taken to
-        be at least the sd of its noise. In the first round Λ is small, which keeps the first steps
-        short: a wide q does not show the curvature of a narrow one.
+        by about ηs√(TMd)/(Λ(1 − β)). η is reduced until this distance is at most `max_noise`. For
+        Λ, at least the sd of its noise is used. In the first round Λ is small, which keeps the
+        first steps short. Short steps are needed because the curvature at a wide q differs from
+        that at a narrow q.
         """
         xp = namespace(known)
         size, dimension = self.step_size, model.dimension
@@ -616,7 +620,7 @@ class DPSGD(PrivateMethod):
         task: Task,
         scale: Array,
     ) -> Release:
-        """Release the noisy sum of one step; `secret` is (key of the batch, noise)."""
+        """Release the noisy sum of one step; `secret` has the batch's random key and the noise."""
         clipped = self._clipping(model, family, free, public, task, scale)
         batch_key, noise = secret
         bounded, drawn = self.batches.summed(batch_key, task, clipped)
@@ -628,7 +632,7 @@ class DPSGD(PrivateMethod):
         return mechanism.release(noise, bounded, drawn)
 
     def _value(self, family: MeanFieldGaussian, place: Place, maps: Free, sums: Free) -> Free:
-        """Convert released sums to the gradient and the curvature of all records."""
+        """Convert the released sums of a batch to gradient and curvature over all records."""
         xp = namespace(place.mean)
         found = {name: sums[name] / (maps[name] * self.sampling_rate) for name in maps}
         value = {"location": found["location"]}
@@ -650,7 +654,7 @@ class DPSGD(PrivateMethod):
     ) -> Callable[[Records, Array], Bounded]:
         """Return a function of records and weights that computes the clipped sum.
 
-        A `tally` that is passed in is used in place of the adaptive clip's own tally.
+        If `tally` is given, it replaces the tally of the adaptive clip.
         """
         maps, clip = self._maps(model, free, scale), task.terms.clips[0]
         if self.adaptive is not None:
@@ -671,7 +675,7 @@ class DPSGD(PrivateMethod):
         return clipped
 
     def _maps(self, model: Model, free: Free, scale: Array) -> Free:
-        """Return the public numbers that multiply the parts of a contribution before clipping."""
+        """Return the public weights that multiply the parts of a contribution before clipping."""
         precision, xp = self._precision(model), namespace(free["scale"])
         # NumPy, so that it is a constant of the compiled code and equal weights cost nothing.
         scales = np.asarray(model.clip_scales(), self.dtype)
@@ -702,7 +706,7 @@ def _family(model: Model) -> MeanFieldGaussian:
 
 
 def _named(released: Any) -> dict[str, Array]:
-    """Return the parts of a release by name, including its tally if it has one."""
+    """Return a dict from name to array with the parts of a release, including its tally if any."""
     if isinstance(released, dict):
         return released
     sums, tally = released

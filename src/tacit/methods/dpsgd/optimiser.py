@@ -12,20 +12,21 @@ step is post-processing, so the choice of the optimiser changes neither sensitiv
 **Adam** (Kingma and Ba 2015, algorithm 1) has the constants of `tacit.methods.adam` and a constant
 learning rate.
 
-**SGD** with the gradient g, momentum β and learning rate ρ is v ← βv + g, φ ← φ + ρ∘v, where φ is m
-or l (MEng Alg. 1 for β = 0).
+**SGD** makes the step v ← βv + g, φ ← φ + ρ∘v, where φ is m or l, g is the gradient, β is the
+momentum and ρ is the learning rate (MEng Alg. 1 for β = 0).
 
 Both limit the gradient in l to ±1 (the threshold of MEng §4.2.1). While s is large, this gradient
-and its noise are far larger than 1, and Adam's second moment would remember them for a thousand
-steps. Near the optimum the gradient is −2 times the error of l, so that the limit matters only for
+and its noise are far larger than 1, and they would stay in Adam's second moment for a thousand
+steps. Near the optimum the gradient is −2 times the error of l, so the limit matters only for
 errors above ½.
 
-**Where steps are taken.** With several steps per visit, the party takes them, with moments that
-start at zero, and the server recomputes them from the released integers. With one step per visit, a
-party sends G and K in the form of a full natural-gradient step. The server takes one step from the
-sum over parties, with moments that it stores between rounds. Let party p have released G_p and K_p,
-let its factor have the linear term b_p and the precision L_p, and let q have the precision Λ. The
-gradient of the global ELBO is then Σ_p (G_p − b_p + L_p∘m) in m and −Σ_p (K_p − L_p)/Λ in l.
+**Where steps are taken.** With several steps per visit, the party takes the steps, with moments
+that start at zero, and the server recomputes the steps from the released integers. With one step
+per visit, a party sends G and K in the form of a full natural-gradient step. The server takes one
+step from the sum over parties, with moments that it stores between rounds. Let party p have
+released G_p and K_p, let its factor have the linear term b_p and the precision L_p, and let q have
+the precision Λ. The gradient of the global ELBO is then Σ_p (G_p − b_p + L_p∘m) in m and −Σ_p (K_p
+− L_p)/Λ in l.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ NAMES = ("location", "scale")
 MOMENTUM: dict[OptimiserName, float] = {"natural": 0.5, "adam": 0.9, "sgd": 0.0}
 """Default momentum β of each optimiser; β₁ for Adam."""
 LIMIT = 1.0
-"""Gradients with respect to a log-sd are limited to this absolute value."""
+"""Gradients with respect to a log-sd are clipped to ± this value."""
 
 
 def still(optimiser: OptimiserName, like: Array) -> dict[str, Array]:

@@ -25,13 +25,13 @@ class DPSGDSettings(WhitenedSettings, frozen=True, kw_only=True, tag="dp-sgd"):
     step_size: UpToOne | None = None
     """Length of the natural-gradient steps, or learning rate of Adam or SGD."""
     step_end: Positive | None = None
-    """Factor of the step size in the last round relative to the first."""
+    """Step size in the last round, relative to that in the first round."""
     momentum: Annotated[float, Meta(ge=0, lt=1)] | None = None
     """Momentum of the steps; beta1 of Adam."""
     precision: Literal["isotropic", "per-coordinate", "log-sd", "fixed"] | None = None
-    """Released information about the curvature besides the gradient."""
+    """Information about the curvature that is released besides the gradient."""
     precision_weight: Positive | None = None
-    """Share of the curvature in the clip."""
+    """Weight that multiplies the released information about the curvature before clipping."""
     adaptive: Fraction | None = None
     """Adapt the clip to this quantile of the contributions' norms; by default the clip is fixed."""
     max_noise: Annotated[float, Meta(gt=0, extra=INFINITE)] | None = None
@@ -39,4 +39,4 @@ class DPSGDSettings(WhitenedSettings, frozen=True, kw_only=True, tag="dp-sgd"):
     label_agnostic: bool | None = None
     """True: the clip of a record ignores its label, which keeps the score unbiased."""
     average_last: FromZeroToOne | None = None
-    """The server averages the posterior over this share of the rounds, at the end of the run."""
+    """Share of the rounds, at the end of the run, over which the server averages the posterior."""

@@ -1,4 +1,4 @@
-"""Draws with heavier tails than q, and the result that consists of these draws and weights."""
+"""Draws with heavier tails than q, and the result of a run that consists of such weighted draws."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ TAILS_PHASE = 9
 FREEDOM = 3.0
 """Degrees of freedom of the Student-t, in addition to one per parameter."""
 SOBOL_UP_TO = 16
-"""Largest number of parameters for which draws are a Sobol sequence, which has a smaller error."""
+"""Largest number of parameters for which a Sobol sequence replaces random draws; its error is
+smaller.
+"""
 
 
 @functools.cache
 def tail_draws(dimension: int) -> tuple[np.ndarray, np.ndarray]:
     """Return fixed draws from a standard Student-t distribution, and their log-densities up to a
-    constant. With each draw the set contains its negative.
+    constant. For each draw x, −x is also a draw.
 
     >>> draws, _ = tail_draws(3)
     >>> bool(np.allclose(draws.mean(axis=0), 0.0))
@@ -60,8 +62,8 @@ def request(shared: Shared, memory: Arrays, centre: np.ndarray, root: np.ndarray
 
 
 def share(memory: Arrays) -> float | None:
-    """Return the effective share of the draws with heavy tails; None if there are none with usable
-    weights.
+    """Return the effective share of the draws with heavy tails, or None if `memory` has no such
+    draws with usable weights.
     """
     found = memory.get("tails.effective_share")
     return None if found is None else float(found)
@@ -94,6 +96,6 @@ def finished(solver: NaturalSolver, memory: Arrays) -> Shared:
 
 
 def theta_of(memory: Arrays) -> np.ndarray:
-    """Return the draws, from the centre and root in the server's memory."""
+    """Return the draws of θ that have the centre and root stored in the server's memory."""
     points = tail_draws(len(memory["tails.centre"]))[0]
     return memory["tails.centre"] + points @ memory["tails.root"].T

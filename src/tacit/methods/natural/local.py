@@ -4,9 +4,9 @@ The party minimises its free energy −E_q[log p(xₘ|θ)] + KL(q ‖ cavity) ov
 records, by natural-gradient steps. A step is halved until the free energy decreases. The reply is
 the change of the party's factor.
 
-The starting point is the received q, except at a party's first visit. If the model supports it, the
-first start is then computed from the outcomes of the records (`GaussianSites.data_site`). Otherwise
-it is the mode of cavity × likelihood.
+The starting point is the received q, except at a party's first visit. The starting point of the
+first visit is computed from the outcomes of the records if the model supports this
+(`GaussianSites.data_site`). Otherwise it is the mode of cavity × likelihood.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ MAX_EVALUATIONS = 200
 """Largest number of evaluations of the local free energy in one answer."""
 SHORTEST_STEP = 1e-5
 SETTLED = 1e-9
-"""The optimisation ends when a full step lowers the free energy by fewer nats than this."""
+"""The optimisation ends when a full step lowers the free energy by less than this many nats."""
 ENERGY_SLACK = 1e-7
 """A step may raise the free energy by this many nats, because quadrature is not exact."""
 ROUNDED_PRECISION = 1e-13
-"""Precisions below this multiple of the diagonal element are rounding errors."""
+"""Share of its diagonal that is added to a precision matrix, as a margin for rounding errors."""
 ENERGY_ROUNDING = 1e-12
 """Differences of the free energy below this multiple of its value are rounding errors."""
 LEAST_CURVATURE, MOST_CURVATURE = 0.25, 1e6
@@ -140,7 +140,8 @@ def moments(family: Family, natural: Natural) -> dict[str, Array]:
     """Return mean and sd of q or, for a full covariance S, the mean, S, R and L.
 
     S is returned as "covariance". R with S = RᵀR is returned as "root", and its inverse L as
-    "factor". Computed as |Rx|², a variance xᵀSx is never negative, despite rounding errors.
+    "factor". A variance xᵀSx that is computed as |Rx|² is never negative, even with rounding
+    errors.
     """
     if not isinstance(family, FullGaussian):
         return family.usual(natural)
@@ -202,11 +203,11 @@ def likelihood_site(
 def whole_step(
     model: Model, family: Family, usual: dict[str, Array], rest: Natural, site: Natural
 ) -> Natural:
-    """Return the natural parameters of q after a step of length 1: those of the product of `rest`
+    """Return the natural parameters of q after a step of length 1, which is the product of `rest`
     and `site`.
 
-    For models without exact sites, the precision of the result is limited to a range around that of
-    q, whose moments are `usual`.
+    For models without exact sites, the precision of the result, relative to the precision of q, is
+    clipped to [`LEAST_CURVATURE`, `MOST_CURVATURE`]. `usual` has the moments of q.
     """
     target = multiply(rest, site)
     if isinstance(model, GaussianSites):

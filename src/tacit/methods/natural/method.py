@@ -13,13 +13,13 @@ the log-likelihood at points that it chooses (`tacit.methods.natural.party`). Th
 of central variational inference, for any division of the records. It is identical for every
 schedule, because a schedule only orders the requests of a round.
 
-**More parameters**, with all parties in every round and a mean-field q: the server controls the
-steps too. It requests products of the Hessian with chosen directions instead of the whole Hessian
+**More parameters**, with all parties in every round and a mean-field q: the server also controls
+the steps. It requests products of the Hessian with chosen directions instead of the whole Hessian
 (`tacit.methods.natural.wide`, `tacit.methods.natural.wide_party`).
 
-**Otherwise** (some parties per round, or a quorum): a party minimises its local free energy by
-steps that are shortened if they do not lower it, and replies with the change of its factor
-(`tacit.methods.natural.local`).
+**Otherwise** (some parties per round, or a quorum): a party minimises its local free energy and
+replies with the change of its factor (`tacit.methods.natural.local`). A step that does not lower
+the free energy is shortened.
 
 If `steps` or `step_size` is given, a party takes exactly these steps and never shortens them.
 Records are float64, because a column may vary little compared with its mean.
@@ -70,8 +70,8 @@ WIDE_ROUNDS = 200
 class NaturalVI(LocalMethod):
     """Natural-gradient steps on all records of a party.
 
-    By default, step lengths are chosen automatically: a step is shortened if it does not improve
-    the objective.
+    By default, step lengths are chosen automatically. A step that does not improve the objective is
+    shortened.
 
     Parameters
     ----------
@@ -183,9 +183,8 @@ class NaturalVI(LocalMethod):
 
     @property
     def reads_public(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """True if requests contain the mean and a root of the covariance of q.
-
-        Natural parameters, which requests contain otherwise, would lose digits.
+        """True if requests contain q as a mean and a root of its covariance. Otherwise requests
+        contain natural parameters of q, which would lose digits.
         """
         return self._together and not self._wide
 
@@ -193,7 +192,7 @@ class NaturalVI(LocalMethod):
     def holds_prior(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """True if each party adds its share of the log-prior to its reply.
 
-        This is done for a prior that is not in the family of q.
+        Parties add this share if the prior is not in the family of q.
         """
         return self._together
 

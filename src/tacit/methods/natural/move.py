@@ -18,7 +18,7 @@ MOST_EXTRAPOLATED = 1.0
 """Steps whose KL divergence exceeds this many nats are not extrapolated."""
 LEAST_RATIO, STEADY, LONGEST_STEP = 0.4, 0.2, 4.0
 """The next step is extrapolated if the ratio of successive steps is at least `LEAST_RATIO` and
-changes by at most `STEADY`. `LONGEST_STEP` is the greatest length of such a step.
+changes by at most `STEADY`. `LONGEST_STEP` is the greatest length of an extrapolated step.
 """
 
 
@@ -26,8 +26,8 @@ class Place(NamedTuple):
     """A normal distribution q = N(mean, root·rootᵀ) with the gradient and Hessian of the expected
     log-joint.
 
-    It may also be a single point `mean`. Derivatives are with respect to z at z = 0, where θ = mean
-    + root·z.
+    A `Place` may also describe the single point `mean`. Derivatives are with respect to z at z = 0,
+    where θ = mean + root·z.
     """
 
     mean: np.ndarray
@@ -103,8 +103,8 @@ def extrapolated(changes: np.ndarray) -> float:
     steps.
 
     If steps shrink by a constant factor r, the next step and all later steps add up to 1/(1 − r)
-    times the next step. The result is then this number, but at most `LONGEST_STEP`. If steps do not
-    shrink in this way, the result is 1.
+    times the next step. The result is then min(1/(1 − r), `LONGEST_STEP`). If steps do not shrink
+    in this way, the result is 1.
 
     >>> float(extrapolated(np.array([0.4, 0.1, 0.025])))
     2.0

@@ -2,8 +2,8 @@
 
 The server publishes points in the form of a mean and a root, and θ = mean + root·z. A party replies
 with derivatives in z. The server chooses the root so that z has about unit scale under the
-posterior. Sums over records then have terms of similar size whatever the scales of the columns, and
-a badly conditioned posterior loses half as many digits as it would in θ.
+posterior. Sums over records then have terms of similar size for any scales of the columns. With a
+badly conditioned posterior, half as many digits are lost as in θ.
 
 | stage | published | released |
 | --- | --- | --- |
@@ -19,8 +19,8 @@ stages therefore share one program, `DERIVATIVES`. It is a loop that evaluates o
 either the next published point, or the next point of a search for the mode. `WEIGH` and `DRAWS`
 share another program.
 
-A prior that is not in the family of q is divided among the parties: each adds `prior_share`·log
-p(θ) to its log-likelihood, and the shares of a round add up to 1.
+A prior that is not in the family of q is divided among the parties. Each party adds
+`prior_share`·log p(θ) to its log-likelihood, and the shares of a round add up to 1.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ class _Loop(NamedTuple):
     """Value, gradient and Hessian, one row per published point."""
     search: Search
     final: Array
-    """True if the search has ended; its result is then evaluated once more, with a share of the
-    prior.
+    """True if the search has ended. Its result is then evaluated once more, with the party's share
+    of the prior.
     """
 
 
@@ -134,8 +134,8 @@ def derivatives(model: Model, family: Family, task: Task) -> Arrays:
     """Return the log-likelihood of a party's records, with its gradient and Hessian in z, at each
     requested point.
 
-    A point has a mean and a root, and θ = mean + root·z. If the request asks for a search, there is
-    one point: the mode of prior × the party's likelihood, as found by the search. This mode is
+    A point has a mean and a root, and θ = mean + root·z. If the request demands a search, the only
+    point is the mode of prior × the party's likelihood, which the search has found. This mode is
     returned as "theta". "good" is 1 if the search converged and there are at least two records per
     parameter, otherwise 0.
     """
@@ -309,8 +309,9 @@ def with_hessian(value: Scalar, z: Array, size: int) -> WhitenedDerivatives:
 def with_products(value: Scalar, z: Array) -> tuple[Array, Array, Callable[[Array], Array]]:
     """Return value and gradient of a function at z, and the function v ↦ Hessian·v.
 
-    The gradient is differentiated forwards. A function with only a reverse derivative
-    (`jax.custom_vjp`), such as `jax.experimental.ode.odeint`, is differentiated in reverse twice.
+    Hessian products differentiate the gradient in forward mode. A function with only a reverse
+    derivative (`jax.custom_vjp`), such as `jax.experimental.ode.odeint`, is differentiated twice in
+    reverse mode.
     """
     try:
         (found, slope), along = jax.linearize(jax.value_and_grad(value), z)

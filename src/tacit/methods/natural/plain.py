@@ -1,7 +1,7 @@
 """The programs of `tacit.methods.natural.party` in NumPy, for models that support it (`InNumPy`).
 
 Loading JAX and a compiled program would take longer than all the steps of most runs. Padding does
-not change a reply, because rows of weight 0 are left out. The engine does not change it either,
+not change a reply, because rows of weight 0 are left out. Replies are the same in every engine,
 because blocks of records have a fixed length.
 """
 
@@ -22,7 +22,7 @@ from tacit.models.base import Records
 from tacit.models.capabilities import ImpliedVariance, InNumPy, WhitenedDerivatives
 
 BLOCK_ROWS = 4096
-"""Number of records whose derivatives are computed at a time, so that arrays stay in the cache."""
+"""Number of records whose derivatives are computed at a time; their arrays fit into the cache."""
 DRAWS_BLOCK_ROWS = 256
 """Number of records whose log-likelihoods at many draws are computed at a time."""
 

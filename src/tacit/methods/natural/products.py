@@ -1,7 +1,7 @@
 """Rewrite sums of products in a user's log-likelihood as matrix products.
 
-`(x * w).sum(-1)` and `x @ w` have the same values. But if they are differentiated twice and mapped
-over directions, the first becomes a loop over scalars, and the second a matrix product, which is
+`(x * w).sum(-1)` and `x @ w` have the same values. If they are differentiated twice and mapped over
+directions, the first becomes a loop over scalars. The second becomes a matrix product, which is
 several times faster. The speed of a model should not depend on how it is written, so the first form
 is replaced by the second before a function is differentiated.
 """
@@ -18,10 +18,10 @@ INLINED = ("jit", "pjit", "closed_call")
 
 
 def with_matrix_products(function: Callable[..., Array]) -> Callable[..., Array]:
-    """Return a function with the same values that uses matrix products where `function` sums
-    products.
+    """Return a function with the same values as `function` that uses matrix products instead of
+    sums of products.
 
-    Replaced are sums over the last axis of a matrix times a vector, `(x * w).sum(-1)`.
+    Only sums `(x * w).sum(-1)` of a matrix x and a vector w are replaced.
     """
 
     def rewritten(*arguments: Any) -> Array:
@@ -64,8 +64,8 @@ def _evaluated(program: Any, constants: Sequence[Any], arguments: Sequence[Any])
 
 
 def _factors(step: Any, makers: dict[Any, Any]) -> tuple[Any, Any] | None:
-    """Return a matrix and a vector whose matrix product equals the sum in `step`; None if there are
-    none.
+    """Return a matrix and a vector whose matrix product equals the sum in `step`, or None if the
+    sum has another form.
     """
     (summed,) = step.invars
     product = None if hasattr(summed, "val") else makers.get(summed)
@@ -83,9 +83,7 @@ def _factors(step: Any, makers: dict[Any, Any]) -> tuple[Any, Any] | None:
 
 
 def _row(variable: Any, shape: tuple[int, ...], makers: dict[Any, Any]) -> Any | None:
-    """Return the vector that `variable` repeats in every row; None if its rows are not all the
-    same.
-    """
+    """Return the vector that equals every row of `variable`, or None if the rows may differ."""
     if hasattr(variable, "val") or len(variable.aval.shape) != 2:
         return None
     if variable.aval.shape == (1, shape[1]):

@@ -1,15 +1,15 @@
 """Bounds on the replies of a party to the requests of a `NaturalSolver` or `WideSolver`.
 
-They apply to models whose log-likelihood ℓ of a record depends on the linear predictor η = x·θ
-alone, with |ℓ'| ≤ S and 0 ≤ −ℓ'' ≤ c. Let n be the number of records, and let b_j bound the
+They apply to models in which the log-likelihood ℓ of a record depends only on the linear predictor
+η = x·θ, with |ℓ'| ≤ S and 0 ≤ −ℓ'' ≤ c. Let n be the number of records, and let b_j bound the
 absolute values of column j. At θ = mean + root·z, the gradient g and the Hessian H in z of the
 party's log-likelihood satisfy
 
     −H ⪰ 0,    −H_jj ≤ n c r_j²,    |g_j| ≤ n S r_j,    r_j = Σ_i b_i |root_ij|,
 
 and a log-probability is at most 0. The Gaussian approximation of the likelihood at the party's own
-mode has a precision P in θ with P ⪰ 0 and P_jj ≤ n c b_j². Other models have no such bounds; their
-replies must only be finite.
+mode has a precision P in θ with P ⪰ 0 and P_jj ≤ n c b_j². For other models the only requirement is
+that replies are finite.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from tacit.models import Model
 from tacit.models.capabilities import BoundedDerivatives, DerivativeBounds
 
 ROUNDING = 1e-6
-"""Relative margin that a limit leaves for rounding."""
+"""Relative margin for rounding errors that is added to every bound."""
 DEFINITE = 1e-8
-"""An eigenvalue below minus this share of the largest diagonal element is not due to rounding."""
+"""A d×d matrix with a diagonal of ones counts as positive semidefinite if its smallest eigenvalue
+is at least −d·`DEFINITE`; the remainder is rounding error.
+"""
 
 
 def broken_sum_bound(model: Model, exchange: Exchange) -> BrokenBound | None:
-    """Return the first bound on log-likelihoods and their derivatives that the reply violates; None
-    if it violates none.
+    """Return the first bound on log-likelihoods or their derivatives that the reply violates, or
+    None if it satisfies all bounds.
     """
     curve = model.derivative_bounds() if isinstance(model, BoundedDerivatives) else None
     if curve is None:
@@ -122,7 +124,9 @@ def _broken_value(values: np.ndarray, curve: DerivativeBounds) -> BrokenBound | 
 
 
 def _broken_dispersion(released: Arrays) -> BrokenBound | None:
-    """Check that the released sums of variances and third moments of outcomes are not negative."""
+    """Return a `BrokenBound` if a released sum of variances or third moments of outcomes is
+    negative.
+    """
     if DISPERSION not in released:
         return None
     least = float(np.min(released[DISPERSION][1:]))

@@ -1,13 +1,13 @@
 """The default prior of regressions in `NaturalSolver`, whose scales are learned at the server.
 
-The density of this prior depends on the scales of the columns (`tacit.models.learnt_scale`). They
-are computed from the Hessian of the log-likelihood at the first candidate, θ = 0. There all records
-have equal weight, so the Hessian is Σ xxᵀ over the records x, times a constant. It was released
-anyway, so that no further exchange is needed.
+The density of this prior depends on the scales of the columns (`tacit.models.learnt_scale`). These
+scales are computed from the Hessian of the log-likelihood at the first candidate, θ = 0. At θ = 0
+all records have equal weight, so the Hessian is Σ xxᵀ over the records x, times a constant. No
+further exchange is needed, because this Hessian is released anyway.
 
 For a normal q, E_q[log p] of the prior p is replaced by the lower bound that
-`tacit.models.learnt_scale` derives. Importance weights use the exact density, and show if the bound
-is loose.
+`tacit.models.learnt_scale` derives. Importance weights use the exact density of the prior, so they
+show whether the bound is loose.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from tacit.models.learnt_scale import (
 TRANSFORM = "prior.transform"
 """Name, in the server's memory, of the matrix that converts θ to the scaled coefficients φ."""
 TURNS, FEW_TURNS, MANY = 60, 8, 256
-"""At most `TURNS` iterations make the prior's precisions agree with q; at most `FEW_TURNS` if there
-are more than `MANY` parameters.
+"""Largest number of iterations in which the prior's precisions are adapted to q: `TURNS`, or
+`FEW_TURNS` if there are more than `MANY` parameters.
 """
 AGREED = 1e-5
 SEED = 0x5CA1E
@@ -44,7 +44,7 @@ HEAVY_TAILS = 3.0
 
 
 class ScaleFacts(NamedTuple):
-    """What is known before a run about a prior with learned scales.
+    """Facts about a prior with learned scales that are known before a run.
 
     `mean` is the prior mean, `column` the column number of each parameter, and `unit` the scale of
     the linear predictor.
@@ -57,8 +57,8 @@ class ScaleFacts(NamedTuple):
 
     @classmethod
     def of(cls, model: object) -> ScaleFacts | None:
-        """Return the facts about the prior of a model; None if the scales of the prior are declared
-        instead of learned.
+        """Return the facts about the prior of a model, or None if the scales of the prior are
+        declared instead of learned.
         """
         if not isinstance(model, LearnsScale) or model.scale_unit is None:
             return None
@@ -90,10 +90,10 @@ def with_learnt_scales(
     """Return `place` with the value and derivatives of the log-prior added. `full` is False for a
     mean-field q.
 
-    The prior acts as a normal prior whose precisions depend on q. They are computed for the q after
-    a full step, with a quadratic approximation of the likelihood, so that the run needs as few
-    steps as with a fixed prior. If `spread` is 0, `place` is a point, at which the density of the
-    prior may be infinite. A normal prior with the scale `prior.unit` is then used instead.
+    The prior acts as a normal prior whose precisions depend on q. The precisions are computed for
+    the q after a full step, with a quadratic approximation of the likelihood. The run then needs as
+    few steps as with a fixed prior. If `spread` is 0, `place` is a point, at which the density of
+    the prior may be infinite. A normal prior with the scale `prior.unit` is then used instead.
     """
     inner = prior.transform @ place.root
     middle = prior.transform @ (place.mean - prior.mean)
@@ -121,9 +121,9 @@ def _settled(
     *,
     full: bool,
 ) -> np.ndarray:
-    """Return the prior's precisions that result from the q after a full step with these precisions.
+    """Return precisions of the prior that agree with the q after a full step.
 
-    They are found by iteration, starting at `precision`.
+    This q depends on the precisions, so they are found by fixed-point iteration from `precision`.
     """
     for _ in range(TURNS if len(middle) <= MANY else FEW_TURNS):
         form = (inner.T * precision) @ inner - place.hessian

@@ -24,8 +24,8 @@ from tacit.support.compiler import jax
 MAX_MODE_STEPS = 60
 SETTLED_DECREMENT = 1e-3
 MERIT_DROP = 10.0
-"""The search ends if the merit falls this many nats below the best: the density has no mode
-there.
+"""The search ends if the merit falls this many nats below the best one, because there is then no
+mode in this direction.
 """
 FIRST_DAMPING = 1e-2
 MOST_DAMPING = 1e12
@@ -51,7 +51,7 @@ class Search(NamedTuple):
 
     @property
     def goes_on(self) -> Array:
-        """True if the search has not ended, so that `proposal` should be evaluated."""
+        """True if the search has not ended. `proposal` should then be evaluated."""
         more = (self.steps < MAX_MODE_STEPS) & (self.damping < MOST_DAMPING)
         return more & ~self.settled
 

@@ -9,17 +9,17 @@ adds the prior.
 2. **Candidates.** The server requests value, gradient and Hessian at up to five points, and chooses
    the point with the best Laplace approximation. If it is far from a mode, damped Newton steps
    follow, with five points per exchange.
-3. **Steps.** Let A be −E_q[∇² log p] in z, with the absolute values of its eigenvalues limited to
-   [¼, 10⁶]. A step of length ρ leads to the precision B = (1 − ρ)I + ρA and the mean ρB⁻¹E_q[∇ log
-   p], in z. This is a natural-gradient step, which does not depend on the scales of the
-   coordinates. If a step lowers the evidence lower bound, five shorter lengths are tried in one
-   exchange. The run has converged when a full step would move q by less than `settled_kl` nats;
-   that step is taken.
+3. **Steps.** Let A be −E_q[∇² log p] in z, with each eigenvalue replaced by its absolute value,
+   clipped to [¼, 10⁶]. A step of length ρ leads to the precision B = (1 − ρ)I + ρA and the mean
+   ρB⁻¹E_q[∇ log p], in z. This is a natural-gradient step, which does not depend on the scales of
+   the coordinates. If a step lowers the evidence lower bound, five shorter lengths are tried in one
+   exchange. The run has converged when a full step would move q by less than `settled_kl` nats.
+   This last step is still taken.
 4. **Weights.** Log-likelihoods at draws from q give importance weights, which show how far q is
    from the exact posterior (`tacit.methods.natural.weights`). Usable weights correct the moments of
-   q. If they are uneven, draws with heavier tails are weighted instead
+   q. If the weights are uneven, draws with heavier tails are weighted instead
    (`tacit.methods.natural.tails`).
-5. **Split.** If the weights show that q is wrong, it is replaced by a mixture of normals along one
+5. **Split.** If the weights show that q is wrong, q is replaced by a mixture of normals along one
    axis (`tacit.methods.natural.split`).
 
 This is PVI with all parties updated together. The factor of a party has the precision −E_q[∇² log
@@ -62,8 +62,8 @@ from tacit.server.combine import RoundSum, Shared
 MAX_STEPS = 40
 SLOW_STEPS, SLOW_KL = 20, 1e-2
 """After `SLOW_STEPS` steps, the solver takes no further step if a full step would move q by less
-than `SLOW_KL` nats: if a density has kinks, steps do not become smaller. The importance weights
-then show whether q is close to the posterior.
+than `SLOW_KL` nats, because steps may never become smaller if the density has kinks. The importance
+weights then show whether q is close to the posterior.
 """
 MAX_NEWTON = 20
 NEAR_MODE = 0.5
@@ -73,11 +73,11 @@ ENERGY_ROUNDING = 1e-11
 NEWTON_DAMPING = (0.0, 0.3, 3.0, 30.0)
 SHORTEST_STEP = 1e-4
 SPLIT_UP_TO = 256
-"""Largest number of parameters for which a posterior is split: each node of a split costs as
-much as a step.
+"""Largest number of parameters for which a posterior is split, because each node of a split costs
+as much as a step.
 """
 REGULAR_PRECISION = 1e-13
-"""Precision that is added, relative to the diagonal, so that a badly conditioned q stays proper."""
+"""Share of its diagonal that is added to a precision matrix; a badly conditioned q stays proper."""
 MODES, LAPLACE, STARTS, STEP, BACKTRACK, WEIGHTS, AXIS, NODES, DRAWS = range(9)
 
 
@@ -85,7 +85,8 @@ MODES, LAPLACE, STARTS, STEP, BACKTRACK, WEIGHTS, AXIS, NODES, DRAWS = range(9)
 class NaturalSolver:
     """Computes the next request of the server from the sums of the parties' replies.
 
-    The solver has no state: everything that it remembers is in the arguments of a call.
+    The solver has no state. Everything that it needs from earlier rounds is in the arguments of a
+    call.
 
     Parameters
     ----------
@@ -154,16 +155,16 @@ class NaturalSolver:
         return replace(self, scale_prior=self.known_scale_prior(memory))
 
     def known_scale_prior(self, memory: Arrays) -> LearntScalePrior | None:
-        """Return the prior with learned scales; None if the prior's scales are not learned, or if
-        the scales of the columns are not known yet.
+        """Return the prior with learned scales. Return None if the prior's scales are not learned,
+        or if the scales of the columns are not known yet.
         """
         if self.scale_facts is None or TRANSFORM not in memory:
             return None
         return self.scale_facts.prior(memory[TRANSFORM])
 
     def site(self, stage: str, public: Arrays, released: Arrays) -> Natural | None:
-        """Return one party's factor, computed from the derivatives in its reply; None if the reply
-        has no derivatives at q.
+        """Return one party's factor, computed from the derivatives in its reply, or None if the
+        reply has no derivatives at q.
         """
         if stage != EVALUATE or not float(released["value"]) > 0.1 * FAILED:
             return None
@@ -406,7 +407,7 @@ class NaturalSolver:
 
     def _draw_scales(self, shared: Shared, memory: Arrays) -> Shared | None:
         """Return a request for the log-likelihood at draws from a mixture over the scales of the
-        prior; None if no draws can be made.
+        prior, or None if no draws can be made.
         """
         mean, root = shared.public["mean"], shared.public["root"]
         place = Place.unpack(memory)
@@ -426,8 +427,8 @@ class NaturalSolver:
         return Shared(shared.q, {"draws": draws}, memory, stage=DRAWS_STAGE, note="scales drawn")
 
     def log_joint(self, theta: np.ndarray, answers: RoundSum) -> np.ndarray:
-        """Return log p(records, θ) up to a constant for each row of `theta`; FAILED where a party's
-        log-likelihood is not finite.
+        """Return log p(records, θ) up to a constant for each row θ of `theta`. The value is FAILED
+        if a party's log-likelihood is not finite.
         """
         fit = answers.total["log_likelihood"]
         if self.scale_prior is not None:
@@ -482,9 +483,10 @@ class NaturalSolver:
         return move_of(place, full=isinstance(self.family, FullGaussian))
 
     def _restricted(self, root: np.ndarray) -> np.ndarray:
-        """Return a root of the covariance of q within the family.
+        """Return a covariance root that the family of q allows.
 
-        For a mean-field q the root is diagonal, and the precision of each coordinate is kept.
+        For a full covariance this is `root`. For a mean-field q it is diagonal, and each diagonal
+        entry of the precision matrix is kept.
         """
         if isinstance(self.family, FullGaussian):
             return root
@@ -494,8 +496,8 @@ class NaturalSolver:
     def _places(self, public: Arrays, total: Arrays) -> list[Place]:
         """Return a `Place` for each requested point.
 
-        It has the sum of the parties' values and derivatives, plus those of the log-prior. For a
-        distribution instead of a point, the entropy is added to the value.
+        A `Place` has the sum of the parties' values and derivatives, plus those of the log-prior.
+        If the request is for a distribution instead of a point, its entropy is added to the value.
         """
         single = np.ndim(total["value"]) == 0
         spread = float(public.get("spread", 1.0))

@@ -1,4 +1,4 @@
-"""Mixtures of normals along one axis, for posteriors that are far from normal along it.
+"""Mixtures of normals along one axis, for posteriors that are far from normal along this axis.
 
 Hierarchical models are nearly normal given their scale parameter, and far from normal jointly. The
 split chooses one coordinate θ_k as the axis, and several values of it as nodes. At each node, a
@@ -6,11 +6,11 @@ normal distribution is fitted to the other coordinates by natural-gradient steps
 fitted in the same exchanges. The evidence lower bound at a node approximates the logarithm of the
 marginal density of θ_k there, up to a constant.
 
-Nodes are added beyond an end of the axis while the bound at that end is within `LOW_ENDS` nats of
-the maximum, because draws from a truncated split would not reveal the truncation. Nodes are also
-added between two nodes that are far apart compared with the width of the marginal. Between nodes,
-means and covariance roots are interpolated. Draws from this mixture get importance weights like
-draws from a normal q.
+Nodes are added beyond an end of the axis while the evidence lower bound at that end is within
+`LOW_ENDS` nats of the maximum, because draws from a truncated split would not reveal the
+truncation. Nodes are also added between two nodes that are far apart compared with the width of the
+marginal. Between nodes, means and covariance roots are interpolated. Draws from this mixture get
+importance weights like draws from a normal q.
 
 The axis is the coordinate along which the curvature of the log-joint changes most. Let H(θ) be the
 Hessian, μ the mean of q and L a root of its covariance. Let c_k be one standard deviation of θ_k
@@ -79,8 +79,8 @@ def axis_points(mean: np.ndarray, root: np.ndarray, axes: np.ndarray) -> list[np
     """Return two points for each coordinate in `axes`: `mean` plus and minus one standard deviation
     of the coordinate.
 
-    The other coordinates change by the amount that their correlation implies. The list is padded
-    with `mean`.
+    The other coordinates change by the amount that their correlation with this coordinate implies.
+    The list is padded with `mean`.
     """
     covariance = root @ root.T
     points = []
@@ -126,8 +126,8 @@ def _fresh(value: float, mean: np.ndarray, root: np.ndarray) -> Node:
 
 
 def open_nodes(nodes: list[Node]) -> list[int]:
-    """Return the indices of nodes that have not converged, but at most `NODE_COUNT`, the size of
-    one request.
+    """Return the indices of nodes that have not converged. At most `NODE_COUNT` indices, the size
+    of one request, are returned.
     """
     return [n for n, node in enumerate(nodes) if node.status in (NEW, GOING)][:NODE_COUNT]
 
@@ -148,9 +148,10 @@ def request(nodes: list[Node], numbers: list[int], axis: int, size: int) -> Arra
 
 
 def updated(node: Node, value: float, gradient: np.ndarray, hessian: np.ndarray) -> Node:
-    """Return the node after its proposed distribution was evaluated.
+    """Return the node with its proposed distribution accepted or rejected, and with the next
+    proposal.
 
-    `value`, `gradient` and `hessian` are those of the log-joint, including the prior.
+    `value`, `gradient` and `hessian` are those of the log-joint under the proposed distribution.
     """
     volume = float(np.sum(np.log(np.diagonal(node.root)))) if len(node.root) else 0.0
     energy = value + volume
@@ -179,8 +180,9 @@ def more_nodes(nodes: list[Node]) -> list[Node]:
 
 
 def needed(nodes: list[Node]) -> list[Node]:
-    """Return the nodes without those that have not converged and lie beyond a converged node with
-    low density: they have no mass, and far from it steps may not converge.
+    """Return `nodes` without unconverged nodes that lie beyond a converged node with low density.
+
+    The omitted nodes have no mass, and steps at such nodes may not converge.
     """
     known = [node for node in nodes if node.status == DONE]
     if not known:
@@ -193,8 +195,10 @@ def needed(nodes: list[Node]) -> list[Node]:
 
 
 def is_cut_off(nodes: list[Node]) -> bool:
-    """True if draws from these nodes would not represent the marginal: further nodes are wanted, or
-    the density is still high at the last node before one at which it is not finite.
+    """True if draws from these nodes would not represent the marginal.
+
+    This is the case if more nodes are needed, or if the density is still high at the outermost node
+    and not finite beyond it.
     """
     known = sorted((node for node in nodes if node.status == DONE), key=lambda node: node.value)
     lost = [node.value for node in nodes if node.status == LOST]

@@ -23,9 +23,7 @@ AXIS_PHASE, NODES_PHASE, DRAWS_PHASE = 6, 7, 8
 
 
 def begin(solver: NaturalSolver, shared: Shared, memory: Arrays) -> Shared:
-    """Return a request for the Hessians at two points along each coordinate that may become the
-    axis.
-    """
+    """Return a request for Hessians: at two points for each coordinate that may become the axis."""
     mean, root = shared.public["mean"], shared.public["root"]
     axes = split.axis_candidates(memory["skewness"], solver.scales)
     points = split.axis_points(mean, root, axes)
@@ -56,8 +54,8 @@ def after_axis(solver: NaturalSolver, shared: Shared, memory: Arrays, answers: R
 def after_nodes(solver: NaturalSolver, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
     """Update the evaluated nodes, and return the next request.
 
-    The request evaluates the nodes that have not converged. If all have converged, it asks for the
-    log-likelihood at draws from the split.
+    The request evaluates the nodes that have not converged. If all nodes have converged, it is a
+    request for the log-likelihood at draws from the split.
     """
     nodes, axis, exchanges = split.unpack(memory)
     total = answers.total
@@ -93,7 +91,8 @@ def after_nodes(solver: NaturalSolver, shared: Shared, memory: Arrays, answers: 
 def after_draws(solver: NaturalSolver, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
     """Compute importance weights of the draws from the split, and end the run.
 
-    The result is the weighted draws, or the result before the split if its weights were better.
+    The result is the weighted draws from the split, or the result before the split if that had
+    better weights.
     """
     theta = shared.public["draws"]
     found = weigh_draws(theta, memory["log_density"], solver.log_joint(theta, answers))
@@ -146,7 +145,9 @@ def _without_nodes(memory: Arrays) -> Arrays:
 
 
 def _better(found: Weighed, memory: Arrays) -> bool:
-    """True if the weights of draws from a split are better than those of the result before it."""
+    """True if the weights of draws from a split are better than those of the result before the
+    split.
+    """
     share = heavy.share(memory)
     if share is not None:
         return (found.sound or found.even) and found.effective_share >= share

@@ -57,8 +57,8 @@ RELEASED: dict[str, Callable[[int], Shapes]] = {
         "products": (DIRECTION_COUNT, d),
     },
 }
-"""For each stage: function from the dimension of θ to the shapes of the arrays that a reply
-releases.
+"""A dict from stage to a function. The function returns, for the dimension of θ, names and shapes
+of the arrays in a reply.
 """
 PUBLISHED: dict[str, Callable[[int], Shapes]] = {
     MODE: lambda d: {"centre": (d,), "prior_share": ()},
@@ -88,6 +88,6 @@ PUBLISHED: dict[str, Callable[[int], Shapes]] = {
         "prior_share": (),
     },
 }
-"""For each stage: function from the dimension of θ to the shapes of the arrays that a request
-publishes.
+"""A dict from stage to a function. The function returns, for the dimension of θ, names and shapes
+of the public arrays in a request.
 """

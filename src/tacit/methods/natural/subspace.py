@@ -1,10 +1,10 @@
-"""Solve A x = b with a matrix A that is only known by its products with chosen directions.
+"""Solve A x = b if only the products of the matrix A with chosen directions are known.
 
 Let the rows of Q be an orthonormal basis of the directions so far. Within their span, the solution
 is x = Qᵀ(QAQᵀ)⁻¹Q b, and its residual b − A x is known without another product. The residuals of
 several right-hand sides b are the next directions. This is the method of conjugate gradients with a
-block of directions at a time. All directions are stored, so that rounding errors do not accumulate
-and every right-hand side uses all of them.
+block of directions at a time. All directions are stored. Rounding errors therefore do not
+accumulate, and the solution for every right-hand side uses all directions.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from typing import NamedTuple
 import numpy as np
 
 LEAST_NORM = 1e-8
-"""A direction counts as rounding error if orthogonalisation reduces its norm below this share."""
+"""A direction counts as a rounding error if orthogonalisation leaves less than this share of its
+norm.
+"""
 LEAST_EIGENVALUE = 1e-8
 """Smallest eigenvalue that is used, relative to the largest one."""
 
 LEAST_MISSING = 1e-6
-"""If the mean square residual of unit vectors is below this, it is rounding error, and the inverse
-is known.
+"""If the mean square residual of unit vectors is below this value, it is treated as a rounding
+error, and the inverse as known.
 """
 
 Products = Callable[[np.ndarray], np.ndarray]
@@ -35,11 +37,13 @@ class Solved(NamedTuple):
     solution: np.ndarray
     residual: np.ndarray
     definite: bool
-    """True if the matrix was positive definite in the span; otherwise absolute eigenvalues were
+    """True if the matrix was positive definite in the subspace. Otherwise absolute eigenvalues were
     used.
     """
     least: float = 1.0
-    """Smallest eigenvalue of the matrix in the span, at least `LEAST_EIGENVALUE` of the largest."""
+    """Smallest eigenvalue of the matrix in the subspace, at least `LEAST_EIGENVALUE` × the largest
+    one.
+    """
 
     def share(self, right: np.ndarray) -> np.ndarray:
         """Return the norm of each residual relative to the norm of its right-hand side."""
@@ -79,7 +83,7 @@ class Subspace(NamedTuple):
         )
 
     def rescaled(self, ratio: np.ndarray) -> Subspace:
-        """Return the same subspace in the coordinates z·ratio, if its present coordinates are z."""
+        """Return the same subspace after a change of coordinates from z to z·ratio."""
         return Subspace(self.directions * ratio, self.products / ratio)
 
     def basis(self) -> tuple[np.ndarray, np.ndarray]:
@@ -119,10 +123,10 @@ class Subspace(NamedTuple):
         A is the matrix whose products with `basis` are known, and `more` multiplies rows by the
         matrix M. Within the span of the basis the inverse is known exactly. The missing part of its
         diagonal entry j is about κ|r|², where r is the residual of the unit vector of coordinate j.
-        The number κ is chosen so that the sum of all diagonal entries is the mean of z·x over
-        random sign vectors z (the rows of `signs`), where x (a row of `solution`) solves the system
-        for z. With many coordinates, this is far less noisy than a separate estimate for each
-        coordinate.
+        The constant κ is chosen such that the sum of all diagonal entries is the mean of z·x over
+        random sign vectors z. The vectors z are the rows of `signs`, and x, a row of `solution`, is
+        the solution for the right-hand side z. With many coordinates, this is far less noisy than a
+        separate estimate for each coordinate.
         """
         rows, products = basis
         products = products + more(rows)
@@ -146,8 +150,8 @@ class Subspace(NamedTuple):
         """Return the power −½ of A + M times each row of `draws`, approximated within the subspace.
 
         A is the matrix whose products with `basis` are known, and `more` multiplies rows by the
-        matrix M. The result is accurate for rows for which directions were chosen, and far too
-        small for other rows.
+        matrix M. The result is accurate for a row if the directions were chosen for that row, and
+        far too small otherwise.
         """
         rows, products = basis
         values, vectors, _ = _eigen(rows @ (products + more(rows)).T)
@@ -174,8 +178,8 @@ class Subspace(NamedTuple):
 
 
 def _eigen(inner: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Return positive eigenvalues and the eigenvectors of a symmetric matrix, and whether it is
-    positive definite.
+    """Return positive eigenvalues and the eigenvectors of a symmetric matrix, and True if the
+    matrix is positive definite.
 
     Negative eigenvalues are replaced by their absolute values, and very small ones are raised.
     """

@@ -2,20 +2,21 @@
 
 The posterior may be wider than q, for example for a scale parameter with few records. Few draws
 from q are then in the tails of the posterior. Weights of these draws correct the moments of q only
-in part, and do not show what is missing. If weights are uneven, the solver therefore requests the
-log-likelihood at draws from a Student-t distribution with the weighted mean and covariance.
+in part, and do not show how much is missing. If weights are uneven, the solver therefore requests
+the log-likelihood at draws from a Student-t distribution with the weighted mean and covariance.
 
-Weights are valid whether or not q is optimal. If the weights of the new draws are even enough, the
-run has converged, even if the steps had not.
+Weights are valid for any q, optimal or not. If the weights of the new draws are even enough, the
+run therefore counts as converged, even if the steps had not converged.
 
-If the new weights are not good enough, the posterior is split. Without a better split, the result
-is the weighted draws with heavier tails if their k̂ is at most `weights.MAX_PARETO_K`, and
-otherwise q, which is then not trusted. If few of the draws from the split have large weights, draws
-with heavier tails are taken around their weighted mean in the same way.
+If the new weights are not good enough, the posterior is split. If the split is not better, the
+result is the weighted draws with heavier tails, provided that their Pareto shape k̂ is at most
+`weights.MAX_PARETO_K`. Otherwise the result is q, marked as not trusted. If a few of the draws from
+the split have very large weights, draws with heavier tails are taken around the weighted mean of
+the draws from the split.
 
 If the weights of the draws from q are too uneven to be used (`weights.is_believed`), the posterior
-is split instead, because 1,024 draws around the weighted mean may miss a long curved tail without
-showing it.
+is split immediately. The reason is that 1,024 draws around the weighted mean may miss a long curved
+tail, and the weights would not show this.
 """
 
 from __future__ import annotations

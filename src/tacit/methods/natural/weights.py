@@ -2,7 +2,7 @@
 
 The weight of a draw θₛ is p(x, θₛ)/q(θₛ), where x are the records. The largest weights are replaced
 by quantiles of a generalised Pareto distribution that is fitted to them (Vehtari et al. 2024). The
-shape k̂ of this distribution measures how heavy the tail of the weights is: up to 0.7, weighted
+shape k̂ of this distribution measures how heavy the tail of the weights is. If k̂ ≤ 0.7, weighted
 averages are usable. The effective share is the effective sample size divided by the number of
 draws, and is 1 if q is the posterior. Neither number detects a posterior mode in which q has no
 draws.
@@ -23,12 +23,12 @@ EVEN_SHARE = 0.99
 """Above this effective share, the draws cannot distinguish q from the posterior."""
 CLOSE_SHARE = 0.9
 BELIEVED_SHARE = 0.5
-"""With fewer effective draws than this share, q is not accepted as the posterior."""
+"""Below this effective share, q is not accepted as the posterior."""
 LEAST_SHARE = 0.02
 """Below this effective share, weighted moments would be mostly noise."""
 DOUBTED = "doubted"
-"""Name in the server's memory if draws with heavier tails than q have unusable weights: q is then
-not trusted, even if nearly all of its own draws are effective.
+"""Name of an entry of the server's memory. The entry is present if draws with heavier tails than q
+have unusable weights. q is then not trusted, even if the draws from q have nearly equal weights.
 """
 LEAST_LOG_WEIGHT = -700.0
 """Finite placeholder for the logarithm of a zero weight."""
@@ -66,8 +66,10 @@ class Weighed(NamedTuple):
 
     @property
     def uneven(self) -> bool:
-        """True if draws with heavier tails may give better moments: the effective share is small,
-        or a few weights are so large that the draws may not reach a tail of the posterior.
+        """True if draws with heavier tails may give better moments.
+
+        This is the case if the effective share is small, or if a few weights are so large that the
+        draws may not reach a tail of the posterior.
         """
         return self.heavy or not self.effective_share >= CLOSE_SHARE
 

@@ -1,16 +1,16 @@
 """Server side of `NaturalVI` for models with too many parameters for a full covariance.
 
 q = N(mean, diag(scale²)) is the mean-field optimum, and its standard deviations are corrected at
-the end. q is a distribution of φ: either the parameters θ or, for regressions with the default
-prior, the parameters of centred columns (`wide_columns`). Everything is computed in z with φ = mean
-+ scale·z, so that the scales of single coordinates do not matter, and from sums over parties
-(`wide_party`). The negative expected Hessian A = −E_q[∇² log p] is only known by its diagonal and
-by its products with `DIRECTION_COUNT` directions per exchange.
+the end. q is a distribution of φ. For regressions with the default prior, φ are the parameters of
+centred columns (`wide_columns`). Otherwise φ are the parameters θ. Everything is computed from sums
+over parties (`wide_party`), and in z with φ = mean + scale·z, so that the scales of single
+coordinates do not matter. Of the negative expected Hessian A = −E_q[∇² log p], the server knows
+only the diagonal and the products with `DIRECTION_COUNT` directions per exchange.
 
 1. **First evaluation.** The diagonal at the starting point determines the scale of every
    coordinate, and the row of the intercept determines the centre of the columns.
 2. **Steps.** A step is the solution of A x = E_q[∇ log p] in the span of the directions known so
-   far. Each exchange evaluates the next q and multiplies A there with new directions. These are the
+   far. Each exchange evaluates the next q and multiplies its A with new directions. These are the
    residual, as in the method of conjugate gradients, and a random block that finds the directions
    in which coordinates are correlated. A step that lowers the evidence lower bound is shortened. If
    the gradient changes differently than predicted, the known products with A are dropped. Scales
@@ -18,12 +18,13 @@ by its products with `DIRECTION_COUNT` directions per exchange.
 3. **Standard deviations.** If coordinates are correlated, the variances 1/A_jj of a mean-field q
    are too small. They are replaced by those of linear response, (A⁻¹)_jj (Giordano, Broderick and
    Jordan 2018), which are computed by solving A X = Z for some unit vectors and for random signs
-   (`wide_variances`). If a system is not solved accurately, the result is marked, because its
-   intervals are too narrow.
+   (`wide_variances`). If a system is not solved accurately, the result is marked, because credible
+   intervals are then too narrow.
 4. **Correlations.** For generalised linear models, the mean and the standard deviations are
    computed again with expectations that account for correlations (`wide_root`).
 
-No importance weights are computed: a few draws would have nearly all weight for any q.
+No importance weights are computed, because for any q a few draws would have nearly all of the
+weight.
 """
 
 from __future__ import annotations
@@ -62,32 +63,37 @@ from tacit.server.combine import RoundSum, Shared
 
 MAX_SHRUNK, SHORTEST_STEP = 5, 1e-4
 WIDE_SETTLED = 1e-3
-"""A run has converged if a full step moves the mean by fewer nats than this; that step is taken."""
+"""A run has converged if a full step moves the mean by less than this many nats. This last step is
+still taken.
+"""
 RESOLVED = 0.3
 """Largest residual of the last step of a converged run, relative to the gradient."""
 SCALE_TOLERANCE = 0.003
-"""Tolerance for log A_jj when a run has converged, where A is the precision matrix of the quadratic
-model. Common scales depend on many variances, so small differences add up.
+"""A run has converged if every log A_jj changes by at most this value, where A is the precision
+matrix of the quadratic model. Common scales depend on many variances, so small differences add up.
 """
 ROUGH_SETTLED, ROUGH_SCALES = 0.05, 0.05
-"""The same for a mean-field q from which only the first root is computed."""
+"""`WIDE_SETTLED` and `SCALE_TOLERANCE` for a mean-field q from which the first root is computed."""
 ROOT_SCALES = 0.01
-"""Tolerance for log A_jj with a root."""
+"""`SCALE_TOLERANCE` for a q with a root (`wide_root`)."""
 MEASURED_BELOW = 0.1
 """If a step is smaller than this many nats, every exchange requests the diagonal of the Hessian."""
 SCALE_CHANGE = (0.25, 1e6)
 """Smallest and largest factor by which a coordinate's precision may change in one step."""
 SAMPLED_ENERGY = 0.05
-"""The lower bound may decrease by this many nats if scales are recomputed from the diagonal at the
-mean: a bound that is an average over points has its maximum at slightly different scales.
+"""The evidence lower bound may decrease by this many nats if scales are recomputed from the
+diagonal at the mean. A bound that is computed as an average over points has its maximum at slightly
+different scales.
 """
 FORGETTING = 0.5
-"""Old products with A are dropped if the relative error of a predicted gradient exceeds this."""
+"""Old products with A are dropped if the relative error of a predicted gradient is larger."""
 LITTLE_RESCALED, LONGEST_WITHOUT_DIAGONAL = 0.5, 1
-"""Largest number of accepted steps without a new diagonal, if replies do not always contain it."""
+"""Near convergence, products with A stay valid if log-scales change by less than `LITTLE_RESCALED`.
+After `LONGEST_WITHOUT_DIAGONAL` accepted steps without the diagonal, it is requested.
+"""
 TURNS, AGREED = 30, 1e-4
-"""For a prior with learned scales, its precisions and the next step are computed in turn: at most
-`TURNS` times, until the log-precisions change by at most `AGREED`.
+"""For a prior with learned scales, the precisions of the prior and the next step are computed
+alternately, at most `TURNS` times, until the log-precisions change by at most `AGREED`.
 """
 
 
@@ -103,8 +109,8 @@ class WideSolver:
     prior
         Natural parameters of the prior; None if each party adds its share of the log-prior.
     settled_kl
-        The run has converged when a full step moves q by fewer nats than this, or than
-        `WIDE_SETTLED` if that is larger.
+        The run has converged when a full step moves q by less than max(`settled_kl`,
+        `WIDE_SETTLED`) nats.
     scales
         Coordinates that are logarithms of scales (`Model.scale_coordinates`).
     scale_facts
@@ -179,8 +185,8 @@ class WideSolver:
         return shared._replace(q=q, public={}, memory=memory)
 
     def known_scale_prior(self, memory: Arrays) -> LearntScalePrior | None:
-        """Return the prior with learned scales; None if there is none, or if the scales of the
-        columns are not known yet.
+        """Return the prior with learned scales. Return None if the prior has no learned scales, or
+        if the scales of the columns are not known yet.
         """
         found = ScalesPrior.known(self.scale_facts, memory)
         return None if found is None else found.density
@@ -301,8 +307,8 @@ class WideSolver:
         return following._replace(energy=seen.energy, moved=nats)
 
     def _tolerances(self, memory: Arrays) -> tuple[float, float]:
-        """Return two limits at which steps have converged: the size of a step in nats, and the
-        largest change of a log-precision.
+        """Return two limits below which steps have converged: one for the size of a step in nats,
+        and one for the largest change of a log-precision.
         """
         enough = max(self.settled_kl, WIDE_SETTLED)
         if not self.rooted:
@@ -333,8 +339,8 @@ class WideSolver:
         return Seen(mean, scale, energy, total["gradient"], diagonal)
 
     def _remembered(self, memory: Arrays, before: Seen | None, seen: Seen) -> Subspace:
-        """Return the earlier directions, and their products with the negative Hessian, that are
-        still valid.
+        """Return the earlier directions with their products with the negative Hessian, or an empty
+        subspace if the products are no longer valid.
         """
         size = len(seen.mean)
         if before is None:
@@ -367,7 +373,9 @@ class WideSolver:
     def agreed(
         self, prior: NormalPrior | ScalesPrior, seen: Seen, space: Subspace
     ) -> tuple[Solved, np.ndarray]:
-        """Return a step, and the precisions of the prior at the q that results from this step."""
+        """Return a full step of the mean, and the prior's precisions at the q that results from the
+        step.
+        """
         basis, precisions = space.basis(), prior.precisions(seen.mean, seen.scale)
         for _ in range(TURNS if prior.learnt else 1):
             term = prior.term(seen.mean, seen.scale, precision=precisions)

@@ -1,19 +1,19 @@
 """Coordinates for many parameters in which the columns of a regression are centred.
 
-The intercept of a regression is correlated with the coefficients of columns whose mean is far from
-0. A mean-field q cannot describe that: under q, the linear predictor of a record would have many
-   times its actual variance. The solver therefore works with coordinates φ. Their coefficients are
-   those of θ, and each intercept is replaced by the linear predictor at the centre of the columns.
-   With the matrix B that converts φ to θ,
+The intercept of a regression is correlated with the coefficients of columns whose mean is not near
+zero. A mean-field q cannot describe this correlation, and under q the linear predictor of a record
+would have many times its actual variance. The solver therefore works with coordinates φ. They have
+the same coefficients as θ, but each intercept is replaced by the linear predictor at the centre of
+the columns. With the matrix B that converts φ to θ,
 
     φ_intercept = θ_intercept + Σ centre_j θ_j,    θ = B φ,    x·θ = (Bᵀx)·φ,
 
 where Bᵀx is the record x with centred columns. The centre is computed from sums over parties in the
 first exchange.
 
-This is done only for the default prior, which is defined in φ and whose learned scales depend on
-the variances. Under a declared prior the coordinates of θ are independent, and those of φ would be
-correlated.
+The coordinates φ are used only for the default prior, which is defined in φ and whose learned
+scales depend on the variances. Under a declared prior the coordinates of θ are independent, and
+those of φ would be correlated.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Columns(NamedTuple):
         return self.constant + self.count * np.arange(size // self.count)
 
     def centre(self, row: np.ndarray) -> np.ndarray:
-        """Return the means of the columns, computed from one row of the information matrix: that of
-        the first intercept.
+        """Return the means of the columns. `row` is the row of the information matrix that belongs
+        to the first intercept.
 
         The result has one mean per parameter. The means are the same for every output, and 0 for
         parameters without a column.
@@ -63,8 +63,8 @@ class Columns(NamedTuple):
         return np.concatenate([np.tile(means, outputs), np.zeros(further)])
 
     def of_constants(self, values: Array) -> Array:
-        """Return, for each parameter, the entry of `values` at the intercept of the same output; 0
-        for parameters of no output.
+        """Return, for each parameter, the entry of `values` at the intercept of the same output.
+        The result is 0 for parameters that belong to no output.
         """
         xp = namespace(values)
         outputs, further = divmod(values.shape[-1], self.count)
@@ -89,7 +89,7 @@ class Columns(NamedTuple):
         return self._shifted(phi, centre, -1.0)
 
     def phi(self, theta: Array, centre: Array) -> Array:
-        """Convert θ to parameters of centred columns, in which intercepts are predictors at the
+        """Convert θ to parameters of centred columns, whose intercepts are linear predictors at the
         centre.
 
         Each row of `theta` is one vector of parameters, and `centre` has the means of the columns.
@@ -104,8 +104,8 @@ class Columns(NamedTuple):
         return rows - centre * self.of_constants(rows)
 
     def functionals(self, centre: np.ndarray) -> np.ndarray:
-        """Return one row b for each intercept of θ, such that b·φ is this intercept if φ are the
-        parameters of centred columns.
+        """Return one row b per intercept of θ. For parameters φ of centred columns, b·φ is this
+        intercept.
         """
         places = self.constants(len(centre))
         rows = np.zeros((len(places), len(centre)))
@@ -114,7 +114,7 @@ class Columns(NamedTuple):
 
 
 def intercepts(model: object) -> tuple[int, ...]:
-    """Return the indices of the intercepts of a regression, whether or not a prior is declared."""
+    """Return the indices of the intercepts of a regression, with or without a declared prior."""
     if not isinstance(model, LearnsScale):
         return ()
     kinds = [feature.kind for feature in model.layout]

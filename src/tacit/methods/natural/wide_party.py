@@ -10,7 +10,7 @@ with four arrays, which are sums over its records with derivatives in z:
 For generalised linear models, all are computed by quadrature. For other models, `root` is 0. The
 first two arrays are then averages over fixed points (`wide_points`). The products are averages over
 two opposite points, one standard deviation from the mean in every coordinate. The diagonal costs
-one product per parameter, so that it is evaluated only on request, and only at the mean.
+one product per parameter, so it is evaluated only on request, and only at the mean.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from tacit.models.capabilities import DiagonalDerivatives, DiagonalExpectations
 from tacit.support.compiler import jax, jnp
 
 STRATA = 32
-"""Number of positive quantiles per coordinate. Each is used with both signs, so that there are
-2·STRATA points.
+"""Number of positive quantiles per coordinate. Each is used with both signs, so there are 2·STRATA
+points.
 """
 POINT_BATCH = 8
 
@@ -41,9 +41,9 @@ POINT_BATCH = 8
 def wide_points(dimension: int) -> tuple[np.ndarray, np.ndarray]:
     """Return fixed points of shape (2·STRATA, dimension) and fixed signs of shape (dimension,).
 
-    In every coordinate, the points are the quantiles of a standard normal distribution, scaled to
-    variance 1 and in a separate random order. Averages over the points therefore have little error
-    for sums of functions of single coordinates.
+    In every coordinate, the points are quantiles of a standard normal distribution, scaled to
+    variance 1. Their order is random and differs between coordinates. If a function is a sum of
+    functions of single coordinates, its average over the points therefore has a small error.
     """
     from scipy.special import ndtri
 

@@ -1,4 +1,6 @@
-"""The requests of `WideSolver`, and what it knows about the present q and the next step."""
+"""The requests of `WideSolver`, and the quantities that it stores about the current q and the next
+step.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,13 @@ from tacit.server.combine import Shared
 FIRST, STEP, PROBE, RESPOND = range(4)
 """Phases of the solver."""
 MOST_NUMBERS = 4_000_000
-"""Largest total size of the directions that are kept."""
+"""Largest number of array entries of all directions that are stored."""
 STEPS_PER_TURN = 20
-"""Number of steps that are always allowed after learned scales or a root were computed again."""
+"""Smallest number of steps that are allowed after learned scales or a root are computed again."""
 MAX_STEPS = 60
-"""Largest number of steps otherwise."""
+"""Largest number of steps if neither is computed again."""
 NO_COMPARISON = 1e300
-"""Allowed decrease of the lower bound if it is not comparable with the last one."""
+"""Allowed decrease of the evidence lower bound if it is not comparable with the previous bound."""
 
 
 class Seen(NamedTuple):
@@ -61,7 +63,9 @@ class Proposal(NamedTuple):
     precision: np.ndarray
     """Diagonal A_jj of the precision matrix A, including the prior's part."""
     nats: float
-    """½ gᵀA⁻¹g, with the part of the residual bounded by the smallest known eigenvalue of A."""
+    """Estimate of ½ gᵀA⁻¹g for the gradient g of the objective. For the residual r of the step,
+    rᵀA⁻¹r is replaced by |r|²/λ, where λ is the smallest known eigenvalue of A.
+    """
 
     @property
     def step(self) -> np.ndarray:
@@ -108,15 +112,15 @@ def given_up(shared: Shared, memory: Arrays, note: str) -> Shared:
 
 
 def positive(diagonal: np.ndarray) -> np.ndarray:
-    """Return absolute values of `diagonal`, with 1 in place of 0 (a coordinate without
-    information).
+    """Return absolute values of `diagonal`. Zeros (coordinates without information) are replaced by
+    1.
     """
     size = np.abs(diagonal)
     return np.where(size > 0, size, 1.0)
 
 
 def known_space(memory: Arrays, size: int) -> Subspace:
-    """Return the known directions, and the products with them, from the server's memory."""
+    """Return the known directions and their products with the matrix, from the server's memory."""
     if "space.directions" not in memory:
         return Subspace.empty(size)
     return Subspace(memory["space.directions"], memory["space.products"])

@@ -1,4 +1,4 @@
-"""Priors in `WideSolver`: value and derivatives in z, where q has φ = mean + scale·z."""
+"""Priors in `WideSolver`: values and derivatives with respect to z, where φ = mean + scale·z."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ class NormalPrior(NamedTuple):
 
 
 class ScalesPrior(NamedTuple):
-    """The default prior of regressions (`tacit.models.learnt_scale`) without matrices over all
-    parameters.
+    """The default prior of regressions (`tacit.models.learnt_scale`), computed without dense
+    matrices.
 
-    It is a density of units∘φ. The vector φ consists of the coefficients and of the predictors at
-    the centre of the columns, which replace the intercepts (`wide_columns`). `units` are the scales
-    of the columns.
+    It is a density of units∘φ. The vector φ has the coefficients and, instead of the intercepts,
+    the linear predictors at the centre of the columns (`wide_columns`). `units` are the scales of
+    the columns.
     """
 
     facts: ScaleFacts
@@ -85,7 +85,7 @@ class ScalesPrior(NamedTuple):
     alone would make the learned scales too small.
     """
     fixed: np.ndarray | None = None
-    """Fixed precisions of units∘φ, with which the prior is normal; None if they are learned."""
+    """Fixed precisions of a normal prior of units∘φ; None if the precisions are learned."""
 
     @property
     def learnt(self) -> bool:
@@ -138,8 +138,8 @@ class ScalesPrior(NamedTuple):
     ) -> WideTerm:
         """Return the prior's part of the objective at q = N(mean, scale²).
 
-        `precision` is used instead of the prior's precisions at q, if given. At a point (`spread` =
-        0) the prior is taken to be normal, with the scale `facts.unit` for coefficients.
+        `precision`, if given, replaces the prior's precisions at q. At a point (`spread` = 0) a
+        normal prior with the scale `facts.unit` for coefficients is used instead.
         """
         apart = self._apart(mean)
         if spread == 0:

@@ -1,26 +1,27 @@
 """The phase of `WideSolver` in which expectations account for correlations.
 
-The expectations of a generalised linear model depend on q only by mean and variance of each
-record's linear predictor x·θ. Let A be the negative expected Hessian of the log-joint. With the
-standard deviations s_j of a mean-field q, the predictor has the variance Σ x_j² s_j². With the
-covariance A⁻¹ of linear response it has xᵀA⁻¹x, and the ratio of the two differs between records.
-With few records per parameter, the means of a mean-field q are therefore wrong. Its standard
-deviations are wrong too, because A depends on the variances.
+The expectations of a generalised linear model depend on q only through the mean and variance of
+each record's linear predictor x·θ. Let A be the negative expected Hessian of the log-joint. With
+the standard deviations s_j of a mean-field q, the predictor has the variance Σ x_j² s_j². With the
+covariance A⁻¹ of linear response it has the variance xᵀA⁻¹x. The ratio of these variances differs
+between records. With few records per parameter, the means of a mean-field q are therefore wrong.
+The standard deviations are wrong too, because A depends on the variances.
 
 The server publishes a root: a matrix R of a few rows with RᵀR ≈ A⁻¹. A party computes the variances
 |R x|². With R fixed, the objective is the expected log-likelihood plus the log-prior at the mean.
-For a log-concave likelihood it is a concave function of the mean, and steps are as before. R is in
-multiples of the scales of q, which are adjusted to the diagonal of A once steps are small.
+For a log-concave likelihood this objective is a concave function of the mean, and steps are
+computed as without a root. R is in multiples of the scales of q, which are adjusted to the diagonal
+of A once steps are small.
 
-1. The mean-field q converges roughly. The linear systems for its standard deviations give the first
-   root: its rows are A^(−½) times the random signs of these systems.
+1. The mean-field q converges roughly. Linear systems with random signs as right-hand sides are
+   solved for its standard deviations. The rows of the first root are A^(−½) times these signs.
 2. Steps lead to the optimum with this root, and the systems are solved again at the new q.
 3. New random signs give a second root, and steps lead to its optimum. The result is the average of
-   both optima. Half their difference estimates its error, because the two errors are nearly
-   independent.
+   both optima. Half of their difference estimates the error of the result, because the errors of
+   the two optima are nearly independent.
 
-If the first root changes neither mean nor diagonal, there is no second one. If learned scales of
-the default prior change with the variances, step 2 is repeated.
+If the first root changes neither mean nor diagonal, no second root is computed. If learned scales
+of the default prior change with the variances, step 2 is repeated.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ if TYPE_CHECKING:
 ROOT = "root"
 """Name of the root in the server's memory and in a request."""
 LAST = "root.last"
-"""Name of the flag that the standard deviations are known and the current root is the last one."""
+"""Name of a flag in the server's memory. It is 1 if standard deviations are known and the current
+root is the last one.
+"""
 SEEDS = 2_000
 """First seed of the random vectors; it differs from the seeds of directions."""
 
@@ -107,7 +110,8 @@ def renew(
 
 
 def _draws(right: np.ndarray, known: int, seed: int) -> np.ndarray:
-    """Return `ROOT_COUNT` random rows ξ whose outer products ξξᵀ add up to the identity on average.
+    """Return `ROOT_COUNT` random rows ξ. The expectation of the sum of their outer products ξξᵀ is
+    the identity matrix.
 
     The last rows may be zeros. If all directions are known, which is the case with few parameters,
     the rows are orthogonal, and variances computed from them are exact.

@@ -1,9 +1,9 @@
 """The phases of `WideSolver` that compute standard deviations, accounting for correlations.
 
 The variance of coordinate j is (A⁻¹)_jj, where A is the negative expected Hessian. For the
-coordinates with the strongest correlations it is computed by solving A x = e_j for the unit vector
-e_j. For the other coordinates it is estimated from the solutions for random signs
-(`Subspace.diagonal_of_inverse`).
+coordinates with the strongest correlations the variance is computed by solving A x = e_j for the
+unit vector e_j. For the other coordinates it is estimated from solutions with random signs as
+right-hand sides (`Subspace.diagonal_of_inverse`).
 
 The variances of many effects and their common scale parameter depend on each other. For scale
 parameters of a user's model, this dependence is included.
@@ -43,21 +43,23 @@ MOST_SCALES = 4
 takes two exchanges.
 """
 HUBS = 16
-"""Number of coordinates whose standard deviation is solved for exactly."""
+"""Number of coordinates whose standard deviation is computed by solving a system for the
+coordinate.
+"""
 MOST_CONSTANTS = 24
-"""Largest number of intercepts whose standard deviation is solved for exactly."""
+"""Largest number of intercepts whose standard deviations are computed in this way."""
 MAX_PROBES = 16
 SETTLED_STEP = 0.1
-"""If a full step at the end is larger than this, in nats, the mean had not converged."""
+"""If a full step at the end is larger than this many nats, the mean has not converged."""
 PROBE_RESIDUAL, LAST_RESIDUAL = 0.05, 0.03
-"""Largest relative residual of solved systems, for a mean-field q and with a root."""
+"""Largest relative residual of a system that counts as solved: without a root, and with a root."""
 MAX_TURNS, INFLATED = 8, 0.1
-"""Largest number of times that learned scales are computed again from corrected variances, and the
-change of log-precisions below which both agree (5 % of a scale).
+"""Learned scales are computed again from corrected variances at most `MAX_TURNS` times, until
+log-precisions change by at most `INFLATED` (5 % of a scale).
 """
 LEAST_SHARE = 0.1
 UNCHANGED_MEAN = 0.1
-"""If the first root moves no mean by more than this many sds, and no scale, it is the last one."""
+"""If the first root moves no scale, and no mean by more than this many sds, it is the last root."""
 SEEDS = 1_000
 """First seed of the random directions; it differs from the seeds of the steps."""
 
@@ -65,8 +67,8 @@ SEEDS = 1_000
 def leave(
     solver: WideSolver, shared: Shared, memory: Arrays, seen: Seen, *, settled: bool
 ) -> Shared:
-    """Return the next request after the last step, for the standard deviations; or the result, if
-    they are known.
+    """Return the request that follows the last step. If standard deviations are already known,
+    return the result of the run instead.
     """
     if ROOT not in memory:
         return begin(solver, shared, memory, seen, settled=settled)
@@ -118,7 +120,7 @@ def begin(
 
 
 def _constants(solver: WideSolver, memory: Arrays) -> np.ndarray:
-    """Return one row b for each intercept, such that b·φ is the intercept in θ (`wide_columns`).
+    """Return one row b per intercept; b·φ is the intercept in θ (`wide_columns`).
 
     There are no rows if the solver has no columns or there are more than `MOST_CONSTANTS` outputs.
     """
@@ -129,7 +131,7 @@ def _constants(solver: WideSolver, memory: Arrays) -> np.ndarray:
 
 
 def _hubs(solver: WideSolver, space: Subspace, diagonal: np.ndarray) -> np.ndarray:
-    """Return the indices of the coordinates whose standard deviations are solved for exactly.
+    """Return the indices of coordinates for each of which a linear system gives the exact variance.
 
     These are the scale parameters, the intercepts, and then the coordinates with the strongest
     correlations according to the last products with the Hessian.
@@ -143,10 +145,9 @@ def _hubs(solver: WideSolver, space: Subspace, diagonal: np.ndarray) -> np.ndarr
 
 
 def after_probe(solver: WideSolver, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
-    """Return a request for more products with the Hessian, as long as the linear systems are not
-    solved.
+    """Return a request for more products with the Hessian if the linear systems are not solved yet.
 
-    Once they are solved, the variances are computed.
+    Otherwise compute the variances, and return the next request or the result.
     """
     place = Seen.unpack(memory)
     assert place is not None
@@ -224,10 +225,10 @@ def _variances(
 
 
 def _wanted(found: Solved, right: np.ndarray) -> np.ndarray:
-    """Return the residuals that the next directions are to reduce.
+    """Return the residuals that the next directions should reduce, one per row.
 
-    The last row of the residuals belongs to the gradient. If it is small, it is left out. Otherwise
-    it comes first, and the others follow in decreasing order.
+    The last row of `found` belongs to the gradient. If its residual is small, it is left out.
+    Otherwise it comes first, and the others follow in decreasing order.
     """
     rows = found.residual
     if 0.5 * found.missing(-1) < 0.5 * SETTLED_STEP:
@@ -240,7 +241,8 @@ def _ask_response(solver: WideSolver, shared: Shared, memory: Arrays, place: See
     """Return a request for the diagonal of the Hessian at a shifted mean.
 
     The shift changes one scale parameter by half a standard deviation, and the other coordinates as
-    their correlation with it implies. A first request shifts the mean up, a second one down.
+    their correlation with this parameter implies. There are two requests per scale parameter, one
+    for a shift up and one for a shift down.
     """
     number, side = divmod(len(memory["response.slopes"]), 2)
     row, hub = memory["response.solution"][number], int(memory["response.hubs"][number])
@@ -254,11 +256,11 @@ def after_response(solver: WideSolver, shared: Shared, memory: Arrays, answers: 
     """Correct the variances for the dependence between scale parameters and the variances of
     effects.
 
-    Let A be the negative expected Hessian, V the block of A⁻¹ for the scale parameters, e_h the
-    unit vector of scale parameter h, and W the matrix whose row h is the relative change of the
-    diagonal of A along A⁻¹e_h. The covariance V of the scale parameters is replaced by V(V −
-    ½WWᵀ)⁻¹V, the linear response of mean and variances. This is exact for groups that are
-    independent given their scale.
+    Let A be the negative expected Hessian, V the block of A⁻¹ for the scale parameters, and e_h the
+    unit vector of scale parameter h. Row h of the matrix W is the relative change of the diagonal
+    of A along A⁻¹e_h. The covariance V of the scale parameters is replaced by V(V − ½WWᵀ)⁻¹V, the
+    linear response of mean and variances. This is exact for groups that are independent given their
+    scale.
     """
     place = Seen.unpack(memory)
     assert place is not None
@@ -310,7 +312,7 @@ def _with_variances(
     solver: WideSolver, memory: Arrays, place: Seen, space: Subspace, inflation: np.ndarray
 ) -> Arrays | None:
     """Return the memory for further steps if the corrected variances change the learned scales of
-    the prior; otherwise None.
+    the prior; otherwise return None.
 
     During these steps the prior's precisions are fixed at values that agree with the mean and the
     corrected variances.
@@ -347,9 +349,8 @@ def _share_of_change(memory: Arrays, change: float) -> float:
     """Return the share of the distance to the fixed point that one `change` of the log-precisions
     covers.
 
-    Larger variances give larger scales, which give larger variances. Repeating the computation
-    would therefore converge slowly, by a constant factor each time. The share is estimated by the
-    secant method.
+    Larger variances give larger scales, which give larger variances. Plain iteration would
+    therefore converge slowly. The share is estimated by the secant method.
     """
     if "turn.step" not in memory:
         return 1.0

@@ -1,8 +1,9 @@
 """Synthetic covariates of private scores: rows with the released marginals and second moment.
 
-They contain no record. They are used for expectations over covariates x: the information about θ,
-and the slope and variance of scores. Counts and second moment are computed as in private scoring
-(`tacit.methods.scoring`), for a matrix with an additional constant column.
+The rows contain no values of any record. They are used to compute expectations over covariates x,
+namely the information about θ, and the slope and variance of scores. Counts and second moment are
+computed as in private scoring (`tacit.methods.scoring`), for a matrix with an additional constant
+column.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tacit.models.scores import ScoreLikelihood
 ROWS = 1024
 """Number of synthetic records."""
 CONSTANT_SCALE = 1e-3
-"""Scale of the constant in z: small, because the constant is only needed for the counts."""
+"""Scale of the constant column in z. It is small, because only the counts need this column."""
 
 
 class Design(NamedTuple):
@@ -38,7 +39,7 @@ class Design(NamedTuple):
     layout: Layout
     counted: Counted
     own: int
-    """Number of covariate columns; the constant follows them."""
+    """Number of covariate columns. If none of them is constant, a constant column follows."""
 
     @property
     def numbers(self) -> int:
@@ -60,8 +61,8 @@ def design_of(covariates: Covariates, likelihood: ScoreLikelihood | None = None)
 
 
 def counted_outcome(model: Model) -> ScoreLikelihood | None:
-    """Return the likelihood of a model with one predictor and an outcome with public bounds; None
-    for other models.
+    """Return the likelihood of a model with one linear predictor and an outcome with public bounds,
+    or None for other models.
 
     The values of such an outcome are counted, because their mean gives a starting point.
     """
@@ -127,10 +128,10 @@ def _clean_moment(design: Design, moment: np.ndarray, noise_sd: float) -> np.nda
 def denoised(seen: np.ndarray, noise_sd: float) -> np.ndarray:
     """Return an estimate of a symmetric matrix from `seen`, which is the matrix plus normal noise.
 
-    The noise has the sd `noise_sd` off the diagonal and √2 times as much on it, so that its
+    The noise has the sd `noise_sd` off the diagonal and √2·`noise_sd` on the diagonal, so its
     distribution is the same in every orthonormal basis. Noise moves eigenvalues apart. The estimate
     has the eigenvectors of `seen`, and each eigenvalue λ is replaced by λ − 2·noise_sd²·Σⱼ 1/(λ −
-    λⱼ), where λⱼ are the other eigenvalues. Terms with λⱼ near λ are limited.
+    λⱼ), where λⱼ are the other eigenvalues. Terms with |λ − λⱼ| below about 2·noise_sd are reduced.
     """
     values, vectors = np.linalg.eigh(seen)
     gaps = values[:, None] - values
@@ -141,8 +142,9 @@ def denoised(seen: np.ndarray, noise_sd: float) -> np.ndarray:
 def check_ranges(design: Design, tables: Sequence[np.ndarray]) -> None:
     """Raise a DataError if the values of a column do not fit the range in which they are counted.
 
-    A private method computes no range from the records: numbers without declared bounds are counted
-    between −3 and 3. `tacit.methods.scoring.units.check_units` explains when records are checked.
+    A private method computes no range from the records. Numeric columns without declared bounds are
+    therefore counted between −3 and 3. `tacit.methods.scoring.units.check_units` explains when
+    records are checked.
     """
     what = design.counted
     for place, low, high in zip(what.numbers, what.low, what.high, strict=True):
@@ -159,8 +161,8 @@ def check_ranges(design: Design, tables: Sequence[np.ndarray]) -> None:
 
 
 def counted_at_ends(design: Design, counts: np.ndarray, noise_sd: float) -> str | None:
-    """Return the reason why a column is probably not on the scale assumed for its counts; None if
-    there is none.
+    """Return the reason why a column is probably not on the scale assumed for its counts, or None
+    if the counts give no such reason.
     """
     seen = counted_at_end(design.layout, design.counted, counts, noise_sd)
     return None if seen is None else f"{seen}; declare its low and high"

@@ -1,9 +1,9 @@
 """Estimate θ and its posterior from released scores and curvatures. NumPy, post-processing only.
 
-**Scores.** In round t the parties release the sum sₜ of the scores ψ of n records at the point θₜ,
-transformed by a matrix W (`tacit.methods.scores.party`). Let V be the variance of ψ and σₜ the sd
-of the noise. Then sₜ is about n E[ψ] + N(0, nV + σₜ²I). E[ψ] and V are simulated with synthetic
-covariates (`tacit.methods.scores.expected`), and the released curvature corrects them.
+**Scores.** In round t the parties release a sum sₜ over n records. Its terms are scores ψ at the
+point θₜ, transformed by a matrix W (`tacit.methods.scores.party`). Let V be the variance of ψ and
+σₜ the sd of the noise. Then sₜ is about n E[ψ] + N(0, nV + σₜ²I). E[ψ] and V are simulated with
+synthetic covariates (`tacit.methods.scores.expected`), and the released curvature corrects them.
 
 **Correction.** Let H₀ be the simulated slope of E[ψ], and R the ratio of released to simulated
 curvature, shrunk to 1 by empirical Bayes. The real slope is H = H₀^½ R H₀^½. The simulated E[ψ] is
@@ -40,18 +40,18 @@ DRIFT = 0.05
 TRANSPORT_ERROR = 0.15
 """Assumed relative error of the predicted change of a score between θₜ and the estimate m."""
 WALKS, WALK = 8, 1.0
-"""Number of steps towards the solution of a burn-in round, and the largest length of a step."""
+"""Number of steps in which a burn-in round is solved, and the largest length of a step."""
 PROXIMAL_RANK = 20
-"""Which eigenvalue of the information, counted from the largest, sets the proximal term."""
+"""Rank (1 for the largest) of the eigenvalue of the information that sets the proximal term."""
 SCALE_STEP, MOST_STEPS = 1.25, 2
-"""Scales of the map W that are tried: powers of the first number, with exponents up to ± the
-second.
-"""
+"""The scale of the map W is chosen among `SCALE_STEP`^k with integers |k| ≤ `MOST_STEPS`."""
 CHANGED = 2.0
-"""Factor by which the information in some direction must change before a map is recomputed."""
+"""A map is recomputed only if the information in some direction has changed by more than this
+factor.
+"""
 WORTH = 0.8
-"""Factor by which another map must reduce the largest variance to justify dropping the earlier
-rounds.
+"""Earlier rounds are dropped when a new map is used. A new map is therefore used only if it reduces
+the largest posterior variance to less than this share of its current value.
 """
 STILL = 0.02
 LONGEST = 2.0
@@ -67,8 +67,8 @@ class Ratio(NamedTuple):
 
 
 class Corrected(NamedTuple):
-    """Matrices that correct simulated scores: for their expectation (`change`) and variance
-    (`variance`).
+    """Matrices that correct the expectation (`change`) and the variance (`variance`) of simulated
+    scores.
 
     `inverse_root` is the power −½ of the simulated slope H₀. Directions in which the eigenvalue of
     H₀ is negligible are left unchanged.
@@ -103,7 +103,7 @@ class Found(NamedTuple):
     information: np.ndarray
     linear: np.ndarray
     moved: float
-    """Move of the mean in the last iteration, in posterior standard deviations."""
+    """Distance by which the last iteration moved the mean, in posterior standard deviations."""
 
 
 class Walked(NamedTuple):
@@ -111,7 +111,7 @@ class Walked(NamedTuple):
 
     point: np.ndarray
     way: float
-    """Length of the move, in the norm given by one record's information."""
+    """Length √(ΔᵀIΔ) of the move Δ, where I is the information of one record."""
     information: np.ndarray
     """Information about θ from all rounds so far, reduced if the round moved θ far."""
 
@@ -126,10 +126,10 @@ class Estimator:
     def mapping(self, theta: np.ndarray, ratio: Ratio) -> np.ndarray:
         """Return the matrix W by which scores are transformed.
 
-        W whitens the information of one record plus 1/n of the prior's precision, for n records. It
-        is scaled so that the whitened information of one record has trace d, the number of
-        parameters. Because the prior is included, directions that only the prior determines are not
-        enlarged.
+        For n records, W whitens the sum of one record's information and 1/n of the prior's
+        precision. It is scaled such that the whitened information of one record has the trace d,
+        the number of parameters. Because the prior is included, directions that only the prior
+        determines are not enlarged.
         """
         fisher = self.simulator.fisher(theta)
         whole = self._whole(fisher)
@@ -147,8 +147,8 @@ class Estimator:
 
         `noise` is the sd of the noise in a score sum, which is the same for every W. A larger W
         therefore reduces the noise relative to the scores, but clips more scores, which loses
-        information. The volume weighs all directions equally; the mean variance would be dominated
-        by a few rare levels.
+        information. The volume is minimised because it weighs all directions equally. The mean
+        variance would be dominated by a few rare levels.
         """
         mapping, found = self.mapping(theta, ratio), {}
 
@@ -178,11 +178,11 @@ class Estimator:
         """Return a new matrix W by which scores are transformed at θ = `theta`, or None to keep
         `mapping`.
 
-        The present matrix `mapping` was computed for θ = `made_at`. A new matrix is returned if two
-        conditions hold. The information of a record has changed between `made_at` and `theta`, and
-        the remaining main rounds with the new matrix are more informative than all main rounds with
-        the present one. `noises` has two sds: that of the noise in the mean of all main score sums,
-        and that of the noise in the mean of the remaining ones.
+        The current matrix `mapping` was computed for θ = `made_at`. A new matrix is returned if two
+        conditions hold. First, the information of a record has changed between `made_at` and
+        `theta`. Second, the remaining main rounds with the new matrix are more informative than all
+        main rounds with the current one. `noises` has the sds of the noise in two means of score
+        sums: over all main rounds, and over the remaining main rounds.
         """
         before, now = (self._whole(self.simulator.fisher(one)) for one in (made_at, theta))
         root = np.linalg.cholesky(before)
@@ -205,7 +205,7 @@ class Estimator:
     ) -> np.ndarray:
         """Return the expected posterior variances with privacy, divided by those without privacy.
 
-        There is one ratio for each principal direction in which the two covariances differ.
+        The ratios are the eigenvalues of one covariance relative to the other, one per direction.
         """
         here = self._at(theta, mapping)
         corrected = self._corrected(here, mapping, ratio)
@@ -229,7 +229,7 @@ class Estimator:
         released curvature.
 
         The curvature was released at θ = `theta`, with scores transformed by the matrix `mapping`.
-        `noise_sd` is the sd of the noise in each number of the released upper triangle.
+        `noise_sd` is the sd of the noise in each entry of the released upper triangle.
         """
         expected = self._at(theta, mapping)
         values, vectors = np.linalg.eigh(_symmetric(expected.released))
@@ -256,8 +256,8 @@ class Estimator:
 
         `score` is the released sum over all records, and `noise` the sd of its noise. `earlier` is
         the information about θ from earlier burn-in rounds. It acts as a Gaussian likelihood
-        centred at `theta`. With it, the rounds converge together even if the noise of a single
-        round would move θ too far.
+        centred at `theta`. Several rounds then converge even if the noise of a single round would
+        move θ too far.
         """
         seen, noise = score / self.records, noise / self.records
         start = self._at(theta, mapping)
@@ -364,7 +364,7 @@ class Estimator:
 
 
 def curvature_noise(noise_sd: float, dimension: int) -> float:
-    """Return the sd of the noise in each number of a released curvature.
+    """Return the sd of the noise in each entry of a released curvature.
 
     `noise_sd` is this sd divided by the norm bound of one record's contribution.
     """
@@ -375,10 +375,9 @@ def shrunk_ratio(before: Ratio | None, seen: np.ndarray, noise: float) -> Ratio:
     """Return the matrix ratio of released to simulated curvature, updated with the noisy
     observation `seen`.
 
-    `noise` is the sd of the noise on the diagonal; off the diagonal the sd is 1/√2 of this. Without
-    an earlier estimate `before`, the ratio is assumed to vary around a multiple of the identity.
-    Its variance is then estimated as the observed variance minus that of the noise (empirical
-    Bayes).
+    The noise has the sd `noise` on the diagonal and `noise`/√2 off the diagonal. Without an earlier
+    estimate `before`, the prior mean of the ratio is a multiple of the identity. The prior variance
+    is then the observed variance minus the variance of the noise (empirical Bayes).
     """
     size = len(seen)
     diagonal = np.eye(size, dtype=bool)
@@ -402,10 +401,11 @@ def shrunk_ratio(before: Ratio | None, seen: np.ndarray, noise: float) -> Ratio:
 
 
 def without_part(whole: np.ndarray, part: np.ndarray, share: float) -> np.ndarray:
-    """Return `whole` − `share` · `part`, with `part` limited to at most `whole` in every direction.
+    """Return `whole` − `share` · `part`, after reducing `part` to at most `whole` in every
+    direction.
 
-    `part` is one component of the covariance `whole`. Both are simulated, so that with heavy tails
-    `part` may be larger than `whole`. Without the limit, the difference would not be a covariance.
+    `part` is one component of the covariance `whole`. Both are simulated, so with heavy tails
+    `part` may be larger than `whole`. The difference would then not be a covariance.
     """
     values, vectors = np.linalg.eigh(_symmetric(whole))
     root = np.sqrt(np.maximum(values, 1e-12 * np.max(values)))

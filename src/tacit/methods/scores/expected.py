@@ -11,7 +11,7 @@ are distributed with the parameters θ′. The averages per record are
 
 where ψ and h are in the coordinates W⁻ᵀθ. Outcomes are drawn with parameters `base` and weighted by
 p(y | θ′)/p(y | base). If θ′ is near θ, base = θ, otherwise base = θ′. All calls use the same random
-numbers, so that differences of two scores are smooth in θ′.
+numbers, so differences of two scores are smooth in θ′.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class Expected(NamedTuple):
     slope: Any
     variance: Any
     drawn: Any
-    """The part of `variance` due to the draws of a visit; it differs from round to round."""
+    """The part of `variance` that is due to the draws of a visit. These draws differ between
+    rounds.
+    """
     released: Any
     fisher: Any
     level: Any
@@ -90,7 +92,7 @@ class Simulator:
 def _program(law: OutcomeLaw, what: str) -> Callable[..., Any]:
     """Return the compiled function that computes the averages `what`: "all", "score" or "fisher".
 
-    It is compiled once for each distribution of outcomes `law`, so that runs of one model share it.
+    It is compiled once for each distribution of outcomes `law`. Runs of one model share it.
     """
     programs: dict[str, Callable[..., Any]] = {
         "all": _averages,
@@ -171,11 +173,11 @@ def _averages(
 
 
 def _curvature(found: Centring) -> tuple[Array, Array]:
-    """Return rows whose outer products add up to the curvature h of a record, and a deviation of
-    its score ψ.
+    """Return rows whose outer products add up to the curvature h of a record, and the deviation of
+    its score ψ that is due to the outcomes simulated in a visit.
 
-    This is the deviation that is due to the outcomes simulated in a visit: half the difference of
-    the two weighted centres (`tacit.methods.scores.party`).
+    This deviation is half the difference of the two weighted centres
+    (`tacit.methods.scores.party`).
     """
     share = found.gains[:, None] * found.weights / found.weights.size
     rows = jnp.sqrt(jnp.maximum(share, 0.0))[..., None] * found.scores

@@ -64,18 +64,21 @@ from tacit.support.compiler import jnp
 
 FIRST_CURVATURE, COUNTS_SHARES = 0.04, (0.03, 0.12)
 RANK_SHARES = {"plain": 0.02, "sum": 0.05}
-"""Share of the budget for the rank histogram; small if each party adds its own noise, because the
-histogram then has little power at any share.
+"""Share of the budget for the rank histogram: "plain" if each party adds the full noise, "sum" if
+the parties share one noise. The share for "plain" is small, because the test then has little power
+with any share.
 """
 SECOND_CURVATURE = 0.06
 BURN_INS = 0.09, 0.3
 """Smallest and largest share of the budget for all burn-in rounds together."""
 MOST_GROWING = 40
-"""Number of last burn-in rounds over which shares grow; earlier rounds have equal shares."""
+"""The shares of at most this many burn-in rounds, the last ones, grow. Earlier rounds have equal
+shares.
+"""
 MOMENT_SHARES = (0.03, 0.12)
 COUNT_ERROR, LOOSE = 14.0, 0.3
-"""`COUNT_ERROR` is the relative error in the variance of a numeric column that noise of sd 1 in the
-share of each knot causes, if the knots cover ± 3 standard deviations. `LOOSE` is the largest
+"""Noise of sd s in the share of each knot causes a relative error of `COUNT_ERROR`·s in the
+variance of a numeric column whose knots cover ± 3 standard deviations. `LOOSE` is the largest
 relative error that is accepted.
 """
 MAIN_ROUNDS = 5
@@ -83,12 +86,12 @@ USUAL_ROUNDS, LEAST_ROUNDS = 17, 12
 MOST_PARAMETERS = 100
 FARTHEST = 0.5
 """Limit on how far the noise of the main rounds may move θ, in standard deviations of an estimate
-from one record: the norm √(ΔᵀIΔ) of a move Δ, with I the information of one record.
+from one record. A move Δ has the length √(ΔᵀIΔ), where I is the information of one record.
 """
 ROUNDED = 1e-3
 MOST_BLURRED = 1.0
-"""Limit on how far noise may move the eigenvalues of the columns' correlations, which are 1 on
-average.
+"""Limit on how far noise may move the eigenvalues of the columns' correlation matrix. The
+eigenvalues are 1 on average.
 """
 
 
@@ -102,7 +105,7 @@ class PrivateScores(SummedMethod):
     Parameters
     ----------
     clip, clip_end, noise_end
-        Leave these out: this method scales the contributions to each release by itself.
+        Leave these out, because this method computes the scale of its contributions itself.
     dtype
         Floating-point type of the records; only "float64".
     """
@@ -215,11 +218,11 @@ class PrivateScores(SummedMethod):
         return [self._moved(bound * _summed_noise(settled, visit)) for visit in rounds] or [0.0]
 
     def settling_risk(self, model: Model, settled: Mapping[str, Any]) -> str | None:
-        """Return a warning if the burn-in would need more than its smallest share of the budget;
-        otherwise None.
+        """Return a warning if the burn-in needs more than its smallest share of the budget;
+        otherwise return None.
 
         With the smallest share, noise would move θ by more than `check_settled` allows. Such a
-        burn-in may not converge, which is known only after the budget is spent.
+        burn-in may not converge, and whether it does is known only after the budget is spent.
         """
         if not self.total_units:
             return None
@@ -237,7 +240,7 @@ class PrivateScores(SummedMethod):
 
     def known_limits(self, model: Model, settled: Mapping[str, Any]) -> str | None:
         """Return a warning if some intervals will be more than `WIDE` times as wide as without
-        privacy.
+        privacy; otherwise return None.
         """
         if not self.total_units:
             return None
@@ -262,7 +265,7 @@ class PrivateScores(SummedMethod):
         """Raise a DataError if the values of a column do not fit the range in which they are
         counted.
 
-        This is only for simulations, in which one process has the records of all parties.
+        The check is made only in simulations, in which one process has the records of all parties.
         """
         assert isinstance(model, SimulatesOutcomes)
         covariates = model.outcome_law().covariates
@@ -290,8 +293,8 @@ class PrivateScores(SummedMethod):
     def from_integers(
         self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
     ) -> Arrays:
-        """Return the sums that the released integers encode, on a scale on which `bound_of` is the
-        norm bound of one record.
+        """Convert released integers to sums in which the contribution of one record has norm at
+        most `bound_of`.
         """
         del family
         unit = event.step * self.bound_of(model, asked.stage) / event.clip
@@ -327,8 +330,8 @@ class PrivateScores(SummedMethod):
         )
 
     def bound_of(self, model: Model, stage: str) -> float:
-        """Return the largest norm of one record's contribution to the sum of `stage`, before it is
-        scaled to the clip.
+        """Return the largest norm of one record's contribution to the sum of `stage`, before the
+        contribution is scaled to the clip.
         """
         assert isinstance(model, SimulatesOutcomes)
         if stage == COUNTS:
@@ -390,7 +393,7 @@ def _design(model: Model) -> Design:
 def main_share(aggregation: str) -> float:
     """Return the share of the budget for the scores after the burn-in.
 
-    It is the share that remains if every other release gets its smallest share.
+    This share remains if every other release gets its smallest share.
     """
     rank = RANK_SHARES["plain" if aggregation == "plain" else "sum"]
     first = COUNTS_SHARES[0] + MOMENT_SHARES[0] + FIRST_CURVATURE

@@ -1,9 +1,9 @@
 """The sums that a party releases in private scores, each bounded by construction.
 
 **Score of a record.** The server publishes a point θ and a matrix W, for d parameters. A record has
-the score u = W∇log p(y | x, θ). It is multiplied by c = min(1, C/|u|), which clips it to the norm C
-= `CLIP`·√d. Clipping makes its expectation under the model differ from 0, so that an estimate of
-the expectation is subtracted.
+the score u = W∇log p(y | x, θ). The score is multiplied by c = min(1, C/|u|), which clips it to the
+norm C = `CLIP`·√d. The expectation of the clipped score under the model differs from 0. An estimate
+of this expectation is therefore subtracted.
 
 **Centres.** The party simulates outcomes yₖ for the covariates x of the record, in two independent
 sets a = 1, 2 with weights qₖ (`tacit.models.outcomes`). Let uₖ and cₖ be u and c for the outcome
@@ -27,9 +27,9 @@ The centre b_a estimates E[cu | x], because E[u | x] = 0.
 bounds and clipped by `tacit.privacy.bounded`, which has no effect except for rounding.
 
 **Sensitivity.** Draws depend only on a record's position and the visit's secret key. With the key
-fixed, replacing a record changes only its own term. If a record is added or removed, other records
-move to other positions and get other draws, which have the same joint distribution. The proof is in
-docs/methods/dp-scores.md.
+fixed, replacing a record changes only one term of the sum. If a record is added or removed, other
+records move to other positions and get other draws, which have the same joint distribution. The
+proof is in docs/methods/dp-scores.md.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ from tacit.support.compiler import jax, jnp
 CLIP = 1.3
 """The clip C divided by √d; a whitened score u has |u|² = d on average."""
 SLACK = 0.1
-"""η: a centred score may exceed the clip C by this share."""
+"""η: the norm of a centred score is at most (1 + η)C."""
 TRACE = 2.0
 """B/d, where B bounds the trace of a record's curvature."""
 MARGIN = 1.0 - 1e-5
-"""Share of the bounds C and B that is used; the rest covers the rounding of one term."""
+"""Share of the bounds C and B that is used. The rest allows for rounding errors of one term."""
 OUTCOMES = 4
 """K: number of simulated outcomes in each of the two sets."""
 LEVELS, RANKS = 4, 5
-"""Numbers of bins of the rank histogram: by predicted mean, and by rank."""
+"""Number of bins of the rank histogram for the predicted mean, and for the rank."""
 CHUNK = 512
 """Number of records that are processed at a time."""
 _DRAWS = 0x0D7A
@@ -70,7 +70,7 @@ _DRAWS = 0x0D7A
 class Centring(NamedTuple):
     """Simulated outcomes of one record, and the estimates that centre its clipped score.
 
-    The first axis of every array except `sound` is the number of the set of outcomes.
+    The first axis of every array except `sound` runs over the two sets of outcomes.
     """
 
     scores: Array
@@ -84,7 +84,7 @@ class Centring(NamedTuple):
     gains: Array
     """Gains g_a."""
     sound: Array
-    """False if a number is not finite or beyond `LARGEST_NORM`; the record then contributes
+    """False if a number is not finite, or larger than `LARGEST_NORM`. The record then contributes
     nothing.
     """
 
@@ -107,7 +107,7 @@ def trace_bound(dimension: int) -> float:
 def draws_key(secret: Array) -> Array:
     """Return the random key of a visit's simulated outcomes, derived from the visit's secret key.
 
-    JAX's default generator is sufficient for it, because these draws are not privacy noise.
+    JAX's default generator is sufficient, because these draws are not privacy noise.
     """
     words = jax.random.bits(jax.random.fold_in(secret, _DRAWS), (2,), jnp.uint32)
     return jax.random.wrap_key_data(words, impl="threefry2x32")

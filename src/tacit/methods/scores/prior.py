@@ -1,10 +1,10 @@
 """The prior at the server: any differentiable density, and the resulting posterior.
 
 With a Gaussian prior the posterior is exact. With any other prior p, q is the Gaussian that
-minimises the free energy. Its natural gradient uses averages of ∇log p and ∇²log p over fixed
-antithetic draws from q, and a step is taken only if the free energy does not increase. If the
-posterior is not normal, its moments are computed from many such q, one at each of several values of
-one coordinate.
+minimises the free energy. The natural gradient of the free energy uses averages of ∇log p and ∇²log
+p over fixed antithetic draws from q. A step is taken only if the free energy does not increase. If
+the posterior is not normal, its moments are computed from several such q, one for each of several
+values of one coordinate (the divided posterior).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DRAWS = 64
 STEPS = 100
 STILL = 1e-6
 NORMAL_ENOUGH = 0.95
-"""Effective share of q's draws above which a posterior counts as normal."""
+"""A posterior counts as normal if the effective share of draws from q is at least this value."""
 AXES = 8
 """Number of coordinates considered as the axis of a divided posterior."""
 NEGLIGIBLE, MOST_NODES = 9.0, 60
@@ -29,7 +29,7 @@ NEGLIGIBLE, MOST_NODES = 9.0, 60
 below the maximum, or until there are `MOST_NODES` nodes.
 """
 CUT_OFF = 1e-3
-"""Largest weight of the last value on a side; above it that side counts as truncated."""
+"""If the weight of the first or last node is larger, the divided posterior counts as truncated."""
 
 
 class Local(NamedTuple):
@@ -57,7 +57,7 @@ class Node(NamedTuple):
     evidence: float
     """Log of the integral of the density over the free coordinates, up to a constant."""
     share: float
-    """Effective share of q's draws against the exact posterior."""
+    """Effective share of draws from q, weighted to represent the exact posterior."""
 
 
 class Evaluation(NamedTuple):
@@ -97,7 +97,7 @@ class PriorTerm:
         """Store the mean and the precision (a diagonal) of the prior, or of a Gaussian
         approximation.
 
-        `log_density` is used instead of the model's log-prior, if given.
+        If `log_density` is given, it replaces the model's log-prior.
         """
         self.mean, self.precision = mean, precision
         self.exact = log_density is None and not model.has_site_prior
@@ -110,8 +110,9 @@ class PriorTerm:
     def local(self, point: np.ndarray) -> Local:
         """Return the gradient of the prior's Gaussian approximation at `point`, and its precision.
 
-        The burn-in uses the approximation, because the exact prior may have no mode: the density of
-        a hierarchical model grows without bound if all groups are equal and their spread goes to 0.
+        The burn-in uses the approximation, because the exact prior may have no mode. For example,
+        the density of a hierarchical model is unbounded if all groups are equal and their spread
+        goes to 0.
         """
         return Local(self.precision * (self.mean - point), np.diag(self.precision))
 
@@ -137,9 +138,9 @@ class PriorTerm:
         """Return mean and precision of the exact posterior; `mean` and `precision` are a first
         estimate.
 
-        If importance weights show that the posterior is not normal, as for the spread of a
-        hierarchical model, the result is averaged over values of one coordinate. Given such a
-        value, the other coordinates are nearly normal.
+        The posterior may not be normal, for example with the spread of a hierarchical model. If
+        importance weights show this, the result is averaged over values of one coordinate. Given
+        such a value, the other coordinates are nearly normal.
         """
         if self.exact:
             return Moments(mean, precision, 1.0)
@@ -172,8 +173,8 @@ class PriorTerm:
         """Return normal approximations of the coordinates `free` at several values of the
         coordinate `axis`.
 
-        Neighbouring values differ by `step`. They extend in both directions until the weight is
-        negligible.
+        Neighbouring values differ by `step`. The values extend in both directions until their
+        weight is negligible.
         """
         start = whole._replace(precision=whole.precision[np.ix_(free, free)])
         middle = self._variational(likelihood, start.mean, start.precision, free)
@@ -190,8 +191,7 @@ class PriorTerm:
         return [*reversed(sides[1]), middle, *sides[0]]
 
     def _axis(self, likelihood: Likelihood, whole: Node) -> int:
-        """Return the coordinate that, if its value is fixed, makes the other coordinates closest to
-        normal.
+        """Return the coordinate whose fixed value makes the other coordinates closest to normal.
 
         Only `AXES` coordinates are tried: those along which the prior's curvature changes most,
         relative to the precision of q.
@@ -280,7 +280,7 @@ class PriorTerm:
     def _evaluated(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the log-prior, its gradients and its Hessians at the points, one row per point.
 
-        All batches have the same size, so that the function is compiled once.
+        All batches have the same size, so the function is compiled only once.
         """
         if self._run is None:
             log_prior = self.log_density

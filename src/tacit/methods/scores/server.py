@@ -47,13 +47,13 @@ ValueError.
 TURNS, LAST_TURNS = 1, 4
 SIGNIFICANT = 0.01
 LEAST_SHARE = 0.5
-"""Below this effective share of draws, the posterior under the exact prior is not described
+"""Below this effective share of draws, q does not describe the posterior under the exact prior
 well.
 """
 SETTLED = 0.5
-"""Largest move of q's mean in the last iteration of a converged run, in posterior sd."""
+"""In a converged run, the last iteration moves q's mean by at most this many posterior sds."""
 FAR = 1.0
-"""Largest move of θ in the last burn-in round of a converged run, in standard deviations of an
+"""In a converged run, the last burn-in round moves θ by at most this many standard deviations of an
 estimate from one record.
 """
 
@@ -187,8 +187,8 @@ class ScoresServer:
         return {name: known[name] for name in names}, memory
 
     def _burns_in(self, number: int) -> bool:
-        """True if the burn-in continues after round `number`, that is, if a curvature is still to
-        be released.
+        """True if the burn-in continues after round `number`, that is, if a later round releases a
+        curvature.
         """
         return CURVATURE in self.method.stages[number:]
 
@@ -219,8 +219,8 @@ class ScoresServer:
         return score_bound(self.declared.mean.size) / math.sqrt(float(np.sum(noise**-2.0)))
 
     def _with_burn_in(self, known: Arrays, total: np.ndarray, noise_sd: float) -> Arrays:
-        """Return the θ to which a burn-in round moves, and the matrix by which scores are
-        transformed there.
+        """Return the θ to which a burn-in round moves, and the matrix by which scores at this θ are
+        transformed.
         """
         estimator, ratio = self.estimator(known), self._ratio(known)
         noise = noise_sd * score_bound(estimator.dimension)
@@ -254,13 +254,13 @@ class ScoresServer:
         return found | {"effective_share": np.array([moments.share]), "moved": np.array([q.moved])}
 
     def _renewed(self, known: Arrays, mean: np.ndarray, number: int) -> Arrays:
-        """Return a new map W and an empty history of releases; nothing if the present map is kept.
+        """Return a new map W and an empty history of releases, or {} if the current map is kept.
 
         W is the matrix by which the parties transform a record's score before clipping. `mean` is
-        the present estimate of θ, and `number` the number of the round. Scores that were released
-        with the present map cannot be used with a new map. A new map is therefore returned only if
-        the remaining rounds with it give more information about θ than all main rounds (those after
-        the burn-in) with the present map.
+        the current estimate of θ, and `number` is the number of the round. Scores that were
+        released with the current map cannot be used with a new map. Main rounds are those after the
+        burn-in. A new map is returned only if the remaining main rounds with the new map give more
+        information about θ than all main rounds with the current map.
         """
         left = self._main_noise(number)
         noise = (left**-2.0 + float(np.sum(known["noise"] ** -2.0))) ** -0.5
@@ -294,7 +294,7 @@ class ScoresServer:
     def estimator(self, known: Arrays) -> Estimator:
         """Return the estimator for the released counts and second moment.
 
-        It is computed again only if these arrays change.
+        The estimator is computed again only if these arrays change.
         """
         names = [name for name in (COUNTS, MOMENT) if name in known]
         key = b"".join(known[name].tobytes() for name in names)
@@ -310,8 +310,8 @@ class ScoresServer:
         return Estimator(Simulator(self.law, rows), self._prior(found), found.records)
 
     def _first_point(self, known: Arrays) -> np.ndarray:
-        """Return the model's starting point. If the outcome was counted, the intercept is set so
-        that the prediction at the mean covariates is the counted mean.
+        """Return the model's starting point. If the outcome was counted, the intercept is set such
+        that the prediction at the mean covariates is the mean of the counted outcomes.
         """
         found = self._marginals(known)
         places = [i for i, one in enumerate(self.law.covariates.layout) if one.kind == "intercept"]
@@ -323,7 +323,7 @@ class ScoresServer:
         return point
 
     def scale_prior(self, known: Arrays) -> LearntScalePrior | None:
-        """Return the prior of a model that learns the scales of its prior; None for all other
+        """Return the prior of a model that learns the scales of its prior, or None for other
         models.
 
         The prior depends on the means and standard deviations of the columns, which are estimated
@@ -346,7 +346,8 @@ class ScoresServer:
     def _prior(self, found: Marginals) -> PriorTerm:
         """Return the prior of θ.
 
-        If its scales are learned, its Gaussian approximation uses their largest likely values.
+        If the scales of the prior are learned, its Gaussian approximation uses their largest likely
+        values.
         """
         learnt = self._scale_prior(found)
         if learnt is None:
@@ -357,7 +358,7 @@ class ScoresServer:
     def _gaussian(self, known: Arrays) -> Natural:
         """Return the natural parameters of q in the run's family.
 
-        A mean-field q has the marginal variances of the full q, so that intervals do not change.
+        A mean-field q has the marginal variances of the full q, so its intervals are the same.
         """
         mean, precision = known["mean"], known["precision"]
         if isinstance(self.run.family, FullGaussian):
@@ -383,10 +384,10 @@ def _failed(known: Arrays, number: int) -> Arrays:
 
 
 def trouble(server: ScoresServer, memory: Arrays) -> str | None:
-    """Return the reason why q may not be the posterior; None if the releases show no problem.
+    """Return the reason why q may not be the posterior, or None if the releases show no problem.
 
-    The counts show whether columns are on the assumed scale. The burn-in shows whether θ had
-    converged when the main rounds began, and the last estimate shows whether q has converged.
+    The counts show whether columns are on the assumed scale. The last burn-in round shows whether θ
+    had converged before the main rounds, and the last estimate shows whether q has converged.
     """
     if "failed" in memory:
         rounds = ", ".join(f"{number:.0f}" for number in memory["failed"])
@@ -476,9 +477,9 @@ def _contrasts(count: int) -> tuple[np.ndarray, np.ndarray]:
 def _misfit(slopes: np.ndarray, spreads: np.ndarray) -> str:
     """Return a description of the misfit that the rank histogram shows most clearly.
 
-    Three deviations from equal counts are compared: a slope over the ranks that all levels have in
-    common; differences of the slopes between levels; and an excess at the lowest and highest ranks.
-    For a correct model, the square of each is about its degrees of freedom.
+    Three deviations from equal counts are compared: a common slope of all levels over the ranks,
+    differences of the slopes between levels, and an excess at the lowest and highest ranks. For a
+    correct model, the square of each deviation is about its degrees of freedom.
     """
     spread = float(np.sum(spreads)) / math.sqrt(LEVELS)
     named = {
@@ -500,7 +501,7 @@ def _misfit(slopes: np.ndarray, spreads: np.ndarray) -> str:
 
 
 def fit_of(memory: Arrays) -> Fit | None:
-    """Return the goodness of fit from the rank histogram; None until the histogram is released."""
+    """Return the goodness of fit from the rank histogram, or None if it is not released yet."""
     if RANK not in memory:
         return None
     return rank_fit(memory[RANK], float(memory["rank_noise"][0]))

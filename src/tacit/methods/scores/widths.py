@@ -1,8 +1,8 @@
 """Expected widths of intervals, computed from public facts before anything is released.
 
 **Model of the scores.** The whitened score of a record in d dimensions is approximated by u = r·v,
-as for a regression with normal errors. The number r is standard normal, and v is a random direction
-of length √d.
+as for a regression with normal errors. Here r is a standard normal variable, and v is a random
+vector of length √d.
 
 **Clipping.** Scores are clipped to norm a√d, which multiplies u by c = min(1, a/|r|). In one
 direction, the clipped score then has the slope H = E[c r²] and the variance V = E[c² r²]. If the
@@ -27,7 +27,7 @@ from tacit.methods.scores.estimate import MOST_STEPS, SCALE_STEP
 from tacit.methods.scores.party import CLIP
 
 WIDE = 1.6
-"""Width of intervals, relative to that without privacy, above which a warning is given."""
+"""A warning is given if intervals are more than this many times as wide as without privacy."""
 
 
 class Widths(NamedTuple):
@@ -35,8 +35,8 @@ class Widths(NamedTuple):
 
     usual: float
     rare: float
-    """If a level has a smaller share of the records, the interval of its coefficient exceeds
-    `WIDE`.
+    """If a level has less than this share of the records, the width of the interval of its
+    coefficient, relative to that without privacy, is above `WIDE`.
     """
 
 

@@ -129,10 +129,10 @@ class ScoringServer:
         return marginals(self.layout, self.counted, q["counts"], self.count_noise_sd, records)
 
     def last_move(self, known: Arrays) -> float:
-        """Return how far the last round moved the predictors η = x·θ, as a share of the longest
+        """Return how far the last round moved the predictors η = x·θ, divided by the longest
         allowed move.
 
-        Both are root mean squares over synthetic records.
+        Both distances are root mean squares over synthetic records.
         """
         public = self._public(known)
         move = public.to_z @ (known["point"] - known["points"][-1])
@@ -163,8 +163,8 @@ class ScoringServer:
         return scales(found, widest, self._score_sd)
 
     def _prior_sd(self, found: Marginals) -> np.ndarray:
-        """Return the prior sd of each coefficient of x. If scales are learned, it is their largest
-        likely value.
+        """Return the prior sd of each coefficient of x. If scales are learned, their largest likely
+        values are used.
         """
         if not self._autoscaled:
             return self.prior.sd
@@ -207,7 +207,7 @@ class ScoringServer:
         the score requests.
 
         "bend" is the matrix that `flattened` returns. "scale" is divided by the norm bound of a
-        score, so that scores are clipped at 1. "reach" is the bound on a record's residual.
+        score, so the bound becomes 1. "reach" is the bound on a record's residual.
         """
         q = q | {"bend": self._bend(q)}
         public = self._public(q)
@@ -223,8 +223,10 @@ class ScoringServer:
         return q | {"scale": factor * q["scale"], "reach": np.array([reach])}
 
     def _synthetic(self, q: Natural) -> tuple[Marginals, np.ndarray, Synthetic]:
-        """Return the marginals, the scale of z = scale∘(x − centre) whose second moment was
-        released, and synthetic rows z.
+        """Return the estimated marginals, the vector `scale`, and synthetic rows z = scale∘(x −
+        centre).
+
+        The second moment of this z was released.
         """
         key = q["counts"].tobytes() + q["moment"].tobytes()
         if self._drawn is None or self._drawn[0] != key:

@@ -1,18 +1,19 @@
-"""The default prior of private scoring: scales of the coefficients are learned from the releases.
+"""The default prior of private scoring, whose scales are learned from the releases.
 
 The prior of `tacit.models.learnt_scale` is combined with a Gaussian likelihood of the coefficients
-φ, which are in the units of their columns. The likelihood has the information J and the linear term
-b. The prior sd of the coefficients of column g is τ λ_g u. Here u is the unit of the predictor, τ
-the common scale of all columns, and λ_g the relative scale of column g.
+φ. Each coefficient is in the unit of its column. The likelihood has the information J and the
+linear term b. The prior sd of the coefficients of column g is τ λ_g u. Here u is the unit of the
+predictor, τ the common scale of all columns, and λ_g the relative scale of column g.
 
 **Mixture over τ.** With D = diag(λ u) and the eigenvalues e and eigenvectors V of DJD, the
 posteriors for all values of τ have the same eigenvectors. Their mixture over τ can therefore be
-computed. It has the mean and the average covariance that result from a normal prior of precision
+computed. The mixture has the mean and the average covariance that result from a normal prior of
+precision
 
-    P = D⁻¹ V diag(1/E[τ²/(1 + τ²e)] − e) Vᵀ D⁻¹,    DJD = V diag(e) Vᵀ,
+    P = D⁻¹ V diag(1/E[τ²/(1 + τ²e)] − e) Vᵀ D⁻¹,    DJD = V diag(e) Vᵀ.
 
-and, in addition, the covariance of the means over τ. Because τ is integrated out, intervals are not
-too narrow if the signal is weak.
+To this covariance, the covariance of the means over τ is added. Because τ is integrated out,
+intervals are not too narrow if the signal is weak.
 
 **Relative scales.** λ_g² is updated with E[φ²/τ²], as in variational inference.
 
@@ -35,8 +36,8 @@ REFITS = 6
 class Integrated(NamedTuple):
     """The normal prior that results if the common scale of all coefficients is integrated out.
 
-    `precision` is that of the normal prior. `between` is the covariance, over the values of the
-    common scale, of the posterior means of the coefficients.
+    `precision` is the precision of the normal prior. `between` is the covariance, over the values
+    of the common scale, of the posterior means of the coefficients.
     """
 
     precision: np.ndarray

@@ -10,8 +10,8 @@ information of a clipped record about its predictor. The expected loss Σ f/(1/�
 
     v = max(0, c − b/f),    b = σ²/(nκτ)²,
 
-where the constant c makes the sum 1. Columns that are too rare to be detected in the noise get
-nothing.
+where the constant c makes the sum 1. Columns that are too rare to be detected in the noise get v =
+0.
 
 **Compromise.** The norm of z must not vary too much between records, because the clip shortens the
 longest z most. The scale is therefore √(v/√f) instead of √(v/f).
@@ -27,13 +27,13 @@ from tacit.data.schema.layout import Layout
 from tacit.methods.scoring.party import KNOTS, Counted
 
 INFORMATION = 0.15
-"""Approximate information κ of a clipped record about its own η."""
+"""Approximate information κ of a clipped record about its linear predictor η."""
 DIRECTIONS, FEWEST_DIRECTIONS = 24, 8
 """Largest and smallest number of directions in which z is shortened (R in `flattened`)."""
 MISSING = 3.0
 """A deviation of up to this many standard deviations of the noise is attributed to the noise."""
 LEAST_SHARE = 0.02
-"""Smallest v of a coordinate, as a share of c (module docstring); no coordinate is dropped."""
+"""Smallest v of a coordinate, as a share of c (module docstring). No coordinate is dropped."""
 
 
 class Marginals(NamedTuple):
@@ -116,7 +116,7 @@ def marginals(
 class _Noise(NamedTuple):
     """The noise in the counts.
 
-    `sd` is that of the noise in one count, and `least` the smallest estimate of a frequency.
+    `sd` is the sd of the noise in one count, and `least` is the smallest estimate of a frequency.
     """
 
     sd: float
@@ -190,8 +190,8 @@ def _count_numbers(
 def scales(found: Marginals, prior_sd: np.ndarray, score_sd: float) -> np.ndarray:
     """Return the scale of each column in z = scale∘(x − centre), such that E‖z‖² = 1.
 
-    Columns about which the noise would hide all information get small scales. `score_sd` is the sd
-    of the noise in the mean of the scores of all rounds.
+    A column gets a small scale if noise would hide all information about its coefficient.
+    `score_sd` is the sd of the noise in the mean of the scores of all rounds.
     """
     hidden = (score_sd / (found.records * INFORMATION * prior_sd)) ** 2 / found.variance
     rising = np.sort(hidden)
@@ -203,8 +203,8 @@ def scales(found: Marginals, prior_sd: np.ndarray, score_sd: float) -> np.ndarra
 
 
 def apart(what: Counted, found: Marginals, scale: np.ndarray) -> np.ndarray:
-    """Return the matrix that removes the part of coefficients that is common to all levels of a
-    category.
+    """Return the matrix that subtracts from coefficients the part that all levels of a category
+    share.
 
     The coefficients are those of z = scale∘(x − centre). If every record has one of the levels, the
     common part does not change the predictor of any record.
@@ -228,7 +228,7 @@ def flattened(z: np.ndarray, free: np.ndarray, noise: float) -> np.ndarray:
     """Return the matrix W of the map z′ = (I − WᵀW) z, which shortens the directions in which z
     varies most.
 
-    The noise is the same in every direction of z, but the clip bounds ‖z‖, which for correlated
+    The noise is the same in every direction of z. The clip is a bound on ‖z‖, which for correlated
     columns depends mostly on a few directions. Shortening these directions reduces the relative
     noise in all others.
 
@@ -237,8 +237,8 @@ def flattened(z: np.ndarray, free: np.ndarray, noise: float) -> np.ndarray:
     eigenvalue number R + 1. The map z′ then has the second moment l in each of these directions.
     The constant is not mixed with other columns.
 
-    R is the number of eigenvalues above `noise`, which is the largest eigenvalue that noise alone
-    would have. But R is at least `FEWEST_DIRECTIONS` and at most `DIRECTIONS`.
+    R is the number of eigenvalues above `noise`, which is the largest eigenvalue of noise alone. R
+    is at least `FEWEST_DIRECTIONS` and at most `DIRECTIONS`.
     """
     moment = z.T @ z / len(z)
     moment[np.ix_(free, ~free)] = moment[np.ix_(~free, free)] = 0.0

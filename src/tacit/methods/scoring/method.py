@@ -44,8 +44,9 @@ from tacit.server.combine import Combine, Run
 from tacit.server.messages import Asked, Stage
 
 PREPARATION = {"plain": (0.08, 0.04), "sum": (0.05, 0.03)}
-"""Shares of the budget for the counts and for the second moment: "plain" if each party adds its own
-noise, "sum" if the parties share one noise, which is smaller. The scores get the rest.
+"""Shares of the budget for the counts and for the second moment. "plain" applies if each party adds
+the full noise, and "sum" if the parties share one noise, which is smaller. The scores get the
+remaining budget.
 """
 
 
@@ -80,7 +81,7 @@ class PrivateScoring(SummedMethod):
         used. False: use N(0, 1) if no prior is declared. By default scales are learned only if no
         prior is declared.
     clip, clip_end, noise_end
-        Leave these out: this method computes the scale of its contributions itself.
+        Leave these out, because this method computes the scale of its contributions itself.
     dtype
         Floating-point type of the records; only "float64".
     """
@@ -127,7 +128,7 @@ class PrivateScoring(SummedMethod):
     def from_integers(
         self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
     ) -> Arrays:
-        """Return the sums that the released integers encode.
+        """Convert released integers to sums.
 
         In these sums a record counts as 1, and the second moment or score of a record has norm at
         most 1.
@@ -197,8 +198,8 @@ class PrivateScoring(SummedMethod):
     ) -> tuple[Bounded, Array]:
         """Return the sum of the clipped scores, and a mask that is False for padding.
 
-        In the other stages nothing is clipped: counts never exceed the clip, and second moments are
-        those of unit vectors.
+        In the other stages nothing is clipped, because counts never exceed the clip and second
+        moments are computed from unit vectors.
         """
         del family, key
         return self._scores(model, task, tally), units_present(task.weights)

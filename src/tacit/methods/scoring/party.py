@@ -10,11 +10,11 @@ A record has covariates x and an outcome y. Everything else in these formulas is
 * **Second moment.** With z = scale∘(x − centre), a record contributes uuᵀ with u = z/‖z‖, which has
   norm 1. Replacing a record moves the sum by at most √2.
 * **Score.** With the predictor η = x·θ and the residual ψ(y, η), a record contributes w ψ z. The
-  weight is w = min(1, 1/(b(η)‖z‖)), where b(η) ≥ |ψ| for any y, so that the norm is ≤ 1. Replacing
-  a record moves the sum by at most 2. For K levels with probabilities p, ψ is the vector e_y − p,
-  and the contribution is w ψ ⊗ z. Its norm is w‖ψ‖‖z‖, and b² is the largest value of ‖ψ‖² = 1 −
-  2p_y + ‖p‖², that of the least probable y. The weight w does not depend on y, so the expected sum
-  is 0 at the true θ: clipping loses information but causes no bias.
+  weight is w = min(1, 1/(b(η)‖z‖)), where b(η) ≥ |ψ| for any y, so the norm is ≤ 1. Replacing a
+  record moves the sum by at most 2. For K levels with probabilities p, ψ is the vector e_y − p, and
+  the contribution is w ψ ⊗ z. Its norm is w‖ψ‖‖z‖, and b² is the value of ‖ψ‖² = 1 − 2p_y + ‖p‖²
+  for the least probable y, which is the largest one. The weight w does not depend on y, so the
+  expected sum is 0 at the true θ. Clipping therefore loses information but causes no bias.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tacit.support.compiler import jnp
 
 KNOTS = 12
 WIDEST = 3.0
-"""Numbers are counted up to this many declared scales from their centre."""
+"""Numeric columns are counted within this many declared scales of their centre."""
 
 
 LARGEST_ASKED = 1e30
@@ -109,7 +109,7 @@ def counted(
 
 
 def _own_units(feature: Feature) -> bool:
-    """True if the declared bounds show that most values are not within 0 ± `WIDEST`.
+    """True if most values are probably outside 0 ± `WIDEST`, judged by the declared bounds.
 
     This is the case if the bounds exclude most of that interval, or if the column has a wide range
     and only values of one sign, such as 0 … 120 years.
@@ -159,9 +159,10 @@ def counts_sum(what: Counted, records: Records, mask: Array, clip: Array) -> Bou
 
 
 def _at_most_one(numbers: Array) -> Array:
-    """Return an upper bound on the squared norm of the counts of each row's numbers.
+    """Return, for each row, an upper bound on the squared norm of the counts of its numeric
+    columns.
 
-    The bound is 1 per number, and NaN if a number is NaN.
+    The bound is 1 per numeric column, and NaN if a value is NaN.
     """
     return jnp.sum(jnp.where(jnp.isnan(numbers), jnp.nan, 1.0), axis=1)
 
@@ -191,8 +192,8 @@ def score_sum(
     """Return the sum of the records' clipped scores at the parameters θ = `point`, times `clip`.
 
     The score of a record with covariates x is ψ z. The factor ψ is the residual of the outcome at
-    the predictor x·θ. `reach` is a limit of |ψ| that the server chose, for likelihoods with such a
-    limit. The vector z is x after centring, scaling and a linear map: z = v − Wᵀa with
+    the predictor x·θ. `reach` is an upper limit on |ψ| that the server has chosen, for likelihoods
+    with such a limit. The vector z is x after centring, scaling and a linear map: z = v − Wᵀa with
     v = scale∘(x − centre), a = Wv and W = `bend`.
 
     A clipped score is w ψ z with a weight w ≤ 1 that makes its norm at most 1 for every outcome.
@@ -200,10 +201,10 @@ def score_sum(
 
     **Rounding.** z is computed explicitly for every record, and the norm of z is computed from the
     same numbers that are summed. A norm in closed form, or a projection of the sum, would have
-    rounding errors of the size of v. The server chooses `centre` and W, so that v may be much
-    longer than z. The compiler may compute z twice from a, for the norm and for the sum, with
-    different rounding. There are fewer than 400 such errors. Each is at most 2⁻⁵³ S with S = ‖z‖ +
-    Σᵣ |aᵣ|‖Wᵣ‖ ≥ ‖v‖, where Wᵣ is row r of W. To cover them, `ROUNDING`·S is added to the norm.
+    rounding errors of the size of v. The server chooses `centre` and W, so v may be much longer
+    than z. The compiler may compute z twice from a, for the norm and for the sum, with different
+    rounding. There are fewer than 400 such errors. Each is at most 2⁻⁵³ S with S = ‖z‖ + Σᵣ
+    |aᵣ|‖Wᵣ‖ ≥ ‖v‖, where Wᵣ is row r of W. To cover them, `ROUNDING`·S is added to the norm.
 
     **Refusals.** A record contributes nothing if its score is not finite, or if the norm of its x
     or z is above `LARGEST_NORM`. No record contributes if the request contains a number above

@@ -20,8 +20,9 @@ therefore reduce the noise but not V:
 Its variance includes the noise. H and V are expectations under q, not values at its mean.
 
 **Correction r.** The variance of q changes the expected score by r = n E[w p z], where p is the
-mean of ψ at m over outcomes that are drawn for θ ~ q. With r, the score is zero on average over q,
-as in variational inference. Without r, a wide q would predict rare outcomes far too often.
+mean of ψ at m over outcomes that are drawn for θ ~ q. With this correction, the score is zero on
+average over q, as in variational inference. Without it, a wide q would predict rare outcomes far
+too often.
 
 **Error of H.** H is computed from a noisy second moment and noisy counts. An error E in H adds E(θ
 − θ̄) to the equation. The variance of this term is added to V + σ̄²I for the reported precision.
@@ -105,9 +106,9 @@ class Public(NamedTuple):
     bend: np.ndarray
     """The map B = I − WᵀW."""
     apart: np.ndarray
-    """Matrix that removes the part of weights on y that does not change η (`marginals.apart`)."""
+    """Matrix that removes the part of coefficients that does not change η (`marginals.apart`)."""
     to_x: np.ndarray
-    """Matrix from weights on z to weights on x, for all levels if there are several."""
+    """Matrix from coefficients of z to coefficients of x, for all levels if there are several."""
     to_z: np.ndarray
 
 
@@ -134,8 +135,8 @@ def choose_scale(
     score_sd: float,
     start: Any,
 ) -> tuple[float, float]:
-    """Return (1/C, k) with the smallest expected loss. C bounds the norm of a score and k the
-    residual ψ.
+    """Return (1/C, k) with the smallest expected loss, where C is the norm bound of a score and k
+    is the bound on the residual ψ.
 
     The expected loss in log-likelihood per record is ½ tr(H₁ S), with the information H₁ of an
     unclipped record and the posterior's covariance S, both at the predictor η = `start`. Several
@@ -246,12 +247,12 @@ def _limited(public: Public, move: np.ndarray) -> np.ndarray:
 
 
 def _shares(noise_sds: np.ndarray, change: np.ndarray, linear: np.ndarray) -> np.ndarray:
-    """Return the weights of the rounds in the mean of their scores, which add up to 1.
+    """Return the weights of the rounds in the mean of their scores. The weights add up to 1.
 
     Later rounds and scores with less noise have larger weights. `change` is the change of each
-    round's score from its point to the present mean, computed with synthetic records, and `linear`
-    is the linear approximation of this change. Two errors count as noise: `change` − `linear`, and
-    the share `CURVATURE_ERROR` of `change`.
+    round's score from the point of the round to the current mean, computed with synthetic records.
+    `linear` is the linear approximation of `change`. Two errors count as noise: `change` −
+    `linear`, and the share `CURVATURE_ERROR` of `change`.
     """
     rounds = np.arange(1, len(noise_sds) + 1)
     wrong = np.mean(np.square(change - linear), axis=1)
@@ -261,13 +262,13 @@ def _shares(noise_sds: np.ndarray, change: np.ndarray, linear: np.ndarray) -> np
 
 
 def _steeper(points: np.ndarray, history: History, curvature: np.ndarray) -> float:
-    """Return the observed slope of the score over the last move of the mean, divided by the
-    predicted slope; at least 1.
+    """Return max(1, observed slope/predicted slope) of the score over the last move of the mean.
 
     If the predicted slope were below half of the true one, the steps would oscillate with growing
-    amplitude. The noise is subtracted from the observed change of the score. All noise of the score
-    before the move is subtracted, because the move depends on it. For the score after the move,
-    whose noise is independent of the move, `DOUBTS` standard deviations are subtracted.
+    amplitude. The noise of two scores is subtracted from the observed change. The noise of the
+    score before the move is subtracted completely, because the move depends on it. The noise of the
+    score after the move is independent of the move, and `DOUBTS` standard deviations are
+    subtracted.
     """
     if len(points) < 2:
         return 1.0
@@ -315,8 +316,8 @@ def _prior_precision(public: Public, prior: Prior) -> np.ndarray:
 def _information(z: np.ndarray, each: np.ndarray, weight: np.ndarray, records: float) -> np.ndarray:
     """Return n·E[w c zzᵀ], the mean over the rows of z, times n = `records`.
 
-    The numbers w and c of a row are its entries in `weight` and `each`. If `each` is a matrix C,
-    the result is n·E[w C ⊗ zzᵀ].
+    The values w and c of a row are its entries in `weight` and `each`. If the entries of `each` are
+    matrices C, the result is n·E[w C ⊗ zzᵀ].
     """
     if each.ndim == 1:
         return weighted_moment(z, weight * each, records)

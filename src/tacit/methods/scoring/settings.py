@@ -12,4 +12,6 @@ class PrivateScoringSettings(MethodSettings, frozen=True, kw_only=True, tag="dp-
 
     builds = "tacit.methods.scoring.method:PrivateScoring"
     empirical_bayes: bool | None = None
-    """True if the scale of the prior is learned; by default if model.prior_sd is not declared."""
+    """True: learn the scales of the prior. By default they are learned if model.prior_sd is not
+    set.
+    """

@@ -1,7 +1,8 @@
 """Synthetic covariates with the released marginals and second moment.
 
-Both private methods that work with scores (`dp-scoring`, `dp-scores`) use them. They contain no
-record. They are used for expectations over covariates x: information, slope and variance of scores.
+The synthetic rows contain no values of any record. Two private methods, `dp-scoring` and
+`dp-scores`, use them for expectations over covariates x, namely information, slope and variance of
+scores.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ SEED = 0x5C0E
 FLOOR = 0.2
 """Smallest eigenvalue of a correlation matrix; noise can make eigenvalues negative."""
 SIZES = np.array([0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4])
-"""Standard deviations of correlations in the mixture prior: most are small, a few large."""
+"""Standard deviations of the components of the mixture prior of correlations."""
 FITS = 30
 MATCHES = 8
-"""Number of iterations in which the second moment of u = z/‖z‖ is matched."""
+"""Number of iterations that match the second moment of u = z/‖z‖ to the released one."""
 MOST = 0.98
 """Largest correlation of z that is tried."""
 MOST_GAIN = 4.0
-"""Largest ratio of a change of the correlations of z to that of u. With p columns of equal variance
-and a normal distribution the ratio is 1 + 2/p.
+"""Largest ratio that is used for (change of the correlations of z)/(change of those of u). For a
+normal distribution with p columns of equal variance the ratio is 1 + 2/p.
 """
 PROBE, PROBE_NORM = 0.1, 0.3
-"""Change of the correlations of z by which their ratio to those of u is measured: at most `PROBE`,
-and at most `PROBE_NORM`/√p with p columns, so that the matrix stays positive definite.
+"""To measure this ratio, the correlations of z are changed by min(`PROBE`, `PROBE_NORM`/√p) with p
+columns. The correlation matrix then stays positive definite.
 """
 
 
@@ -90,9 +91,10 @@ def correlated(
     The released correlations are shrunk towards 0, because they contain noise (`_shrunk`).
     Correlations of u are smaller than those of z, because records in which many columns are large
     together have the longest z. The correlations R of z are therefore found by iterating R ← R + S
-    − U, where S are the shrunk correlations and U those of the synthetic u. The R with the smallest
-    S − U is used. Independent rows are transformed to these correlations by the linear map that
-    moves them least (optimal transport of Gaussians). Every column keeps its released variance.
+    − U, where S are the shrunk correlations and U the correlations of the synthetic u. The R with
+    the smallest ‖S − U‖ is used. Independent rows are transformed to these correlations by the
+    linear map that moves the rows least (optimal transport of Gaussians). Every column keeps its
+    released variance.
     """
     z = independent(layout, what, found, scale, draws)
     least = 0.1 * np.square(scale) * found.variance
@@ -125,8 +127,8 @@ def _matched(
     """Transform the rows z so that u = z/‖z‖ has the second moment `wanted`·`outer` for the pairs
     of columns in the mask `among`.
 
-    Return the rows, and a ratio of at least 1: by how much the correlations of z change if those of
-    u change by 1.
+    Return the rows, and the ratio (change of the correlations of z)/(change of those of u), which
+    is at least 1.
     """
     inner = np.ix_(free, free)
     among, wanted, outer, sd = among[inner], wanted[inner], outer[inner], sd[free]
@@ -159,7 +161,7 @@ def _matched(
 
 
 def _ratio_of_changes(change: np.ndarray, response: np.ndarray) -> float:
-    """Return ‖change‖²/⟨change, response⟩, limited to 1 … `MOST_GAIN`; 1 if `change` is 0."""
+    """Return ‖change‖²/⟨change, response⟩, clipped to [1, `MOST_GAIN`], or 1 if `change` is 0."""
     square, along = float(np.sum(np.square(change))), float(np.sum(change * response))
     if square == 0:
         return 1.0
@@ -179,8 +181,8 @@ def _unit(z: np.ndarray) -> np.ndarray:
 
 
 def _shrunk(seen: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return posterior mean and variance of each correlation, given its noisy value `seen` and the
-    variance `noise`.
+    """Return posterior mean and variance of each correlation, given its noisy value in `seen` and
+    the variance of this noise in `noise`.
 
     The prior is a mixture of centred normals with the standard deviations `SIZES`. The weights of
     the mixture are estimated by maximum likelihood (empirical Bayes) with the EM algorithm. If most
@@ -205,8 +207,8 @@ def _count_doubt(found: Marginals, scale: np.ndarray, free: np.ndarray) -> np.nd
     """Return the variance of the error that noise in the counts causes in each entry of the second
     moment of z.
 
-    The counts determine the variance of each column, and its mean, which is its moment with the
-    constant.
+    The counts determine the mean and the variance of each column. The mean is the second moment of
+    the column with the constant.
     """
     square = np.square(scale)
     doubt = np.diag(np.where(free, np.square(square) * found.variance_error, 0.0))

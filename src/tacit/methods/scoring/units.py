@@ -19,11 +19,11 @@ MOST_OUTSIDE = 0.05
 LEAST_SPREAD = 0.01
 """Smallest standard deviation of a column, as a share of the range in which it is counted."""
 MOST_AT_END = 0.25
-"""Largest share of values that released counts may have at an end that is not a declared bound."""
+"""Largest share of values that may be counted at an end of the range that is not declared."""
 
 
 def counted_columns(model: Scores) -> Counted:
-    """Return which columns of a model private scoring counts, and between which bounds."""
+    """Return the columns of a model that private scoring counts, with the range of each column."""
     likelihood = model.score_likelihood()
     return counted(model.layout, likelihood.largest, likelihood.smallest, likelihood.levels)
 
@@ -58,14 +58,14 @@ def check_units(model: Model, parties: Mapping[str, Records]) -> None:
 
 
 def unfit_values(x: np.ndarray, low: float, high: float, *, centred: bool = True) -> str | None:
-    """Return the reason why private scoring cannot count the values `x` of a column; None if it
+    """Return the reason why private scoring cannot count the values `x` of a column, or None if it
     can.
 
-    Private scoring counts the values at a few points between `low` and `high`. The values do not
-    fit if many of them are outside these bounds. They do not fit either if their spread is much
-    smaller than the range between the bounds, unless all values are equal. The spread is the root
-    mean square of the distances from the mean if `centred` is true, because an intercept absorbs
-    the mean. Otherwise the distances from 0 are used.
+    Private scoring counts the values at a few points between `low` and `high`. It cannot count the
+    values if many of them are outside these bounds. It cannot count them either if their spread is
+    much smaller than the range between the bounds, unless all values are equal. The spread is the
+    root mean square of the distances from the mean if `centred` is true, because an intercept
+    absorbs the mean. Otherwise the distances from 0 are used.
 
     The reason contains no number that is computed from the records, because this check is not
     charged to the budget.
@@ -81,11 +81,11 @@ def unfit_values(x: np.ndarray, low: float, high: float, *, centred: bool = True
 def counted_at_end(
     layout: Layout, what: Counted, counts: np.ndarray, noise_sd: float
 ) -> str | None:
-    """Return a text if the released counts show many values at an end of a column's range;
-    otherwise None.
+    """Return a message if the released counts show many values at an end of a column's range;
+    otherwise return None.
 
     Ends that are declared bounds are not checked. The count at an end includes all values beyond
-    it. The text names the column, the share and the end.
+    it. The message contains the column, the share and the end.
     """
     first = sum(len(group) for group in what.groups)
     hats = counts[first : first + KNOTS * len(what.numbers)].reshape(-1, KNOTS)
@@ -105,8 +105,8 @@ def counted_at_end(
 
 
 def counted_outside(model: Model, counts: np.ndarray, noise_sd: float) -> str | None:
-    """Return the reason why a column is probably not on the scale assumed for its counts; None if
-    there is none.
+    """Return the reason why a column is probably not on the scale assumed for its counts, or None
+    if the counts give no such reason.
     """
     assert isinstance(model, Scores)
     seen = counted_at_end(model.layout, counted_columns(model), counts, noise_sd)

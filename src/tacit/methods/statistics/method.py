@@ -1,36 +1,39 @@
 """`PrivateStatistics`: clipped expected statistics per record, summed and noised once per round.
 
-One mechanism for every conjugate-exponential model (VIPS Alg. 1–2, MEng 4.20–4.23). The model
-computes E[T(record)] at q on the party's side (`Model.statistics`); a party releases
+The mechanism is the same for every conjugate-exponential model (VIPS Alg. 1–2, MEng 4.20–4.23). At
+the party, the model computes the expected statistics E[T(record)] under q (`Model.statistics`). The
+party releases
 
     Σ_{batch} min(1, C/‖E[T]‖) E[T] + N(0, noise_sd² I),
 
-and its factor is this sum divided by the sampling rate. The next round replaces the factor or, with
-damping ρ, moves it: λ ← (1 − ρ)λ + ρ·new, the stochastic M-step. The clip is in the model's units:
-1 is a typical record.
+and its factor is this sum divided by the sampling rate. The next round replaces the factor λ or,
+with damping ρ, moves it: λ ← (1 − ρ)λ + ρ·(new factor), the stochastic M-step. The clip is in the
+model's units, in which a typical record has norm 1.
 
 **Sensitivity.** One unit adds one contribution of norm ≤ C over all coordinates. The sensitivity is
 C under add-or-remove-one and 2C under replace-one, or √2·C if the model declares its statistics
 nonnegative.
 
-**Pure ε.** With δ = 0 contributions are clipped in the L1 norm, so that one unit moves the sum by
-at most Δ = C or 2C. The noise is Laplace noise of scale Δ/ε in every coordinate. The L1 norm of a
+**Pure ε.** With δ = 0 contributions are clipped in the L1 norm, so one unit moves the sum by at
+most Δ = C or 2C. The noise is Laplace noise of scale Δ/ε in every coordinate. The L1 norm of a
 matrix of d² numbers is far larger than its L2 norm, so this is only useful for few columns.
 
-**Repair.** A noisy sum may not be a valid sum of statistics: a precision or a count may be
+**Repair.** A noisy sum may not be a valid sum of statistics, because a precision or a count may be
 negative. "truncate" takes the positive part of a precision or of counts at the party, which biases
-them upwards (MEng 4.21, 4.24–4.26; VIPS, section 4); "none" keeps the raw sums, which are unbiased,
-and repairs only the q made from them. With `noise_aware` that q also includes the noise
-(`noise_aware`).
+them upwards (MEng 4.21, 4.24–4.26; VIPS, section 4). "none" keeps the raw sums, which are unbiased,
+and repairs only the q that is computed from them. With `noise_aware`, the uncertainty of this q
+includes the noise (module `noise_aware`).
 
-**One shot.** `one_shot = True` is the fixed private likelihood of MEng §5.1: the party keeps the
-first visit's release, and later replies cost nothing. It needs statistics that do not depend on q.
+**One shot.** `one_shot = True` is the fixed private likelihood of MEng §5.1. The party stores the
+release of the first visit and repeats it, so later replies cost nothing. This requires statistics
+that do not depend on q.
 
 **Adaptive clip and count.** `adaptive` scales contributions before they are clipped, so that the
-clip follows a quantile of the norms; `count_clipped` only counts. Either adds a coordinate to every
-contribution, whose norm bound is then √(C² + ω²/4): `tacit.methods.adaptive`.
+clip follows a quantile of the norms. `count_clipped` only counts the units within the clip. Both
+add a coordinate of weight ω to every contribution, which then has the norm bound √(C² + ω²/4)
+(`tacit.methods.adaptive`).
 
-`ExpectedStatistics` is the same without clip and noise.
+`ExpectedStatistics` is the same method without clip and noise.
 """
 
 from __future__ import annotations
@@ -161,13 +164,13 @@ class PrivateStatistics(PrivateMethod):
     clip
         Norm to which the contribution of each unit is clipped.
     clip_end, noise_end
-        Factor of the clip and of the noise multiplier at the last visit relative to the first.
+        Clip and noise multiplier at the last visit, relative to those at the first visit.
     sampling_rate
         Share of the units that each release samples; 1 uses all of them.
     sampling
         How a batch is drawn: "poisson" or "without-replacement".
     precision_weight
-        Factor κ by which second moments are multiplied before clipping.
+        Weight κ that multiplies second moments before clipping.
     repair
         "truncate": negative counts or precisions of a release are set to 0. "none": they are kept.
     noise_aware
@@ -363,8 +366,10 @@ class PrivateStatistics(PrivateMethod):
     def from_integers(
         self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
     ) -> Arrays:
-        """Convert released integers to the damped change of the party's factor, from its present
-        value to the factor that the released sums give.
+        """Convert released integers to the damped change of the party's factor.
+
+        The change leads from the current factor towards the factor that follows from the released
+        sums.
         """
         assert asked.q is not None
         assert asked.factor is not None
@@ -386,8 +391,8 @@ class PrivateStatistics(PrivateMethod):
         return Stage("repeat" if self.one_shot and visit > 0 else UPDATE)
 
     def memory(self, model: Model, family: Family) -> Natural | None:
-        """Return the method memory before the first visit: None, or with `one_shot` zeros in the
-        shapes of the integers that the first visit will store.
+        """Return the method memory before the first visit: zeros with the shapes of the integers
+        that the first visit will store if `one_shot` is true, otherwise None.
         """
         del model
         if not self.one_shot:
@@ -459,9 +464,9 @@ class PrivateStatistics(PrivateMethod):
     def _summing(self, run: Run) -> Combine:
         """Return the `Combine` function that adds up the released sums sₘ in a raw sum R.
 
-        In a request, a party's factor is an equal share of u = q/prior, where q may have been
-        repaired. The update of party m is Δₘ = ρ(sₘ − its factor), with damping ρ. With replies of
-        k of M parties, R becomes R − ρ(k/M)R + ΣΔₘ + ρ(k/M)u.
+        In a request, a party's factor is u/M, where u = q/prior, q may have been repaired, and M is
+        the number of parties. With damping ρ, the update of party m is Δₘ = ρ(sₘ − u/M). If k
+        parties reply, R becomes R − ρ(k/M)R + ΣΔₘ + ρ(k/M)u.
         """
         prior = run.prior
         read = aware_q if self.noise_aware and self.repair == "none" else plain_q
@@ -548,8 +553,8 @@ class PrivateStatistics(PrivateMethod):
         return clip_units(contributions, clip, there, tally=tally, norm=norm)
 
     def _factor(self, model: Model, family: Family, q: Natural, value: Any) -> Natural:
-        """Return the factor that the released sums `value` give, scaled from the batch to all
-        records and repaired as `repair` says.
+        """Return the factor that follows from the released sums `value`. The sums are scaled from
+        the batch to all records, and repaired if `repair` is "truncate".
         """
         value = jax.tree.map(lambda leaf: leaf / self.sampling_rate, value)
         truncate = self.repair == "truncate"
@@ -569,8 +574,8 @@ class PrivateStatistics(PrivateMethod):
 
 
 def family_part(memory: Arrays | None, known: Natural) -> Natural:
-    """Return the raw sum in the server's memory, or `known`, which is q/prior, before the first
-    round.
+    """Return the raw sum in the server's memory. Before the first round, return `known`, which is
+    q/prior.
     """
     return known if memory is None else {name: memory[name] for name in known}
 

@@ -7,13 +7,13 @@ second moments in the clip. For a conjugate Gaussian model b | P, θ ~ N(Pθ, P)
 m₀ and precision Λ₀.
 
 **One coordinate.** With a flat prior of P on P > 0, p(θ | b̃, P̃) is a mixture over P of Gaussians.
-Given P, b̃ ~ N(Pθ, v) with v = P + τ², so that θ has precision Λ₀ + P²/v. The weight of P in the
-mixture is N(P̃ | P, t²)·N(b̃ | Pm₀, v + P²/Λ₀). The mixture is summed on a grid, and q has its mean
-and variance.
+Given P, b̃ ~ N(Pθ, v) with v = P + τ², so θ has precision Λ₀ + P²/v. The weight of P in the mixture
+is N(P̃ | P, t²)·N(b̃ | Pm₀, v + P²/Λ₀). The mixture is summed on a grid of P, and q has the mean
+and variance of the mixture.
 
 **Several coordinates.** b̃ − P̃θ = (b − Pθ) + n − Nθ has mean 0 and covariance V(θ) = P + τ²I +
 ½t²(‖θ‖²I + θθᵀ). P in V is replaced by the positive part of P̃, and θ in V by the mean of q, which
-is found by iteration. Then q has precision Λ = Λ₀ + P̃V⁻¹P̃ and mean Λ⁻¹(Λ₀m₀ + P̃V⁻¹b̃). It is
+is found by iteration. Then q has precision Λ = Λ₀ + P̃V⁻¹P̃ and mean Λ⁻¹(Λ₀m₀ + P̃V⁻¹b̃). This q is
 proper for any noise. It is accurate if the noise is smaller than P, and overconfident if the noise
 is larger (docs/methods/statistics.md has the coverage).
 
@@ -77,7 +77,7 @@ def stepped_q(
         Λ = Λ₀ + max(P̃, t),    m ← m + (Δb − ΔP∘m)/Λ.
 
     The releases were made at m, so Δb − ΔP∘m is the damping times the gradient at m, including the
-    prior's gradient, and has no noise of the precision. If P̃ is above t, the result is prior ×
+    prior's gradient. The noise of P̃ does not affect it. If P̃ is above t, the result is prior ×
     `sums`. Otherwise P̃ may be near zero or negative, and dividing by it would move m too far.
     """
     mean = q["linear"] / (-2.0 * q["quadratic"])

@@ -19,7 +19,9 @@ class ExpectedStatisticsSettings(
     sampling_rate: UpToOne | None = None
     """Share of the records in each round's batch; 1 uses all of them."""
     batches: Literal["poisson", "shuffled"] | None = None
-    """How batches are drawn: independently, or in passes in which every record is in one batch."""
+    """How batches are drawn: "poisson" draws each batch independently, and "shuffled" splits the
+    shuffled records into batches.
+    """
     dtype: Precision | None = None
     """Floating-point type of the records."""
 
@@ -35,9 +37,9 @@ class PrivateStatisticsSettings(PrivateSettings, frozen=True, kw_only=True, tag=
     sampling: Literal["poisson", "without-replacement"] | None = None
     """How a batch is drawn when sampling_rate < 1."""
     precision_weight: Positive | None = None
-    """Share of the second moments in the clip."""
+    """Weight that multiplies second moments before clipping."""
     repair: Literal["none", "truncate"] | None = None
-    """Repair of a noisy sum that is not a valid sum of statistics."""
+    """Repair of a noisy sum that has negative counts or precisions."""
     noise_aware: bool | None = None
     """True if the posterior accounts for the noise in the sums."""
     one_shot: bool | None = None
@@ -45,7 +47,9 @@ class PrivateStatisticsSettings(PrivateSettings, frozen=True, kw_only=True, tag=
     adaptive: Fraction | None = None
     """Adapt the clip to this quantile of the contributions' norms; by default the clip is fixed."""
     count_clipped: bool | None = None
-    """True: the number of clipped records is released with every sum, and charged with it."""
+    """True: also release, with every sum, a noisy count of the records within the clip, which is
+    charged with the sum.
+    """
 
 
 class HybridSettings(PrivateSettings, frozen=True, kw_only=True, tag="dp-hybrid"):
@@ -55,7 +59,7 @@ class HybridSettings(PrivateSettings, frozen=True, kw_only=True, tag="dp-hybrid"
     statistics_share: Fraction | None = None
     """Share of the budget for the statistics."""
     precision_weight: Positive | None = None
-    """Share of the second moments in the clip of the statistics."""
+    """Weight that multiplies second moments before the statistics are clipped."""
     gradient_clip: Positive | None = None
     """Clip of the gradients; by default the same as clip."""
     steps: Count | None = None
@@ -65,8 +69,8 @@ class HybridSettings(PrivateSettings, frozen=True, kw_only=True, tag="dp-hybrid"
     step_size: UpToOne | None = None
     """Length of the natural-gradient steps."""
     step_end: Positive | None = None
-    """Factor of the step size in the last round relative to the first."""
+    """Step size in the last round, relative to that in the first round."""
     momentum: Annotated[float, Meta(ge=0, lt=1)] | None = None
     """Momentum of the steps."""
     average_last: FromZeroToOne | None = None
-    """The server averages the posterior over this share of the rounds, at the end of the run."""
+    """Share of the rounds, at the end of the run, over which the server averages the posterior."""

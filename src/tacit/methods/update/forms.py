@@ -1,6 +1,6 @@
 """Forms of `PrivateUpdate`: coordinates in which a change is clipped and noised.
 
-A change Δ = (Δb, ΔΛ) has a linear term and a precision. The present q has mean m and precision Λ.
+A change Δ = (Δb, ΔΛ) has a linear term and a precision. The current q has mean m and precision Λ.
 
 | form            | coordinates of Δ            | an improper q       | a party's factor       |
 |-----------------|-----------------------------|---------------------|------------------------|
@@ -9,19 +9,19 @@ A change Δ = (Δb, ΔΛ) has a linear term and a precision. The present q has m
 | "server-factor" | (Δb, ΔΛ)                    | the round is void   | its own, without noise |
 | "log-precision" | ((Δb − ΔΛ∘m)/√Λ, ΔΛ/Λ)      | cannot occur        | its own, without noise |
 
-Here A = (Λ/max Λ)^¼ and B = A²/κ, where κ is `precision_weight`. The coordinates depend on q alone,
-which is public, and so does the server's handling of an improper q (MEng §4.3.3). Both are
+Here A = (Λ/max Λ)^¼ and B = A²/κ, where κ is `precision_weight`. Both the coordinates and the
+server's handling of an improper q (MEng §4.3.3) depend only on q, which is public. They are
 therefore post-processing. MEng 4.28, which limits the precision at each party after noise was
 added, is not offered, because the accountant does not cover a sum of truncated normals.
 
 **Which factor.** A sum Σ clip(Δₘ) + noise over parties m has the ε of its noise only under one
 condition: given the earlier sums, the parties' answers must not depend on earlier unobserved noise.
-A factor that contains its party's share of the noise violates this. The next answers remove that
-share and its protection (docs/studies/linear.md shows ε ≥ 56 where 10 was claimed). Two kinds of
-factor are sound:
+A factor that contains its party's share of the noise violates this condition, because the party's
+next answers would subtract this noise and remove its protection (docs/studies/linear.md shows ε ≥
+56 where 10 was claimed). Two kinds of factor satisfy the condition:
 
-* An equal share of the releases, which is public. It corrects noise in later rounds, but is biased
-  if the clip is smaller than the differences between parties.
+* An equal share of the releases, which is public. With this factor, later rounds correct the noise,
+  but q is biased if the clip is smaller than the differences between parties.
 * The party's own clipped changes without noise, which stay at the party. Such a factor is unbiased,
   but the noise of all rounds accumulates in q.
 """
@@ -48,9 +48,9 @@ Floor = Callable[[Natural, int], Any]
 
 @dataclass(frozen=True)
 class Form(abc.ABC):
-    """Coordinates in which a change of natural parameters is clipped.
+    """Base class of forms: coordinates in which a change of natural parameters is clipped.
 
-    They depend only on q, which is public.
+    The coordinates depend only on q, which is public.
     """
 
     precision_weight: float
@@ -123,8 +123,8 @@ class RollBack(Form):
 
 
 class ServerFactor(RollBack):
-    """The form "server-factor": like `RollBack`, but each party's factor has only the party's own
-    changes, without noise.
+    """The form "server-factor": like `RollBack`, but each party's factor contains only the changes
+    of this party, without noise.
     """
 
     own_factor: ClassVar[bool] = True
@@ -135,8 +135,8 @@ class LogPrecision(Form):
     mean in standard deviations.
 
     Let q have mean m and precision Λ, and let x be the released relative change of Λ. The server
-    multiplies Λ by 1 + x if x ≥ 0 and by eˣ otherwise, so that q is proper for any noise. It then
-    adds s/Λ to m, where s is the released score and Λ the new precision.
+    multiplies Λ by 1 + x if x ≥ 0 and by eˣ otherwise, so q is proper for any noise. It then adds
+    s/Λ to m, where s is the released score and Λ the new precision.
     """
 
     own_factor: ClassVar[bool] = True
@@ -183,9 +183,10 @@ def blank(family: Family) -> Natural:
 
 
 def own_factor(memory: Natural, q: Natural) -> Natural:
-    """Return the party's factor, including its last change unless the server voided that round.
+    """Return the party's factor, including its last change unless the server voided the last round.
 
-    If q is still the q of that round, the round was voided, because noise moves every accepted q.
+    If q has not changed since the last round, that round was voided, because the noise of an
+    accepted round always changes q.
     """
     factor, last, asked = ({name: memory[f"{part}.{name}"] for name in q} for part in _PARTS)
     same = jnp.all(jnp.stack([jnp.all(asked[name] == q[name]) for name in q]))

@@ -15,25 +15,26 @@ With the noise ξ, the party's factor tₘ and the factor tₘₖ of shard k:
 unit, so the sum moves by at most 2C. This holds under replace-one, where the new unit is in the
 same shard. It also holds under add-or-remove-one, where the unit alters the change of a shard but
 adds no shard. The event therefore has a clip of C under replace-one and of 2C under
-add-or-remove-one. (TMLR Theorems 7 and 12 count C.) For `unit = "party"` the whole party is one
-contribution: the sum moves by at most C, or by 2C under replace-one.
+add-or-remove-one. (TMLR Theorems 7 and 12 count C.) For `unit = "party"` a party makes one
+contribution. The sum moves by at most C under add-or-remove-one, and by at most 2C under
+replace-one.
 
 **The factor of a shard** is tₘₖ = tₘ/N, where tₘ is the party's factor at the server. It is public,
-like everything that is computed from releases. Private factors, which record each shard's own
-changes, are valid too if they contain no noise. (With noise, a shard's next update would depend on
-the records of other shards.) But the noise in q would then never be corrected, and would accumulate
-as a random walk.
+like everything that is computed from releases. A private factor, which contains only the changes of
+one shard, is valid too if it contains no noise. (With noise, a shard's next update would depend on
+the records of other shards.) But with such factors the noise in q is never corrected, and
+accumulates as a random walk.
 
-**The clip of a whole party.** A change grows with the number of the party's records, so that MEng
-§4.3.2 sets the clip to half the number of records. But clip, noise and step are public, and with
-`unit = "party"` the number of records is protected: replacing a party's data may change it. A clip
-computed from a party's actual number of records would reveal that number, and its sensitivity would
-hold only for data of that size. There are two alternatives:
+**The clip of a whole party.** A change grows with the number of the party's records. MEng §4.3.2
+therefore sets the clip to half the number of records. But clip, noise and step are public, and with
+`unit = "party"` the number of records is protected, because replacing a party's data may change it.
+A clip computed from a party's actual number of records would reveal that number, and its
+sensitivity would hold only for data of that size. There are two alternatives:
 
 * `clip_per_record` = c sets the clip Cₘ = c·nₘ of party m. The numbers nₘ are declared
-  (`privacy.parties."name".records`) and never compared with the data. Each party is charged for its
-  own Cₘ.
-* `adaptive` finds one clip for all parties from the noisy share of parties within it
+  (`privacy.parties."name".records`) and never compared with the data. Party m is charged for the
+  clip Cₘ.
+* `adaptive` finds one clip for all parties from the noisy share of parties within the clip
   (`tacit.methods.adaptive`). Every contribution then has one more coordinate.
 
 **Forms.** Clip and noise are applied in public coordinates, which depend only on q. Forms differ in
@@ -133,7 +134,7 @@ class PrivateUpdate(PrivateMethod):
         "virtual": a shard is treated like a separate party. "averaged": the weight of each record
         is multiplied by the number of shards, and the changes of the shards are averaged.
     precision_weight
-        Factor by which the form "even" multiplies the change of the precision before it is clipped.
+        Weight that multiplies the change of the precision before clipping, in the form "even".
     steps, step_size
         Number and length of the natural-gradient steps of a shard.
     adam_steps, adam_rate, adam_draws
@@ -141,9 +142,9 @@ class PrivateUpdate(PrivateMethod):
         networks.
     adam_epsilon
         Adam's ε. By default it is negligible, and the first step moves every coordinate equally
-        far, however small its gradient. If ε is far larger than the gradients, a step is
-        proportional to them. One step with adam_rate = ε/Λ, where Λ is the precision of q, is then
-        a full natural-gradient step of the mean.
+        far, even if its gradient is small. If ε is far larger than the gradients, a step is
+        proportional to the gradient. One step with adam_rate = ε/Λ, where Λ is the precision of q,
+        is then a full natural-gradient step of the mean.
     form
         Coordinates in which the change is clipped; by default chosen by the unit.
     sampling_rate
@@ -153,7 +154,7 @@ class PrivateUpdate(PrivateMethod):
     clip_per_record
         With unit = "party": the clip of a party divided by its declared number of records.
     average_last
-        The server averages the posterior over this share of the rounds, at the end of the run.
+        Share of the rounds, at the end of the run, over which the server averages the posterior.
     dtype
         Floating-point type of the records, "float32" or "float64".
     """
@@ -327,15 +328,15 @@ class PrivateUpdate(PrivateMethod):
 
     @property
     def _adds(self) -> bool:
-        """True if the clip of an event is the norm bound of one contribution; False if it is twice
-        this bound.
+        """True if the clip of a privacy event is the norm bound of one contribution. If False, the
+        clip of the event is twice this bound.
         """
         return self.unit == "party" or self.adjacency == "replace-one"
 
     def starts_at_prior(self, model: Model) -> bool:
         """Return False for a model with a linear predictor and the form "even", otherwise True.
 
-        A wide prior has little curvature, so that a first step from it could be too long.
+        A wide prior has little curvature, so a first step from the prior could be too long.
         """
         return not (isinstance(self._form, Even) and isinstance(model, LinearPredictor))
 

@@ -15,9 +15,11 @@ class PrivateUpdateSettings(WhitenedSettings, frozen=True, kw_only=True, tag="dp
     shards: Count | None = None
     """Number of shards into which a party's records are split; by default one per two records."""
     objective: Literal["averaged", "virtual"] | None = None
-    """Objective of each shard."""
+    """Objective of each shard: "virtual" treats it like a separate party, and "averaged" gives its
+    records the weight of all records of the party.
+    """
     precision_weight: Positive | None = None
-    """Share of the precision in the clip of form = "even"."""
+    """Weight that multiplies the change of the precision before clipping, with form = "even"."""
     steps: Count | None = None
     """Natural-gradient steps of each shard."""
     step_size: UpToOne | None = None
@@ -29,9 +31,9 @@ class PrivateUpdateSettings(WhitenedSettings, frozen=True, kw_only=True, tag="dp
     adam_draws: Count | None = None
     """Number of draws of the parameters for each gradient of the Adam steps."""
     adam_epsilon: Positive | None = None
-    """Adam's ε; far above the gradients it makes the steps proportional to them."""
+    """Adam's ε. If it is far larger than the gradients, a step is proportional to the gradient."""
     average_last: FromZeroToOne | None = None
-    """The server averages the posterior over this share of the rounds, at the end of the run."""
+    """Share of the rounds, at the end of the run, over which the server averages the posterior."""
     form: Literal["even", "roll-back", "server-factor", "log-precision"] | None = None
     """Coordinates in which the change is clipped, and the handling of an improper result."""
     sampling_rate: UpToOne | None = None

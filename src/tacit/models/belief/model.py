@@ -161,8 +161,8 @@ class BeliefNetwork(GaussianPriorModel):
         return lower_bound(mean, none, x, infer(mean, none, x, self.sweeps))
 
     def response(self, theta: Array, records: Records) -> Array:
-        """Return the mean of each record's reconstruction over the visible units: the expected
-        share of units that are on.
+        """Return, for each record, the mean of its reconstruction over the visible units, which is
+        the expected share of units that are on.
         """
         import jax
 
@@ -173,10 +173,9 @@ class BeliefNetwork(GaussianPriorModel):
         """Compute a lower bound of E_q[log p(x | θ)] for each record, in nats.
 
         First q(z), the distribution of the record's hidden units z, is fitted. With `draws` = 0 the
-        result is the training objective, which is smaller than other bounds because it also
-        contains the Pólya–Gamma bound. With `draws` > 0 the result is an unbiased estimate of the
-        bound that is usually published: E[log p(x, z | θ) − log q(z)], where z ~ q(z) and θ is the
-        mean of q.
+        result is the training objective, a looser bound that also replaces the likelihood by its
+        Pólya–Gamma bound. With `draws` > 0 the result is an unbiased estimate of the bound that is
+        usually published: E[log p(x, z | θ) − log q(z)], where z ~ q(z) and θ is the mean of q.
         """
         import jax
 
@@ -210,8 +209,8 @@ class BeliefNetwork(GaussianPriorModel):
         return self._layers(q["linear"] / (-2.0 * q["quadratic"])).weights.T
 
     def _chunked(self, records: Records, run: Callable[[Array, int], Array]) -> np.ndarray:
-        """Process records in chunks of equal shape; the last chunk is padded with copies of the
-        first record.
+        """Return the results of `run` for all records, computed in chunks of `CHUNK` records. The
+        last chunk is padded with copies of the first record.
         """
         x = np.asarray(records["x"])
         found = []
@@ -242,9 +241,10 @@ class BeliefNetwork(GaussianPriorModel):
 
 @functools.lru_cache(maxsize=8)
 def _compiled(model: BeliefNetwork, draws: int) -> Callable[[Natural, Array, Array], Array]:
-    """Return a compiled function of q, a chunk of records and a random key, cached per model.
+    """Return a compiled function of q, a chunk of records and a random key. It is cached per model.
 
-    The function computes the lower bound of each record, or the reconstruction if `draws` is −1.
+    For each record, the function computes what `BeliefNetwork.bound` returns for this `draws`. If
+    `draws` is −1, it computes the reconstruction.
     """
     import jax
     import jax.numpy as jnp

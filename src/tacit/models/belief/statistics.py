@@ -2,10 +2,10 @@
 
 **Notation.** The network has D visible and K hidden units. A record has visible units x and hidden
 units z, and h = E[z]. The means of q(θ) are M (D × K) for the weights, c for the biases of visible
-units and b for the biases of hidden units. Its variances are V, v_c and v_b. Squares of matrices
-and products with ∘ are taken entry by entry.
+units and b for the biases of hidden units. The variances of q(θ) are V, v_c and v_b. Squares of
+matrices and products with ∘ are taken entry by entry.
 
-**Hidden units.** Over z and θ, the logits η of the visible units have the moments
+**Hidden units.** If z and θ are random, the logits η of the visible units have the moments
 
     E[η] = Mh + c,    Var[η] = M²(h∘(1 − h)) + Vh + v_c.
 
@@ -29,8 +29,8 @@ At the means of q, the gradient and the diagonal of the precision are
 Their norms need only products with M and M², so no D × K matrix per record is formed.
 
 **Rounding.** The values of a record depend on the record, on q and, by rounding, on the shape of
-the batch. For some q the sweeps make rounding errors as large as the values. With privacy the shape
-must therefore be public, as it is under replace-one adjacency.
+the batch. For some q, rounding errors grow over the sweeps until they are as large as the values.
+With privacy the shape must therefore be public, as it is under replace-one adjacency.
 """
 
 from __future__ import annotations
@@ -45,10 +45,12 @@ from tacit.models.polya_gamma import expected_weight, log_scale
 from tacit.models.statistics import Statistics
 
 PARTS = 8.0
-"""The norms of the two parts of a clipped gradient add up to at most this multiple of the clip."""
+"""The gradient of the weights is a difference of two matrices. After clipping, the norms of the two
+matrices add up to at most this multiple of the clip.
+"""
 LOGIT_STEP = 0.5
-"""Share of the full step that a sweep makes in the logits of h; with 1, units that explain the same
-pixels oscillate.
+"""Share of the full step that a sweep makes in the logits of h. With full steps (1), hidden units
+that affect the same visible units would oscillate.
 """
 
 

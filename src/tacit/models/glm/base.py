@@ -50,7 +50,8 @@ class LinearPredictor(GaussianPriorModel):
     ratio: ClassVar[str | None] = None
     """Name of exp(coefficient), if it has one: "odds ratio", "rate ratio"."""
     predictor_unit: float = 1.0
-    """A difference in η that counts as large for any records: 1 on a log or logit scale."""
+    """A difference in η that counts as large in any application. It is 1 on a log or logit scale.
+    """
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class LinearPredictor(GaussianPriorModel):
     @property
     def scale_unit(self) -> float | None:
         """Difference in a linear predictor that counts as large (`predictor_unit`). None if the
-        user declared the scale of the prior with `prior_sd`, so that it is not learned.
+        scale of the prior is not learned, because the user declared `prior_sd`.
         """
         return self.predictor_unit if "prior_sd" in self.undeclared else None
 
@@ -200,7 +201,8 @@ class GeneralisedLinear(LinearPredictor):
         """Return the largest |E[ℓ'(η)]| over the labels y = 0 and y = 1, for ℓ(η) = log p(y | η)
         and η ~ N(mean, variance).
 
-        It is used for label-agnostic clipping. None if the outcome has no labels 0 and 1.
+        It is used for label-agnostic clipping. The result is None if the outcome has no labels 0
+        and 1.
         """
         return self._over_labels(mean, variance, 1)
 
@@ -208,7 +210,8 @@ class GeneralisedLinear(LinearPredictor):
         """Return the largest |E[ℓ''(η)]| over the labels y = 0 and y = 1, for ℓ(η) = log p(y | η)
         and η ~ N(mean, variance).
 
-        None if the outcome has no labels 0 and 1, or if ℓ'' does not depend on the label.
+        The result is None if the outcome has no labels 0 and 1, or if ℓ'' does not depend on the
+        label.
         """
         return self._over_labels(mean, variance, 2)
 

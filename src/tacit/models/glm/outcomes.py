@@ -78,7 +78,7 @@ class CategoricalLaw(PredictorLaw):
 
 
 def category_log_prob(logits: Array, level: Array) -> Array:
-    """Return log p(y), where y is the number of a level. For any other y, return −∞."""
+    """Return log p(y), where y is the index of a level. For any other y, return −∞."""
     place = jnp.asarray(level, jnp.float64)
     log_probs = jax.nn.log_softmax(logits)
     chosen = jnp.where(place == jnp.arange(len(logits)), log_probs, 0.0)

@@ -24,7 +24,7 @@ from tacit.models.simulate import LOG_RATE_SD, at_most
 LARGEST_EXPONENT = 30.0
 """Rates below exp(−30) are raised to exp(−30)."""
 RATE_FACTOR = 100.0
-"""The likelihood is Poisson up to this multiple of the largest count."""
+"""The likelihood is Poisson for rates up to this multiple of the largest count."""
 
 
 class PoissonRegression(PoissonVariance, ExplicitDerivatives):
@@ -183,8 +183,8 @@ class PoissonLikelihood(ScoreLikelihood):
 
     @property
     def least_bound(self) -> float:
-        """The smallest value of max(μ, Y − μ)/√μ over all rates μ, where Y is the largest count. It
-        is attained at μ = Y/2. The numerator is the bound and √μ the standard deviation of the
+        """The minimum of max(μ, Y − μ)/√μ over all rates μ, which is at μ = Y/2. Here Y is the
+        largest count, max(μ, Y − μ) the bound on the score, and √μ the standard deviation of the
         score.
         """
         return math.sqrt(0.5 * self.largest)

@@ -329,8 +329,8 @@ class SoftmaxRegression(LinearPredictor):
             return Prediction(expected, np.log(np.sum(own * expected, axis=1)), None)
 
     def posterior_fault(self, family: Family, natural: Natural) -> str | None:
-        """Return a message if rounding has changed the variance of the sum of the weights of all
-        levels, else None.
+        """Return a message if rounding has changed the variance of the sum of all levels' weights.
+        Otherwise return None.
 
         The likelihood does not depend on this sum, so its variance must be that of the prior.
         """
@@ -464,8 +464,8 @@ def _shifted(eta: Array, axis: int) -> Array:
 
 @functools.cache
 def contrasts(levels: int) -> np.ndarray:
-    """Return a matrix of Helmert contrasts with one row per level. It has one column less than
-    rows; the columns are orthonormal, and each sums to 0.
+    """Return a matrix of Helmert contrasts with one row per level. The number of columns is
+    `levels` − 1. The columns are orthonormal, and each sums to 0.
     """
     basis = np.zeros((levels, levels - 1))
     for column in range(1, levels):

@@ -1,9 +1,9 @@
 """Softmax regression: its Gaussian site, and clipped gradients in closed form.
 
-A record has features x and an outcome y, one of K levels; e_y is the one-hot vector of y. With the
-probabilities softmax η, let p be their expectation under q, and C the expectation of diag(softmax
-η) − (softmax η)(softmax η)ᵀ (`SoftmaxRegression.expected`). The gradient of E_q[log p(y | η)] in
-the weights of all levels is (e_y − p) ⊗ x, and the negative Hessian is C ⊗ xxᵀ.
+A record has features x and an outcome y, one of K levels; e_y is the one-hot vector of y. Let p be
+the expectation of softmax η under q, and C the expectation of diag(softmax η) − (softmax η)(softmax
+η)ᵀ (`SoftmaxRegression.expected`). The gradient of E_q[log p(y | η)] in the weights of all levels
+is (e_y − p) ⊗ x, and the negative Hessian is C ⊗ xxᵀ.
 
 **The largest gradient over the labels.** In the norm that is clipped, the coordinate of level k and
 column j has a public weight α_kj. With a_k = Σ_j α_kj² x_j², the squared norm of the gradient is
@@ -194,7 +194,9 @@ def _units(
     information: Array,
     weights: Array,
 ) -> Free:
-    """Return one row per unit: the sum of the contributions of its records."""
+    """Return the contributions of units, one row per unit. A contribution is a sum over the unit's
+    records.
+    """
     count = weights.shape[0]
 
     def added(levels: Array, columns: Array) -> Array:

@@ -7,7 +7,8 @@ best q(λ) is a gamma distribution with the mean
     E[λ] = (ν + 1)/(ν + E[(y − η)²]/σ²),
 
 which is small for an outlier. The quadratic s·η − ½ω·η² with s = E[λ]y/σ² and ω = E[λ]/σ² then
-replaces the log-likelihood. It is that of linear regression with the weights E[λ].
+replaces the log-likelihood. This quadratic is the log-likelihood of a linear regression with the
+weights E[λ].
 """
 
 from __future__ import annotations

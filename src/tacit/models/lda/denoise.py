@@ -1,9 +1,10 @@
 """Post-processing of noisy topic statistics, which costs no budget.
 
-There are two rules. "zero" is the published one: negative entries are set to zero in every step
-(VIPS, section 4). The noise that remains is positive, so that every word of every topic gains 0.4
-noise_sd on average. "shrink" averages the noisy statistics over all steps, so that their noise is
-known and decreases. After each step, it estimates the exact statistics from this average.
+There are two rules. The rule "zero", which is published, sets negative entries to zero in every
+step (VIPS, section 4). The noise that remains is positive, so every word of every topic gains 0.4
+noise_sd on average. The rule "shrink" averages the noisy statistics over all steps. The noise of
+the average is known and decreases. After each step, the exact statistics are estimated from this
+average.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import numpy as np
 Array = np.ndarray
 DenoiseName = Literal["shrink", "zero"]
 FLOOR = 0.1
-"""A shrunk entry is at least this multiple of μ_kw (see `shrink`) or of the noise sd, whichever is
-smaller. Otherwise negative noise could make a word impossible in a topic.
+"""A shrunk entry is at least this multiple of min(μ_kw, noise_sd), in the notation of `shrink`.
+Otherwise negative noise could make a word impossible in a topic.
 """
 
 

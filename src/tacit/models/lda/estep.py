@@ -146,8 +146,8 @@ def expect(
 
     The iteration for a document stops when the Dirichlet parameters of its θ change by less than
     `tolerance`, on average over topics. `alpha` is the prior Dirichlet parameter of θ. A smaller
-    tolerance does not improve learning: while topics are still inaccurate, it assigns documents to
-    few topics too early (docs/studies/topics.md).
+    tolerance does not improve learning, because it assigns documents to few topics while the topics
+    are still inaccurate (docs/studies/topics.md).
     """
     count, topics = documents.shape[0], table.shape[1]
     gamma = np.empty((count, topics), np.float32)

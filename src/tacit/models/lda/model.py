@@ -35,8 +35,8 @@ from tacit.models.statistics import Statistics
 
 Array = Any
 REFERENCE_WORDS = 100
-"""γ grows with the number of words. If documents are resampled to more words than this number,
-`tolerance` is therefore multiplied by the ratio of the two.
+"""If documents are resampled to N > REFERENCE_WORDS words, `tolerance` is multiplied by
+N/REFERENCE_WORDS, because Dirichlet parameters of documents grow with the number of words.
 """
 
 
@@ -212,8 +212,8 @@ class TopicModel(Model):
 
     @property
     def _norm_unit(self) -> float:
-        """Number by which a document's expected word counts are divided, so that `method.clip` = 1
-        clips them at this norm.
+        """Norm at which a document's expected word counts are clipped if `method.clip` is 1. The
+        counts are divided by this number.
         """
         return self.clip_share * self.document_words
 
@@ -250,8 +250,9 @@ class TopicModel(Model):
     def expect(
         self, concentration: np.ndarray, documents: Documents, *, stretch: float = 1.0
     ) -> Expected:
-        """Compute q(z, θ), the distribution of topics, of each document, given the Dirichlet
-        parameters of the topics. The tolerance is `stretch` times that of the model.
+        """Compute q(z, θ) of each document: the topics z of its words and the shares θ of its
+        topics. `concentration` contains the Dirichlet parameters of the topics. The tolerance is
+        `stretch` times that of the model.
         """
         return expect(
             word_table(concentration),

@@ -1,9 +1,10 @@
 """Held-out per-word perplexities of topics.
 
 There are two kinds of perplexity, and lower is better for both. The *bound* (Hoffman, Blei and Bach
-2010, section 4.1) is an upper bound on exp(−log p(documents) / number of words). Its gap depends on
-the approximation q(z, θ) of each document. *Completion* learns a document's topics from one half of
-its words and predicts the other half; it can be compared between all kinds of models.
+2010, section 4.1) is an upper bound on exp(−log p(documents) / number of words). The difference
+between bound and exact value depends on the approximation q(z, θ) of each document. *Completion*
+learns a document's topics from one half of its words and predicts the other half. It can be
+compared between all kinds of models.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from tacit.models.lda.estep import (
 )
 
 TOLERANCE, MOST_STEPS = 1e-4, 500
-"""Tolerance and largest number of steps; tighter than in learning, so that perplexities do not
-differ by convergence error.
+"""Tolerance and largest number of steps. The tolerance is smaller than in learning, so that
+convergence errors do not affect the comparison of perplexities.
 """
 
 

@@ -10,7 +10,7 @@ WORDS_PER_BLOCK = 1_000_000
 """Largest number of words drawn at a time, to limit memory."""
 MAX_LISTED_WORDS = 20_000_000
 """If a block of documents has at most this many words, the words are written out as a list and
-drawn by index. Longer lists would need too much memory: there, draws use binary search, which is
+drawn by index. A longer list would need too much memory. Draws then use binary search, which is
 slower.
 """
 

@@ -19,9 +19,9 @@ release sums of such second moments (`tacit.models.mixture.rows`):
 In the stages "cells" and "update", moments are taken around the public centre of a cell or
 component, in units of its width. The noise is then small even compared with a narrow component.
 
-docs/methods/conjugate.md derives the sensitivities. Intervals of a private fit are not calibrated:
-q does not include the noise, and it describes one of the equivalent modes that differ in the order
-of components.
+docs/methods/conjugate.md derives the sensitivities. Intervals of a private fit are not calibrated,
+because q does not include the noise, and because it describes only one of the equivalent modes that
+differ in the order of components.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ NARROW = 4.0
 this many standard deviations, but not wider than the declared range.
 """
 LARGEST_ASKED = 1e12
-"""A request with larger numbers is answered with a sum of zeros, because they could overflow."""
+"""A request with larger numbers could cause an overflow and is answered with a sum of zeros."""
 SUMS = ("sum_count", "sum_linear", "sum_quadratic")
 """Names of the arrays in which the server stores the moments of the whitened records y, averaged
 over earlier updates. The sd of their noise is stored as `noise`.

@@ -123,9 +123,10 @@ def repaired(found: Moments, centre: np.ndarray, root: np.ndarray) -> Repaired:
     for each component k.
 
     A count is at least the standard deviation of its noise. A covariance is shrunk towards the
-    pooled covariance of all components, by the share of the squared distance between the two that
-    noise explains (James and Stein 1961). Means are not shrunk, because components that move
-    towards each other would share their records. Without noise, covariances are not changed.
+    pooled covariance of all components (James and Stein 1961). The weight of the pooled covariance
+    is that share of the squared distance between the two matrices that noise explains. Means are
+    not shrunk, because components that move towards each other would share their records. Without
+    noise, covariances are not changed.
     """
     count = np.maximum(found.count, max(found.count_sd, 1e-10))
     mean = found.linear / count[:, None]

@@ -30,7 +30,7 @@ from tacit.models.conjugate import RowStatistics
 from tacit.models.statistics import Statistics
 
 CONSTANT = 0.4
-"""The constant a in zₖ = (√a, √c·uₖ/R), c = 1 − a: share of the count in the largest norm."""
+"""The constant a of the module docstring, which is the share of the count in the largest norm."""
 
 
 class Units(NamedTuple):

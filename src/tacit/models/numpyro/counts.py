@@ -68,7 +68,7 @@ class ComparedCounts(PoissonVariance):
 
     @property
     def site_places(self) -> dict[str, tuple[slice, tuple[int, ...]]]:
-        """The slice of θ and the shape of each latent site, by the name of the site."""
+        """Dict from the name of each latent site to its slice of θ and its shape."""
         return {one.name: (slice(one.start, one.stop), one.shape) for one in self.layout.latents}
 
     def log_joints(self, thetas: Array, records: Records) -> Array:

@@ -34,7 +34,9 @@ _LOCK = threading.RLock()
 _KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 FARTHEST = 50.0
-"""Largest unconstrained coordinate of a drawn value of a latent site with bounds."""
+"""Drawn values of bounded latent sites are replaced if an unconstrained coordinate is beyond ±
+this.
+"""
 _WHOLE = (dist.constraints.real, dist.constraints.real_vector)
 
 Sites = dict[str, dict[str, Any]]
@@ -193,12 +195,12 @@ class _FlatSites(Messenger):
 
 
 class _WithinReach(Messenger):
-    """Replaces drawn values of latent sites with bounds, if an unconstrained coordinate is beyond
-    ±`FARTHEST`, by values near the origin of ℝᵈ.
+    """Replaces extreme draws of bounded latent sites by values near the origin of ℝᵈ. A draw is
+    extreme if an unconstrained coordinate is beyond ±`FARTHEST`.
 
-    Most draws of a vague prior such as InverseGamma(0.001, 0.001) are that large, infinite or 0.
-    They are no starting point, and sites whose scale they are have no finite draws. Only used if no
-    θ is substituted.
+    Most draws of a vague prior such as InverseGamma(0.001, 0.001) are extreme, infinite or 0. They
+    cannot be a starting point, and a site that has such a draw as its scale has no finite draws.
+    This class is used only if no θ is substituted.
     """
 
     def __init__(self, key: Array) -> None:

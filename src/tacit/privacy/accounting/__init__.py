@@ -48,8 +48,8 @@ def epsilon(
 
     Formal guarantee: all releases together are (ε, δ)-differentially private. What is released may
     depend on the results of earlier releases, but noise, clip and sampling are fixed in advance.
-    The result is bit-identical for any order of the events, and whether equal events are listed
-    singly or as one event with a count.
+    Not even the last bit of the result depends on the order of the events, or on whether equal
+    events are listed singly or as one event with a count.
 
     >>> event = GaussianEvent(clip=1.0, noise_sd=5.0, count=77)
     >>> round(epsilon([event], 1e-5, "add-or-remove-one", accountant="moments"), 3)

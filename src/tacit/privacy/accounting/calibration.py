@@ -51,8 +51,8 @@ _Point = tuple[float, float]
 
 
 def _bracket(excess: Callable[[float], float], target: float) -> tuple[_Point, _Point]:
-    """Find two noise levels, a factor of 4 apart: ε is above the target at one and not at the
-    other.
+    """Find two noise levels, a factor of 4 apart. At the lower one, ε is above the target, and at
+    the higher one it is not.
     """
     point = _at(excess, 0.0)
     step = math.log(4.0) if point[1] > 0 else -math.log(4.0)

@@ -1,8 +1,8 @@
 """Privacy loss distributions: the default accountant, with the smallest ε.
 
 The privacy profile of each release (profiles.py) is evaluated on a grid. The connect-the-dots rule
-(Doroshenko et al. 2022) converts it to a distribution of the privacy loss that is never better than
-the exact one. The FFT of dp_accounting composes these distributions. Gaussian releases without
+(Doroshenko et al. 2022) converts it to a distribution of the privacy loss that never underestimates
+the exact δ. The FFT of dp_accounting composes these distributions. Gaussian releases without
 sampling need no grid: together they are one Gaussian release, whose profile is known in closed
 form.
 

@@ -120,14 +120,15 @@ def upper_rate(hits: int, of: int, error: float) -> float:
 def projected_distance(
     difference: np.ndarray, noise: np.ndarray, *, confidence: float = CONFIDENCE
 ) -> float | None:
-    """Return a μ such that two neighbouring data sets are as distinguishable as N(0, 1) and N(μ,
-    1).
+    """Return a μ such that two neighbouring data sets are at least as distinguishable as N(0, 1)
+    and N(μ, 1).
 
     The auditor knows the difference of the two exact sums, and has a sample of the noise. Along a
-    unit vector w, the releases differ by w·difference. A χ² bound limits the standard deviation of
-    w·noise, and μ is at least the quotient of the two. Half of the sample is used to choose several
-    vectors w, and the other half to compute the bounds. The result is the largest of these. It is
-    None if the noise is not normal along any of the vectors; then use `threshold_epsilon`.
+    unit vector w, the releases differ by w·difference. With an upper bound s on the standard
+    deviation of w·noise, from a χ² distribution, |w·difference|/s is a lower bound on μ. Half of
+    the sample is used to choose several vectors w, and the other half to compute these bounds. The
+    result is the largest lower bound. It is None if the noise is not normal along any of the
+    vectors; then use `threshold_epsilon`.
 
     Parameters
     ----------

@@ -22,9 +22,9 @@ from scipy.stats import binom
 from tacit.privacy.audit.bounds import gaussian_epsilon
 
 CONFIDENCE = 0.95
-"""Confidence of the bound, as in Steinke, Nasr and Jagielski (2023). At 99.99 % the error
-probability would be so small that the term of their bound that is proportional to δ could exceed it
-alone.
+"""Confidence of the bound, as in Steinke, Nasr and Jagielski (2023). At 99.99 %, the permitted
+error probability would be so small that one term of their bound, which is proportional to δ, could
+exceed it.
 """
 _LARGEST = 50.0
 _LARGEST_DISTANCE = 25.0
@@ -49,7 +49,7 @@ def canaries_epsilon(
     scores
         One score per canary.
     coins
-        One boolean per canary, which tells which of its two records was used.
+        Coin of each canary: a boolean that determines which of its two records was used.
     delta
         δ of the claim.
     gaussian

@@ -42,10 +42,10 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One entry of the ledger. Fields that a kind of entry does not need are empty.
 
-    `body` is JSON, and its contents depend on the kind of the entry. For a plan or a charge these
-    are its events, for a budget its numbers, and for a link the id of the older data set. For the
-    record hashes of a data set they are a keyed hash of these and their number, and for a reply
-    they are its keyed hash and its length.
+    `body` is JSON, and its contents depend on the kind of the entry. A plan or a charge has its
+    events, a budget its ε, δ, unit and adjacency, and a link the id of the older data set. An entry
+    for the record hashes of a data set has the number of hashes and a keyed hash of all of them. A
+    reply has its length and its keyed hash.
     """
 
     seq: int

@@ -48,7 +48,7 @@ class BudgetCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
-    """What was spent on a data set, together with the data sets that are linked to it.
+    """The ε that was spent on a data set and on the data sets that are linked to it.
 
     Every ε is for the δ, adjacency and unit of the budget. It is None if there is no budget.
     """
@@ -68,12 +68,12 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
     `epsilon` if every run is finished.
     """
     as_one_run: float | None = None
-    """ε of the same charges if they had been planned in advance as one run. The difference to
-    `epsilon` is the cost of choosing each run after seeing the earlier ones.
+    """ε of the same charges if they had been planned in advance as one run. `epsilon` may be
+    larger, because runs may be chosen after seeing the results of earlier runs.
     """
     shared: dict[str, int | None] = {}
-    """Number of common records by fingerprint, for each other data set that shares records with
-    this one; None if all records may be the same.
+    """Dict from the fingerprint of each other data set that shares records with this one to the
+    number of common records, or to None if all records may be the same.
     """
 
 
@@ -198,8 +198,8 @@ class CachedAccountant:
     ) -> None:
         """Raise an error if the requested releases would exceed the budget.
 
-        `requested` has the releases by run. `shared` is a text about data sets with the same
-        records, for the error message.
+        `requested` is a dict from runs to requested releases. `shared` is a text about data sets
+        with the same records, for the error message.
         """
         if self.fits(total, budget):
             return
@@ -261,7 +261,7 @@ def _query(paid: Counter[Paid], budget: Budget) -> EpsilonQuery:
 
 
 def only_run_reason(check: BudgetCheck) -> str:
-    """Return an error message: the run `check.only_run` leaves no budget for any other run."""
+    """Return the error message that the run `check.only_run` leaves no budget for any other run."""
     return (
         f"run {check.only_run} is unfinished and was planned for all of the budget"
         f" {shown(check.budget)}; no other run fits beside it, even if it is closed: finish that"

@@ -16,7 +16,8 @@ Events = Counter[Paid]
 
 
 class Charged(NamedTuple):
-    """Charged, planned and reserved events of a group of data sets, each by run.
+    """Charged, planned and reserved events of a group of data sets, each as a dict from runs to
+    events.
 
     Reserved events are planned events of an open run that are not charged yet.
     """
@@ -54,15 +55,13 @@ class Charged(NamedTuple):
 
     @property
     def unfinished(self) -> dict[str, Events]:
-        """Complete plans, by run, of runs that were closed before all planned events were
-        charged.
-        """
+        """The complete plan of each run that was closed before all planned events were charged."""
         committed = self.committed
         return {run: plan for run, plan in self.plans.items() if not plan <= committed}
 
 
 ByContent = Mapping[str, Mapping[str, Events]]
-"""Events by fingerprint of the data set (`DatasetId.content`), then by run."""
+"""For the fingerprint of each data set (`DatasetId.content`), a dict from runs to events."""
 
 
 def _together(parts: Iterable[Events]) -> Events:

@@ -59,7 +59,7 @@ def fingerprint(schema: Any, records: Mapping[str, np.ndarray], key: bytes) -> D
     """Compute the id of a data set as in version 0.1.
 
     `records` has columns of equal length. The id does not depend on the order of rows and columns.
-    Pass the records as they are stored, before any split or preparation: otherwise a different
+    Pass the records as they are stored, before any split or preparation. Otherwise a different
     held-out share would count as a new data set with a new budget. `schema` is any JSON value.
 
     Formal guarantee: `content` is a pseudo-random function of the multiset of records under `key`

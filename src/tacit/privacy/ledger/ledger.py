@@ -78,7 +78,8 @@ SAME_RECORDS = "the same records under version 0.1"
 class Ledger(LedgerReader):
     """A party's privacy ledger: budgets, charges and stored replies. A context manager.
 
-    Safe between threads and processes, not across a fork. Opening it checks every entry.
+    Several threads and processes may use a ledger at once, but it must not be used after a fork.
+    Opening a ledger checks every entry.
 
     Parameters
     ----------
@@ -103,7 +104,7 @@ class Ledger(LedgerReader):
         budget
             The total that may be spent.
         reason
-            Why, for readers of the ledger.
+            Reason for this entry, for readers of the ledger.
         raising
             Accept a budget that allows more than before.
         """
@@ -124,7 +125,7 @@ class Ledger(LedgerReader):
         budgets
             Budget of each data set.
         reason
-            Why, for readers of the ledger.
+            Reason for this entry, for readers of the ledger.
         raising
             Accept budgets that allow more than before.
         """
@@ -156,14 +157,14 @@ class Ledger(LedgerReader):
     def link(self, newer: DatasetId, older: DatasetId, *, reason: str) -> None:
         """Declare that `newer` continues `older`, so that they share one budget.
 
-        Cannot be undone. A link must not raise a budget, so two different budgets are refused.
+        This cannot be undone. A link must not raise a budget, so two different budgets are refused.
 
         Parameters
         ----------
         newer, older
             A data set and the one that it continues.
         reason
-            Why, for readers of the ledger.
+            Reason for this entry, for readers of the ledger.
         """
         check_text("reason", reason, needed=True)
         with self._log.writing() as state:
@@ -197,13 +198,15 @@ class Ledger(LedgerReader):
         adjacency: Adjacency,
         run: str = "",
     ) -> BudgetCheck:
-        """Compare spent, requested and total ε of `events` with the budget. Charges nothing.
+        """Compare the ε of earlier charges, of `events` and of both with the budget. Charge
+        nothing.
 
         If records are in several data sets, the comparison with the least remaining budget is
         returned.
 
-        Call it with the events of a whole run before the first round: the run's charges then need
-        no further evaluation (see `CachedAccountant.fits`), so each locks the file only briefly.
+        Call it with the events of a whole run before the first round. The charges of the run then
+        need no further evaluation of ε (see `CachedAccountant.fits`), so each locks the file only
+        briefly.
 
         Parameters
         ----------
@@ -237,7 +240,8 @@ class Ledger(LedgerReader):
         Parameters
         ----------
         wanted
-            All releases of the run, by data set, including those that are charged already.
+            Dict from data sets to all releases of the run, including those that are charged
+            already.
         unit, adjacency
             Protected unit of the releases, and adjacency.
         run
@@ -320,7 +324,7 @@ class Ledger(LedgerReader):
         Parameters
         ----------
         wanted
-            Gaussian releases of the run, by data set.
+            Dict from data sets to Gaussian releases of the run.
         unit, adjacency
             Protected unit of the releases, and adjacency.
         delta
@@ -387,10 +391,11 @@ class Ledger(LedgerReader):
     def charge_many(self, releases: Sequence[ReleaseRequest]) -> list[Charge]:
         """Charge releases durably before they are computed: all of them or none.
 
-        Refused if together they would exceed a budget. Repeating a release returns the stored
-        charge with `new` false, which does not cover a second draw of noise. Only a charge with
-        `new` true allows noise to be drawn, once. No noise key is stored, so a reply lost in a
-        crash cannot be recovered; `answer_many` and `open_many` can recover it.
+        They are refused if together they would exceed a budget. Repeating a release returns the
+        stored charge with `new` false, which does not cover a second draw of noise. Only a charge
+        with `new` true allows noise to be drawn, once. This method stores no noise key, so a reply
+        lost in a crash cannot be recovered. Use `answer_many` or `open_many` to make it
+        recoverable.
 
         Parameters
         ----------
@@ -509,9 +514,9 @@ class Ledger(LedgerReader):
         run
             Id of the run.
         reason
-            Why, for readers of the ledger.
+            Reason for this entry, for readers of the ledger.
         datasets
-            Only for these data sets; by default for all data sets of the run.
+            Data sets for which the run ends; by default all data sets of the run.
         """
         check_text("reason", reason, needed=True)
         with self._log.writing() as state:
@@ -580,7 +585,7 @@ class Ledger(LedgerReader):
         purpose: str = "",
         content: str = "",
     ) -> bytes:
-        """Return the reply to one request, which is charged if it has no stored reply: see
+        """Return the reply to one request. If no reply is stored, the request is charged: see
         `answer_many`.
 
         Parameters
@@ -598,7 +603,7 @@ class Ledger(LedgerReader):
         purpose
             A short description for readers of the ledger.
         content
-            Digest of everything that the server chooses and the reply depends on.
+            Digest of everything that the server chooses and on which the reply depends.
         """
         release = ReleaseRequest(
             dataset=dataset, run=run, request=request, events=events,
@@ -614,9 +619,9 @@ class Ledger(LedgerReader):
         """Return the replies to all releases, in order.
 
         Releases without a stored reply are charged, and `compute` is called with them, in order,
-        each with its noise key. The replies that it returns are stored. It is not called if every
-        release has a reply. The charges are one transaction and the replies another. If `compute`
-        fails, the releases stay charged; a repeated call gets the same keys.
+        each with its noise key. The replies that it returns are stored. `compute` is not called if
+        every release has a stored reply. The charges are one transaction and the replies another.
+        If `compute` fails, the releases stay charged; a repeated call gets the same keys.
 
         Parameters
         ----------
@@ -659,7 +664,7 @@ class Ledger(LedgerReader):
         plans
             All planned releases of the run, from all its data sets. They are recorded once, with
             the run's first charge. As soon as another run is charged to the same records, the whole
-            plan counts.
+            plan counts as spent.
         """
         check_distinct(releases)
         with self._log.writing() as state:
@@ -687,8 +692,8 @@ def _as_plans(
     adjacency: Adjacency,
     run: str,
 ) -> dict[str, dict[str, Counter[Paid]]]:
-    """Return all events of a run as its plan, by content (fingerprint) of the data set and
-    by run.
+    """Return the events of a run in the form of `_by_content`: for the fingerprint of each data
+    set, a dict from the run to its events.
     """
     found: dict[str, dict[str, Counter[Paid]]] = {}
     for dataset, events in wanted.items():
@@ -701,7 +706,7 @@ def _as_plans(
 def _by_content(
     parts: Sequence[ReleaseRequest] | Sequence[RunPlan],
 ) -> dict[str, dict[str, Counter[Paid]]]:
-    """Group the events of releases or plans by content (fingerprint) of the data set and by run."""
+    """Return, for the fingerprint of each data set, a dict from runs to events."""
     contents = dict.fromkeys(part.dataset.content for part in parts)
     return {
         content: _by_run(part for part in parts if part.dataset.content == content)
@@ -710,7 +715,7 @@ def _by_content(
 
 
 def _by_run(parts: Iterable[ReleaseRequest | RunPlan]) -> dict[str, Counter[Paid]]:
-    """Group the events of releases or plans by run."""
+    """Return a dict from runs to all events of their releases or plans."""
     found: dict[str, Counter[Paid]] = {}
     for part in parts:
         own = found.setdefault(part.run, Counter())

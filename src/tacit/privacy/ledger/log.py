@@ -1,7 +1,7 @@
 """The verified entries in memory, synchronised with the ledger's file.
 
 Other processes may write to the file. The state in memory changes only by reading entries from the
-file and checking them, so that all processes have the same state.
+file and checking them. All processes therefore have the same state.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class EntryLog:
 
     @contextmanager
     def writing(self) -> Iterator[State]:
-        """Lock the ledger for other writers and yield the present state; an error undoes all
+        """Lock the ledger against other writers and yield the present state. An error undoes all
         changes.
         """
         if os.getpid() != self._pid:
@@ -93,7 +93,8 @@ class EntryLog:
             return state
 
     def reply(self, state: State, place: tuple[str, str]) -> bytes | None:
-        """Return the stored reply to a request, given as (run, request); None if there is none.
+        """Return the stored reply to the request `place` = (run, request); None if no reply is
+        stored.
 
         Call this inside `writing`.
         """

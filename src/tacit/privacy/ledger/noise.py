@@ -7,7 +7,7 @@ bit-identical and needs no new charge. Three rules prevent two different release
   that stores it erases the secret.
 - The secret is used only for the request and content that were charged. Otherwise the same noise
   could be in two different replies and cancel in their difference. The noise key that is derived
-  from the secret depends on the content, so that other content would get unrelated noise.
+  from the secret depends on the content, so other content would get unrelated noise.
 - The secret is authenticated with the ledger's key, so that a forged secret is refused.
 """
 

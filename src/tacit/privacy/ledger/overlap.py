@@ -4,9 +4,9 @@ If a record is in several data sets, the charges to all of them add up for this 
 a set of data sets that contain the same record. The ε spent on a data set is the largest ε over all
 groups that contain it, and a charge must be within the budgets of all data sets of these groups.
 
-A *division* is a set of data sets, its *parts*, that are declared to have no record in common: for
-example one table, divided among parties. A group contains at most one part of each division. An
-exception is made if there are too many combinations of parts: one group then contains all of them.
+A *division* is a set of data sets, its *parts*, that are declared to have no record in common. An
+example is a table that is divided among parties. A group contains at most one part of each
+division. If there are too many combinations of parts, one group contains all parts instead.
 """
 
 from __future__ import annotations
@@ -91,12 +91,12 @@ class Overlaps:
         return sorted(self._covering.get(content, {frozenset({content})}), key=sorted)
 
     def covering_rows(self, content: str) -> list[Group]:
-        """Return the groups from which a data set may inherit a budget, compared by
+        """Return the groups from which a data set may inherit a budget, found by comparing
         `HashedRecords.rows`.
 
-        This finds the records of a party in a table of several parties, which `covering` may not:
-        the table may have an additional column with one value per party, and other parties may have
-        equal rows.
+        This method finds the records of a party in a table of several parties. `covering` may not
+        find them, because the table may have an additional column with one value per party, and
+        other parties may have equal rows.
         """
         if content not in self._by_rows:
             own = self._hashed.get(content)

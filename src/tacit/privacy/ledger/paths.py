@@ -9,8 +9,8 @@ LEDGER_NAME = "ledger.sqlite"
 
 
 def own_ledger() -> Path:
-    """Return the path of the user's ledger: in $TACIT_STATE, else in the platform's directory for
-    application state.
+    """Return the path of the user's ledger: in $TACIT_STATE if it is set, otherwise in the
+    platform's directory for application state.
     """
     if os.environ.get("TACIT_STATE"):
         return Path(os.environ["TACIT_STATE"]) / LEDGER_NAME

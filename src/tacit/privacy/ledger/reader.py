@@ -84,15 +84,22 @@ class LedgerReader:
         are therefore different records, and equal columns (such as a time grid) do not mean that
         two parties hold the same records.
 
-        The keyed hashes of the records are compared with those of all data sets in the ledger:
-        charges to another data set also count for the records that both contain. The hashes are
-        stored with the first budget or charge.
+        The keyed hashes of the records are compared with those of all data sets in the ledger,
+        because charges to another data set also count for the records that both data sets contain.
+        The hashes are stored when the data set gets its first budget or charge.
 
-        Parameters ---------- schema Public schema of the records. parties All records of each party
-        by column, before any split, selection or preparation. person Column that identifies the
-        person of a record. older Function from the name of a party to the id of its data set under
-        version 0.1. It is called if the ledger has data sets of that version, whose charges then
-        also count for the new id.
+        Parameters
+        ----------
+        schema
+            Public schema of the records.
+        parties
+            All columns of each party with all records, before any split, selection or preparation.
+        person
+            Column that identifies the person of a record.
+        older
+            Function from the name of a party to the id that version 0.1 gave its data set. It is
+            called only if the ledger has data sets of that version. Charges to the id that it
+            returns then also count for the new id.
         """
         found = hash_records(schema, parties, self._log.store.key, person=person)
         if len(found) > 1:
@@ -112,7 +119,7 @@ class LedgerReader:
         return {name: hashed.id for name, hashed in found.items()}
 
     def first_version_id(self, schema: Any, records: Mapping[str, np.ndarray]) -> DatasetId:
-        """Return the id of a data set under version 0.1: see `fingerprint`.
+        """Return the id that version 0.1 gives a data set: see `fingerprint`.
 
         Parameters
         ----------
@@ -124,9 +131,7 @@ class LedgerReader:
         return fingerprint(schema, records, self._log.store.key)
 
     def _exposure(self, state: State) -> Exposure:
-        """Return the groups of data sets that share records, with their present charges. Call
-        inside `writing`.
-        """
+        """Return which data sets share records, and the charges in `state`. Call in `writing`."""
         contents = dict.fromkeys(self._hashed, "")
         contents |= {one: known.division for one, known in state.records.items()}
         contents |= self._divisions
@@ -176,7 +181,7 @@ class LedgerReader:
         return self.recall_many([(run, request)])[0]
 
     def recall_many(self, requests: Sequence[tuple[str, str]]) -> list[bytes | None]:
-        """Return the stored reply to each pair (run, request); None for a pair without a reply.
+        """Return the stored reply for each pair (run, request), or None if no reply is stored.
 
         A stored reply can be sent again unchanged.
 
@@ -271,7 +276,7 @@ class LedgerReader:
             return list(state.datasets)
 
     def lookalikes(self, dataset: DatasetId) -> list[DatasetId]:
-        """Return the charged data sets with the same schema that are not linked with this one.
+        """Return the charged data sets that have this one's schema and are not linked with it.
 
         Parameters
         ----------
@@ -282,7 +287,7 @@ class LedgerReader:
             return list(state.lookalikes(dataset))[::-1]
 
     def entries(self, data: DatasetId | str | None = None) -> list[Row]:
-        """Return all entries in order, after checking them again.
+        """Read all entries from disk, check them, and return them in order.
 
         Parameters
         ----------

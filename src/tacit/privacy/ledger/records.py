@@ -1,23 +1,25 @@
-"""Keyed hashes of records, by which a ledger recognises the same records in other data sets.
+"""Keyed hashes with which a ledger recognises the same records in different data sets.
 
 A data set is a set of records. Its id does not depend on the split, the order or the columns that a
-run uses. The ledger stores a 64-bit keyed hash of every record, so that it detects records that two
-data sets share. Without the ledger's key, guesses about a record cannot be tested against its hash.
+run uses. The ledger stores a 64-bit keyed hash of every record, with which it detects records that
+two data sets share. Without the ledger's key, guesses about a record cannot be tested against its
+hash.
 
 Equal records of one data set are numbered (first copy, second copy, …) before they are hashed.
 Parties among which one table is divided therefore share no hash, even if the table has equal rows.
 
 The records of each party are hashed a second time, independently of the other parties and without
-missing values. These hashes are computed with all columns, and again without columns that have one
-value in all records of the party: without each such column, and without all of them. The ledger
-thus recognises a party's records in a table of all parties with a further column for the party's
-name, and in a table that got columns of missing values when it was concatenated with another table.
-Parties of one table may have such hashes in common without sharing a record.
+missing values. They are hashed once with all columns and, if some columns have the same value in
+all records of the party, again without each of these columns and without all of them. The ledger
+thus recognises a party's records in two kinds of tables: a table of all parties that has a further
+column with the party's name, and a table that got columns of missing values when it was
+concatenated with another table. Parties of one table may have such hashes in common without sharing
+a record.
 
 Values are compared by their meaning, independent of reader and type: text that contains a number
 counts as this number, a boolean as 0 or 1, an ISO date as a time, and "NA" as a missing value.
 
-A record whose columns were changed has a different hash. The ledger therefore also compares
+The hash of a record changes if one of its columns is changed. The ledger therefore also compares
 columns. For a column of measurements (numbers without repeated values) it stores hashes of a sample
 of the values. For another column of numbers it stores one hash of all values and their frequencies,
 but only if equal frequencies in an unrelated table are very unlikely. Data sets with such a column
@@ -40,21 +42,20 @@ from tacit.errors import DataError
 from tacit.privacy.ledger.fingerprint import DatasetId, check_key, hash_of_schema
 
 SAMPLE = 64
-"""Number of values per column of measurements whose hashes are stored: those with the smallest
-hashes.
+"""Number of hashes that are stored per column of measurements: the smallest hashes of its values.
 """
 MOST_COLUMNS = 64
 CHANCE = 2.0**-40
-"""A column of numbers is hashed as a whole if independent draws from the frequencies of its values
-have exactly these frequencies with at most this probability.
+"""One hash of all values and frequencies of a column is stored only if a bootstrap sample of the
+column has the same frequencies with at most this probability.
 """
 LEAST_DISTINCT = 24
-"""Smallest number of distinct values of such a column: months and hours have fewer or equally many,
-and their frequencies follow the calendar.
+"""Smallest number of distinct values of a column for which one hash of all values is stored. A
+column of months has fewer, and its frequencies follow the calendar.
 """
 MOST_CONSTANT = 8
-"""Largest number of constant columns for which records are also hashed without each of them. If
-there are more, the records are only hashed without all of them.
+"""If a party has at most this many constant columns, its records are also hashed without each of
+them. If there are more, the records are only hashed without all of them.
 """
 _FORMAT = 2**64 - 1
 """Marker at the start of stored hashes that include `rows` and `fewer`. Earlier versions stored
@@ -76,8 +77,8 @@ class HashedRecords(NamedTuple):
     elements: np.ndarray
     """Sorted 64-bit hashes of the records and, if there is a person column, of the persons."""
     columns: np.ndarray
-    """One row of `SAMPLE` hashes per column: of sampled values of a column of measurements, or
-    derived from a hash of all values of another column.
+    """One row of `SAMPLE` hashes per column. For a column of measurements they are hashes of
+    sampled values; for another column they are derived from one hash of all its values.
     """
     rows: np.ndarray
     """Hashes of the party's records, computed without missing values and independently of the other
@@ -155,11 +156,11 @@ class _Keyed:
         self._ciphers: dict[bytes, Any] = {}
 
     def rows(self, columns: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-        """Hash each row: the sum over the columns of a 128-bit hash of column name and value.
+        """Hash each row by adding up a 128-bit hash of column name and value over the columns.
 
-        Returns three results: the sums, the sums over values that are not missing, and a list of
-        terms. Subtracting one of the terms from the second result removes a constant column, or all
-        constant columns, from the hash.
+        Returns the sums over all values, the sums over values that are not missing, and a list of
+        terms. Subtracting a term from the second sums removes one constant column, or all constant
+        columns, from the hashes.
         """
         total = np.zeros((_common_length(columns), 2), np.uint64)
         present = np.zeros_like(total)
@@ -211,8 +212,8 @@ class _Keyed:
         return np.unique(self._cells(b"person", name, column)[:, 0])
 
     def sampled(self, columns: Mapping[str, Any]) -> np.ndarray:
-        """Return `SAMPLE` hashes for each column that can be compared with other tables, one row
-        per column.
+        """Return `SAMPLE` hashes per column, in one row, for the columns that can be compared with
+        those of other tables.
         """
         times = {name for name, one in columns.items() if np.asarray(one).dtype.kind in "Mm"}
         kept, others = [], []
@@ -327,8 +328,8 @@ def _is_irregular(numbers: np.ndarray, counts: np.ndarray) -> bool:
 
 
 def _flat(columns: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the name and the values of each column, as float64 or as objects; a matrix gives one
-    column at a time.
+    """Yield the name and the values (float64 or objects) of each column, and of each column of a
+    matrix.
     """
     for name, column in sorted(columns.items()):
         if _is_sparse(column):
@@ -369,9 +370,10 @@ def _common_length(columns: Mapping[str, Any]) -> int:
 
 
 def _bits(values: np.ndarray) -> np.ndarray:
-    """Return a 64-bit code of each number. Numbers that are not whole are first rounded to float32.
+    """Return the 64 bits of each number. Numbers that are not integers are first rounded to
+    float32.
 
-    A number therefore has the same code in float32 and in float64.
+    A number therefore has the same bits whether it was stored as float32 or as float64.
     """
     with np.errstate(over="ignore"):
         short = values.astype(np.float32).astype(np.float64)
@@ -381,8 +383,8 @@ def _bits(values: np.ndarray) -> np.ndarray:
 
 
 def _number(cell: Any) -> float | str:
-    """Return a cell as a number if it is one or its text is one; NaN if it is missing; otherwise
-    its text.
+    """Convert a cell to a float if it is a number, or if its text is a number, a boolean or a date.
+    Return NaN for a missing value, and the text for other cells.
     """
     if cell is None or cell == "":
         return _NAN

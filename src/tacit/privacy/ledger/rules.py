@@ -1,4 +1,4 @@
-"""The rules by which the ledger refuses a charge or reply, or warns; one function per rule."""
+"""Rules for refusing a charge or a reply, and for warnings: one function per rule."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class LineageWarning(UserWarning):
 def check_same_release(state: State, wanted: ReleaseRequest) -> list[Charge]:
     """Return the earlier charges of a request; raise an error if they were for another release.
 
-    Request ids come from a server. A request with a used id must not get the reply to another
-    request.
+    Request ids come from a server. If an id is used again for another request, the stored reply
+    must not be sent.
     """
     done = state.charges.get(wanted.place, [])
     if done and not wanted.same_release(done[0]):
@@ -79,7 +79,7 @@ def required_budget(exposure: Exposure, dataset: DatasetId) -> Budget:
     """Return the budget of a data set, which may be inherited from data sets that contain all its
     records.
 
-    An error is raised if there is none.
+    An error is raised if there is no budget.
     """
     budget = exposure.budget(dataset)
     if budget is not None:
@@ -101,9 +101,9 @@ def required_budget(exposure: Exposure, dataset: DatasetId) -> Budget:
 
 
 def shared_records(exposure: Exposure, dataset: DatasetId) -> str:
-    """Return a part of a message that names the data sets with records in common with this one.
+    """Return a part of a message that names the data sets that share records with this one.
 
-    It is empty if there are none.
+    The text is empty if there are no such data sets.
     """
     others = exposure.overlaps.others(dataset.content)
     if not others:

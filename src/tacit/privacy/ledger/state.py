@@ -34,11 +34,11 @@ from tacit.support.type_info import prepare
 Unit = Literal["record", "person", "party"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
 Epsilon = Callable[[Sequence[GaussianEvent], float, Adjacency], float]
-"""Upper bound on ε of events at a δ under an adjacency; infinite if there is none."""
+"""Function from events, δ and adjacency to an upper bound on ε, which may be infinite."""
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The total ε at a δ that the operator allows for one data set."""
+    """The total ε that the operator allows for one data set, at the given δ."""
 
     epsilon: float
     delta: float
@@ -61,8 +61,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Charge(msgspec.Struct, frozen=True, kw_only=True):
     """Charged events of one request.
 
-    `new` is True only in the result of the call that wrote the charge; its caller may draw noise
-    once. If `new` is False, the noise may have been drawn already.
+    `new` is True only in the result of the call that wrote the charge. The caller may then draw the
+    noise, once. If `new` is False, the noise may have been drawn already.
     """
 
     seq: int
@@ -79,7 +79,9 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Registered(msgspec.Struct, frozen=True):
-    """Keyed hash and number of the stored record hashes of a data set, as an entry states them."""
+    """A data set's number of stored record hashes and a keyed digest of them, as stated in an
+    entry.
+    """
 
     seq: int
     digest: str
@@ -112,9 +114,10 @@ def check_terms(unit: str, adjacency: str) -> None:
 
 
 def counting_terms(unit: Unit, adjacency: Adjacency) -> list[tuple[Unit, Adjacency]]:
-    """Return the units and adjacencies for which a charge with these terms counts, its own first.
+    """Return the units and adjacencies of the budgets under which a charge with these terms counts.
 
-    With sampled batches it counts for its own unit only, see `counted`.
+    The first element is the charge's unit and adjacency. If batches are sampled, the charge counts
+    only under budgets for the same unit (see `counted`).
 
     >>> counting_terms("record", "add-or-remove-one")
     [('record', 'add-or-remove-one'), ('record', 'replace-one')]
@@ -162,7 +165,7 @@ def counted(
 
 
 def tally(charges: Iterable[tuple[Iterable[GaussianEvent], Unit, Adjacency]]) -> Counter[Paid]:
-    """Return how often each event occurs in the charges, for each unit and adjacency."""
+    """Count how often each combination of event, unit and adjacency occurs in the charges."""
     total: Counter[Paid] = Counter()
     for events, unit, adjacency in charges:
         for event in events:
@@ -172,8 +175,8 @@ def tally(charges: Iterable[tuple[Iterable[GaussianEvent], Unit, Adjacency]]) ->
 
 
 def under(paid: Counter[Paid], budget: Budget) -> tuple[GaussianEvent, ...]:
-    """Convert charged events to the budget's unit and adjacency. Equal events are merged, and the
-    order is fixed.
+    """Convert charged events to the budget's unit and adjacency. Merge equal events, and sort the
+    result.
     """
     merged: Counter[GaussianEvent] = Counter()
     for (event, unit, adjacency), count in paid.items():
@@ -192,13 +195,13 @@ class State:
     charges: dict[tuple[str, str], list[Charge]] = field(default_factory=dict)
     answers: dict[tuple[str, str], Answer] = field(default_factory=dict)
     records: dict[str, Registered] = field(default_factory=dict)
-    """Data sets whose record hashes are stored, by content (fingerprint)."""
+    """Dict from the fingerprint of a data set to a description of its stored record hashes."""
     _paid: dict[str, dict[str, Counter[Paid]]] = field(default_factory=dict)
-    """Charged events by content and run."""
+    """Dict from fingerprint to run to the number of times that each event was charged."""
     _plans: dict[str, dict[str, Counter[Paid]]] = field(default_factory=dict)
-    """Planned events by content and run; runs of earlier versions have none."""
+    """Like `_paid`, but for planned events; runs of earlier versions have no plans."""
     _closed: dict[tuple[str, str], str] = field(default_factory=dict)
-    """The reason why a run was closed, by run and content."""
+    """Dict from (run, fingerprint) to the reason why the run was closed."""
     _budgets: dict[str, tuple[int, Budget]] = field(default_factory=dict)
     _family: dict[str, frozenset[str]] = field(default_factory=dict)
 
@@ -244,15 +247,16 @@ class State:
         return self._family.get(content, frozenset({content}))
 
     def paid_by_run(self, content: str) -> dict[str, Counter[Paid]]:
-        """Return all events charged to the data set with the fingerprint `content`, by run.
+        """Return a dict from run to the events charged to the data set with the fingerprint
+        `content`.
 
         Charges to linked data sets are not included.
         """
         return self._paid.get(content, {})
 
     def plans_by_run(self, content: str) -> dict[str, Counter[Paid]]:
-        """Return the events that runs planned for the data set with the fingerprint `content`, by
-        run.
+        """Return a dict from run to the events planned for the data set with the fingerprint
+        `content`.
         """
         return self._plans.get(content, {})
 
@@ -263,7 +267,7 @@ class State:
         return run in self._plans.get(content, {}) or run in self._paid.get(content, {})
 
     def closed(self, run: str, content: str) -> str | None:
-        """Return the reason for which the run was closed; None if it is open.
+        """Return the reason why the run was closed; None if it is open.
 
         `content` is the fingerprint of the data set.
         """
@@ -284,8 +288,8 @@ class State:
         return frozenset(self._paid.get(content, ()))
 
     def budget_of(self, family: frozenset[str]) -> Budget | None:
-        """Return the budget that was set last for any of these fingerprints; None if there
-        is none.
+        """Return the budget that was set last for any of these fingerprints; None if no budget was
+        set.
         """
         found = [self._budgets[c] for c in family if c in self._budgets]
         return max(found, key=lambda pair: pair[0])[1] if found else None
@@ -308,15 +312,13 @@ class State:
 
 
 def _add(runs: dict[str, dict[str, Counter[Paid]]], charge: Charge) -> None:
-    """Add the events of a charge or plan to `runs`, by fingerprint and run."""
+    """Add the events of a charge or plan to `runs`, a dict from fingerprint to run to events."""
     own = runs.setdefault(charge.dataset.content, {}).setdefault(charge.run, Counter())
     own.update(tally([(charge.events, charge.unit, charge.adjacency)]))
 
 
 def as_charge(entry: Entry, dataset: DatasetId) -> Charge:
-    """Convert an entry that is a charge or a plan to a `Charge`; unknown kinds of event raise an
-    error.
-    """
+    """Make a `Charge` from the entry of a charge or a plan. Unknown events raise an error."""
     return msgspec.convert(
         {
             **{n: getattr(entry, n) for n in ("seq", "time", "run", "request", "attempt")},

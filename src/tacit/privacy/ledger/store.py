@@ -8,14 +8,14 @@
 
 Why two heads: the head inside the database shows if the last entries were deleted. The head outside
 shows if the whole database was restored from an older copy. It is written after the commit. A crash
-before it is written is harmless: `charge` had not returned, so that nothing was released.
+before it is written is harmless, because `charge` has not returned and nothing has been released.
 
 SQLite settings: with journal_mode = DELETE, a commit removes the journal. Only synchronous = EXTRA
 then syncs the directory. WAL mode is not used, because SQLite silently truncates a damaged log at
 the first bad frame, and because a closed ledger should be one file that can be copied.
 
 How secrets are erased: `secure_delete` overwrites a deleted row with zeros. The journal still
-contains the old page, so that it is overwritten too.
+contains the old page and is therefore overwritten too.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ _NOISE_SECRETS = """CREATE TABLE noise_secrets (seq INTEGER PRIMARY KEY, content
        secret BLOB NOT NULL, code BLOB NOT NULL)"""
 _RECORDS = """CREATE TABLE records (seq INTEGER PRIMARY KEY, elements BLOB NOT NULL,
        columns BLOB NOT NULL)"""
-"""Ledgers of earlier versions lack one or both of these tables; opening such a ledger adds them."""
+"""Ledgers of earlier versions lack this table, or this one and `noise_secrets`. Opening such a
+ledger adds them.
+"""
 _ADDED = (_NOISE_SECRETS, _RECORDS)
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _HEAD = ("count", "hash", "code")
@@ -217,8 +219,8 @@ class Store:
             self.db.execute(statement)
 
     def records(self, seq: int) -> tuple[bytes, bytes] | None:
-        """Return the stored record hashes of entry number `seq`, unchecked; None if there are
-        none.
+        """Return the stored record hashes of entry number `seq`, unchecked; None if none are
+        stored.
         """
         if self.db.execute(_TABLES).fetchall() != _known_tables()[-1]:
             return None
@@ -226,7 +228,7 @@ class Store:
         return (bytes(rows[0][1]), bytes(rows[0][2])) if rows else None
 
     def keep_records(self, kept: Sequence[tuple[int, bytes, bytes]]) -> None:
-        """Store record hashes by number of their entry. Call inside a transaction."""
+        """Store record hashes, each with the number of its entry. Call inside a transaction."""
         self.db.executemany("INSERT INTO records VALUES (?, ?, ?)", kept)
 
     def head(self) -> Head:
@@ -267,7 +269,7 @@ class Store:
     def rows(self, after: int = 0) -> Iterator[tuple]:
         """Yield the entries with numbers above `after`, in order and unchecked.
 
-        They are read in pages: an open query would keep its lock if an error occurs.
+        They are read in pages, because an open query would keep its lock if an error occurred.
         """
         while page := self.db.execute(_PAGE, (after,)).fetchall():
             yield from page
@@ -276,7 +278,7 @@ class Store:
             after = page[-1][0]
 
     def reply(self, seq: int) -> bytes | None:
-        """Return the stored reply of an entry, unchecked."""
+        """Return the stored reply of an entry, unchecked; None if no reply is stored."""
         rows = self.db.execute("SELECT body FROM replies WHERE seq = ?", (seq,)).fetchall()
         return rows[0][0] if rows and isinstance(rows[0][0], bytes) else None
 
@@ -294,8 +296,8 @@ class Store:
         self.db.executemany("INSERT INTO replies VALUES (?, ?)", enumerate(bodies, first))
 
     def noise_secret(self, seq: int) -> NoiseSecret | None:
-        """Return the secret of the charge in entry `seq`, unchecked; None once the charge is
-        answered.
+        """Return the noise secret of the charge in entry `seq`, unchecked; None if its reply is
+        stored.
         """
         rows = self.db.execute("SELECT * FROM noise_secrets WHERE seq = ?", (seq,)).fetchall()
         return NoiseSecret(*rows[0]) if rows else None
@@ -358,7 +360,7 @@ class Store:
 def create_store(path: Path, created: str) -> None:
     """Create an empty ledger at `path` unless one exists. The call can be repeated after a crash.
 
-    If there is a key but no ledger, the ledger was removed. An error is raised, because a new
+    If there is a key but no ledger, the ledger was removed. An error is then raised, because a new
     ledger would not contain the earlier charges.
     """
     _check_name(path)
@@ -426,7 +428,7 @@ def _fill(store: Store, created: str) -> None:
 
 @cache
 def _known_tables() -> list[list[tuple]]:
-    """Return the tables of a ledger of each version, beginning with 0.1."""
+    """Return one list per version, beginning with 0.1, of the tables that its ledgers have."""
     return [_tables_of(*_SCHEMA, *_ADDED[:count]) for count in range(len(_ADDED) + 1)]
 
 

@@ -57,7 +57,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a full check. `receipt` has the number and the hash of the last entry."""
+    """Result of a full check. `receipt` states the number and the hash of the last entry."""
 
     path: str
     entries: int
@@ -151,7 +151,7 @@ _Check = Callable[[Store, _Hashes], Iterable[str]]
 
 
 def _collect(problems: list[str], store: Store, hashes: _Hashes, check: _Check) -> None:
-    """Run one check and add its problems; an error counts as a problem."""
+    """Run one check and append what it finds to `problems`. An error counts as a problem."""
     try:
         with store.errors():
             problems.extend(islice(check(store, hashes), _SHOWN))
@@ -188,7 +188,9 @@ def _heads(store: Store, hashes: _Hashes) -> Iterable[str]:
 
 
 def _replies(store: Store, _: _Hashes) -> Iterable[str]:
-    """Yield the replies that are missing, changed or not recorded in the chain."""
+    """Yield a problem for each missing or changed reply, and for replies that the chain does not
+    record.
+    """
     state = State(last=store.first)
     for entry in follow(store.key, store.rows(), 0, store.first):
         state.apply(entry)
@@ -202,8 +204,8 @@ def _replies(store: Store, _: _Hashes) -> Iterable[str]:
 
 
 def _noise_secrets(store: Store, _: _Hashes) -> Iterable[str]:
-    """Yield the noise secrets that were changed, or that do not belong to a charge without a
-    reply.
+    """Yield one problem per noise secret that was changed, or whose charge is missing or already
+    has a reply.
     """
     if not store.has_noise_secrets():
         return
@@ -223,7 +225,7 @@ def _noise_secrets(store: Store, _: _Hashes) -> Iterable[str]:
 
 
 def _records(store: Store, _: _Hashes) -> Iterable[str]:
-    """Yield the entries whose record hashes are missing or were changed."""
+    """Yield one problem per entry whose record hashes are missing or were changed."""
     state = State(last=store.first)
     for entry in follow(store.key, store.rows(), 0, store.first):
         state.apply(entry)

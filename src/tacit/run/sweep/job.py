@@ -27,17 +27,18 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """Digest of the configuration; equal runs have equal ids."""
     case: dict[str, Any]
-    """Changed values by dotted key."""
+    """Dict from the dotted keys that the sweep changes to their values in this run."""
     seed: int
     config: dict[str, Any]
     runner: str | None = None
-    """For runs without a configuration or directory: the function, as "package.module:function",
-    that returns the columns of the job's row. None for `tacit run`.
+    """Function, as "package.module:function", that is called instead of `tacit.run.run.run`. It
+    gets the job and returns the columns of its row. None for runs with a run directory.
     """
 
 
 def carry_out_job(job: Job, folder: str, ledger: str | None) -> Row:
-    """Run a job in folder/JOB and return its row, which includes any error.
+    """Run a job in the directory folder/ID and return its row. If the run fails, the row contains
+    the error.
 
     A run that was killed continues from its checkpoint under the same id, so that nothing is
     charged twice.
@@ -78,7 +79,7 @@ def failed_row(job: Job, message: str, code: int) -> Row:
 
 
 def columns_of(result: Result) -> Row:
-    """Return the numbers of result.json, one per column."""
+    """Return the columns of a row that are taken from the result of a run."""
     row: Row = {key: getattr(result, key) for key in ("rounds", "finished", "exchanges", "refused")}
     for split, metrics in result.metrics.items():
         row |= {f"{split}.{name}": value for name, value in (metrics or {}).items()}

@@ -18,7 +18,7 @@ from tacit.errors import ConfigError
 from tacit.run.sweep.job import Job, Row, failed_row
 
 TRIES = 2
-"""Number of attempts for a run whose worker dies."""
+"""Number of times that a run is attempted if its worker process dies."""
 
 
 def default_workers() -> int:
@@ -29,7 +29,9 @@ def default_workers() -> int:
 
 
 def _shared(workers: int) -> list[list[int]]:
-    """Assign separate cores to every worker if there are enough; otherwise assign none."""
+    """Return the cores of each worker: separate cores if there are enough, otherwise no fixed
+    cores.
+    """
     if not hasattr(os, "sched_getaffinity"):
         return [[]] * workers
     cores = sorted(os.sched_getaffinity(0))
@@ -157,8 +159,9 @@ class _Process:
 class _Waiting:
     """Jobs that have not started.
 
-    A worker gets a job that has many settings in common with its last job, so that compiled code is
-    reused. Among equally good jobs, one that differs from the other workers' jobs is preferred.
+    A worker gets the job that has the most settings in common with its last job, because compiled
+    code can then be reused. Among several such jobs, it gets one that differs from the jobs of the
+    other workers.
     """
 
     def __init__(self, jobs: Sequence[Job]) -> None:
@@ -167,7 +170,7 @@ class _Waiting:
         self._at: dict[int, Job] = {}
 
     def take(self, worker: int) -> Job | None:
-        """Return the next job of this worker, or None."""
+        """Return the next job of this worker; None if there are no more jobs."""
         with self._lock:
             if not self._jobs:
                 return None

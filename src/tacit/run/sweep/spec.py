@@ -31,15 +31,17 @@ class Sweep(Table, frozen=True, kw_only=True):
     """A base configuration and the changes to it.
 
     Every entry of `runs` is combined with every point of `grid` and with every seed. Keys are
-    dotted as in `--set`; a table inside of `grid`, `runs` or `set` is the same as dotted keys.
+    dotted as in `--set`. A nested table in `grid`, `runs` or `set` is equivalent to dotted keys.
     """
 
     base: str | dict[str, Any]
-    """A run's TOML file, relative to the sweep's, or an inline configuration."""
+    """Path of the TOML file of a run, relative to the sweep file, or an inline configuration."""
     name: str = "sweep"
     """Title of the sweep; `tacit sweep` also derives the default name of its directory from it."""
     seeds: int | list[int] | None = None
-    """List of seeds, or their number, counted from 0; by default the base's seed."""
+    """List of seeds, or a number n for the seeds 0, …, n − 1; by default the seed of the base
+    configuration.
+    """
     set: dict[str, Any] = msgspec.field(default_factory=dict)
     """Keys that are changed for every run."""
     grid: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -49,7 +51,9 @@ class Sweep(Table, frozen=True, kw_only=True):
 
 
 def read_sweep(path: Path, overrides: tuple[str, ...] = ()) -> Sweep:
-    """Read a sweep and its base configuration; `overrides` are changes `key=value` of the base."""
+    """Read a sweep and its base configuration. Each of `overrides` is a change `key=value` of the
+    base.
+    """
     asked = read_table(read_toml(path), Sweep)
     if isinstance(asked.base, str):
         base = read_toml(path.parent / asked.base, overrides)
@@ -63,8 +67,8 @@ def read_sweep(path: Path, overrides: tuple[str, ...] = ()) -> Sweep:
 def expand(asked: Sweep) -> list[Job]:
     """Return all runs of a sweep, validated before anything runs.
 
-    In a simulation the noise seed follows the run's seed unless the sweep sets it: runs with the
-    same noise would understate the standard error.
+    In a simulation the noise seed is set to the run's seed, unless the sweep sets it. If all runs
+    had the same noise, their standard error would be too small.
 
     >>> grid = {"schedule": {"rounds": [2, 3]}}
     >>> base = {"privacy": "none", "data": {"source": "synthetic-cohort"}}
@@ -125,7 +129,7 @@ def _job(asked: Sweep, fixed: dict[str, Any], case: dict[str, Any], seed: int | 
 
 
 def make_job(raw: dict[str, Any], case: dict[str, Any], runner: str | None = None) -> Job:
-    """Make the job of one configuration; `case` holds the values that distinguish it.
+    """Make the job of one configuration. `case` contains the values that the sweep changes.
 
     >>> base = {"privacy": "none", "seed": 3, "data": {"source": "synthetic-cohort"}}
     >>> make_job(base, {}).seed

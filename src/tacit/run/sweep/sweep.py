@@ -58,10 +58,10 @@ def sweep(
     spread: Workers | None = None,
     progress: Progress | None = None,
 ) -> Swept:
-    """Run those runs of a sweep that are not finished, and write the tables.
+    """Carry out the runs of a sweep that are not finished, and write the tables.
 
-    A private run is charged as by `tacit run`. `spread` runs the jobs in place of local worker
-    processes.
+    A private run is charged as by `tacit run`. `spread` runs the jobs; by default they run in local
+    worker processes.
     """
     Store(out).check(resume=resume, overwrite=overwrite)
     return sweep_jobs(
@@ -83,7 +83,7 @@ def sweep_jobs(
     spread: Workers | None = None,
     progress: Progress | None = None,
 ) -> Swept:
-    """Run jobs that were made by `tacit.run.sweep.make_job` and not read from a sweep file.
+    """Run jobs that were made by `tacit.run.sweep.make_job`, without a sweep file.
 
     `text` is written to sweep.toml. Rows of other jobs in the directory are kept. The other
     arguments are as in `sweep`.
@@ -127,7 +127,7 @@ def _check_ledgers(jobs: Sequence[Job], out: Path, ledger: Path | None) -> None:
             continue
         if job.runner is not None:
             raise ConfigError(
-                f"the runner {job.runner} does not charge a ledger, so that it may only simulate "
+                f"the runner {job.runner} does not charge a ledger, so it may only simulate "
                 "private runs, but privacy.insecure_noise_seed is not set; set "
                 "privacy.insecure_noise_seed to simulate the run, or make the job without a runner "
                 "to charge a ledger"

@@ -1,7 +1,7 @@
 """A worker of a sweep: `python -m tacit.run.sweep.worker FOLDER [LEDGER]`.
 
-It reads one job per line, writes one row per line, and reuses compiled code. If the sweep ends, it
-stops at once; the run can later continue from its checkpoint.
+It reads one job per line, writes one row per line, and reuses compiled code. If the sweep ends, the
+worker stops at once, and its run can later continue from the checkpoint.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tune hyperparameters on synthetic records, never on private ones.
 
-Choosing a clip, a step or a number of rounds by trying them on private records would be an
+If settings such as the clip were chosen by trying them on private records, the choice would be an
 uncharged release. Here every trial runs on records drawn from the public schema and the model's
 prior, with the noise of the real run. Nothing in this package opens a file of records or a ledger.
 """

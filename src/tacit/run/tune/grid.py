@@ -1,4 +1,4 @@
-"""Grids of settings to try, by dotted key."""
+"""Grids: dicts from the dotted key of a setting to the values to try."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tacit.methods import METHODS
 from tacit.run.config import Config, parse_config, plain_config
 
 Settings = dict[str, Any]
-"""Values of a trial by dotted key; other keys are unchanged."""
+"""Dict from dotted key to the value in a trial, for the keys that the trial changes."""
 Grid = dict[str, tuple[Any, ...]]
 
 TUNABLE = ("method", "schedule", "posterior")
-"""Tables that may be tuned. Model, data and privacy are not tuned."""
+"""First parts of the dotted keys that may be tuned. Model, data and privacy are not tuned."""
 
 
 class Choice(NamedTuple):
@@ -65,8 +65,8 @@ DRAWS_PER_TRIAL = 50
 
 
 def default_grid(config: Config, kind: str, units: int) -> Grid:
-    """Return the default values to try for each setting of the method `kind`, given that a party
-    has about `units` units.
+    """Return the default values to try for each setting of the method `kind`. `units` is the
+    approximate number of units per party.
     """
     table = dict(GRIDS.get(kind, DEFAULT_GRID))
     if kind not in GRIDS and METHODS[kind].private:
@@ -86,8 +86,8 @@ def default_grid(config: Config, kind: str, units: int) -> Grid:
 
 
 def parse_grid(texts: Sequence[str], table: Mapping[str, Any] | None = None) -> Grid:
-    """Return one grid from texts of the form "key=v1,v2" (`--grid`) and a [tune.grid] table. The
-    texts have priority.
+    """Return one grid from texts of the form "key=v1,v2" (`--grid`) and a [tune.grid] table. If
+    both contain a key, the text is used.
 
     >>> parse_grid(["schedule.rounds=10,20"], {"method": {"clip": [1.0, 2.0]}})
     {'method.clip': (1.0, 2.0), 'schedule.rounds': (10, 20)}
@@ -120,8 +120,8 @@ def settings_to_try(grid: Grid, given: Mapping[str, Any], most: int, seed: int) 
     from the given configuration.
 
     The first setting is the given configuration, {}. If the grid has more than `most` combinations,
-    the others are drawn at random: each key keeps its given value with probability ½, so that
-    settings differ in few keys.
+    the other settings are drawn at random. Each key keeps its given value with probability ½, so a
+    setting changes only some of the keys.
     """
     rng = np.random.default_rng([seed, 0x7E57])
     every = math.prod(len(values) for values in grid.values())
@@ -149,8 +149,8 @@ def settings_to_try(grid: Grid, given: Mapping[str, Any], most: int, seed: int) 
 
 
 def with_settings(config: Config, settings: Settings, kind: str) -> Config:
-    """Return the configuration with these values. If a value belongs to the method, `method.kind`
-    is set to `kind`.
+    """Return a copy of the configuration with these settings. If one of them is a setting of the
+    method, `method.kind` is set to `kind`.
     """
     raw = plain_config(config)
     named = any(key.startswith("method.") for key in settings)
@@ -164,8 +164,8 @@ def with_settings(config: Config, settings: Settings, kind: str) -> Config:
 
 
 def current_values(config: Config, kind: str, keys: Sequence[str]) -> dict[str, Any]:
-    """Return the value of each key in the configuration; for a key that is not set, the default of
-    the method.
+    """Return a dict from each key to its value in the configuration or, if it is not set, to the
+    default of the method.
     """
     return {key: _current(config, kind, key) for key in keys}
 

@@ -1,4 +1,4 @@
-"""Outcomes of synthetic records: θ from the model's prior, y from the model."""
+"""Simulate outcomes of synthetic records: draw θ from the model's prior, then y from the model."""
 
 from __future__ import annotations
 

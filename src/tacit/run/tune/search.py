@@ -1,10 +1,10 @@
 """Successive halving over settings, scored on synthetic federations.
 
-All settings use the same federations and noise, so that differences between settings vary less than
-scores. The best half of each stage, and always the given configuration, continue with twice as many
-federations. Finally the best setting is compared with the given one on the same number of new
-federations, because the best of many noisy scores is too high on average. Only a gain in this
-comparison is reported.
+All settings use the same federations and noise, so differences between scores of two settings vary
+less than the scores themselves. After each stage, the better half of the settings and the given
+configuration continue with about twice as many federations. Finally the best setting is compared
+with the given configuration on new federations, as many as in all stages, because the best of many
+noisy scores is too high on average. Only a gain in this comparison is reported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tacit.run.tune.trials import Trial, TrialRunner
 
 NOTHING_SPENT = "No budget was spent: only synthetic records were used."
 FIRST_SHARE = 4
-"""The first stage uses the last stage's number of federations divided by this."""
+"""The number of federations in the first stage is the total number (`repeats`) divided by this."""
 
 Progress = Callable[[int, int, str], None]
 
@@ -37,10 +37,12 @@ class Tuned:
     """Kind of the local method, resolved if "auto"."""
     grid: Grid
     trials: tuple[Trial, ...]
-    """All trials, the best first; trials with fewer federations come last."""
+    """All trials. Those that reached the last stage come first, in order of their score."""
     best: Trial
     check: tuple[Trial, Trial] | None
-    """The best and the given setting on new federations; None if they are the same."""
+    """Trials of the best setting and of the given configuration on new federations; None if no
+    setting had a better score than the given configuration.
+    """
     made: tuple[str, ...]
     """Description of the synthetic records."""
     seconds: float
@@ -57,7 +59,7 @@ class Tuned:
 
     @property
     def holds(self) -> bool:
-        """True if the best setting was also better than the given one on additional federations."""
+        """True if the best setting was also better than the given one on new federations."""
         return self.check is not None and self.check[0].gain_over(self.check[1])[0] > 0
 
 
@@ -74,9 +76,9 @@ def tune(
     """Compare settings of a configuration on synthetic records, and return the best.
 
     Up to `trials` settings, including the given one, are compared by held-out log-likelihood on up
-    to `repeats` synthetic federations. `records` is the total number of records of a federation; it
-    is needed if neither the configuration nor the catalogue contains it. The table [tune] contains
-    the defaults. Real records are not read.
+    to `repeats` synthetic federations. `records` is the total number of training records of a
+    federation. By default it is taken from the table [tune] or the data source, or is a fixed
+    number per party. The defaults of the other arguments are in [tune]. Real records are not read.
     """
     started = time.perf_counter()
     _check_counts(trials=trials, repeats=repeats, records=records)
@@ -148,8 +150,8 @@ def _by_halving(
 
 
 def _halved(trials: list[Trial]) -> tuple[list[Trial], list[Trial]]:
-    """Return the better half of the trials, and the others. The given configuration always stays in
-    the first list.
+    """Return the better half of the trials, and the other half. The trial of the given
+    configuration is always in the first list.
     """
     keep = max(1, math.ceil(len(trials) / 2))
     ranked = sorted(trials, key=lambda trial: -trial.mean)
@@ -164,8 +166,8 @@ def _check_counts(**counts: int | None) -> None:
 
 
 def _stages(settings: int, last: int) -> list[tuple[int, int]]:
-    """Return the number of trials and the number of additional federations of each stage. The
-    number of trials is approximate.
+    """Return a pair per stage: the approximate number of trials, and the number of additional
+    federations.
     """
     upto = [max(1, last // FIRST_SHARE), max(1, last // 2), last]
     stages, before = [], 0

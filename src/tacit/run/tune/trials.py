@@ -32,7 +32,7 @@ TEST_RECORDS = 4000
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A setting with its score on each federation so far, or with the reason of its failure."""
+    """A setting with its score on each federation so far or, if a run failed, with the reason."""
 
     settings: Settings
     scores: tuple[float, ...] = ()
@@ -49,8 +49,8 @@ class Trial:
         return _standard_error(self.scores)
 
     def gain_over(self, other: Trial) -> tuple[float, float | None]:
-        """Return the mean difference of scores on the federations of both trials, and its standard
-        error.
+        """Return the mean of the difference between the two trials' scores on the same federation,
+        and the standard error of this mean.
         """
         pairs = [a - b for a, b in zip(self.scores, other.scores, strict=False)]
         return (float(np.mean(pairs)) if pairs else -math.inf), _standard_error(pairs)
@@ -63,8 +63,8 @@ def _standard_error(values: tuple[float, ...] | list[float]) -> float | None:
 
 
 def _shared(plan: Plan) -> Plan:
-    """Return the plan with clip 1 in the method, so that trials with different clips share compiled
-    code.
+    """Return the plan with the method's clip set to 1, so that trials with different clips use the
+    same compiled code.
 
     The releases do not change, because `DPSGD` and `PrivateUpdate` use the clip in `Plan.settled`.
     Plans with other methods are returned unchanged.
@@ -133,8 +133,9 @@ class TrialRunner:
         """Run the settings of a trial on one more simulated federation, and return the extended
         trial.
 
-        `number` is the number of the federation. The score of the run is added to the trial, or the
-        reason if the run failed. A trial that has failed before is returned unchanged.
+        `number` is the index of the federation. If the run succeeds, its score is added to the
+        trial; otherwise the reason of the failure is added. A trial that has failed before is
+        returned unchanged.
         """
         if trial.failure is not None:
             return trial
@@ -161,8 +162,8 @@ class TrialRunner:
         return None if values is None else values["log_predictive_density"]
 
     def _plan(self, settings: Settings, parties: dict[str, Records], number: int) -> Plan:
-        """Return the plan of a setting. The seed of its noise depends on the number of the
-        federation.
+        """Return the plan of a trial with these settings. The seed of its noise depends on
+        `number`, the index of the federation.
         """
         form = tuple((name, len_records(records)) for name, records in parties.items())
         key = (repr(settings), form)

@@ -55,8 +55,7 @@ def write_tuned(out: Path, tuned: Tuned, source: str, overrides: tuple[str, ...]
 
 
 def tuned_toml(tuned: Tuned, source: str, overrides: tuple[str, ...] = ()) -> str:
-    """Return the configuration `source`, a TOML text, with the tuned values. Comments and the order
-    of keys are kept.
+    """Return the TOML text `source` with the tuned values. Comments and the order of keys are kept.
 
     `overrides` are the `--set` arguments of the command, which are applied first.
     """
@@ -86,8 +85,8 @@ def _put(document: Any, settings: Settings) -> None:
 
 
 def named_settings(tuned: Tuned) -> Settings:
-    """Return the tuned values. If one belongs to the method and `method.kind` was "auto", the kind
-    is included.
+    """Return the tuned values. If one of them is a setting of the method and `method.kind` was
+    "auto", the chosen kind is included.
     """
     found = {key: value for key, value in tuned.best.settings.items() if value is not None}
     named = any(key.startswith("method.") for key in found)

@@ -104,7 +104,7 @@ def read_stays(folder: Path) -> list[Stay]:
 def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the number and the cells of each line.
 
-    An error is raised if a line has another number of cells than the header.
+    A line whose number of cells differs from that of the header raises an error.
     """
     try:
         text = file.read_text(encoding="utf-8")
@@ -154,7 +154,7 @@ def _read_listfile(file: Path) -> Iterator[Stay]:
 
 
 def read_series(stays: list[Stay]) -> dict[str, Series]:
-    """Return the measurements of the first 48 hours, by channel.
+    """Return a dict from channel names to the measurements of the first 48 hours.
 
     `Series.stay` contains indices into `stays`.
     """

@@ -49,7 +49,7 @@ class Channel:
     scale: float
     daily: float
     texts: dict[str, float] = field(default_factory=dict[str, float])
-    """Values of the texts (in lower case) that may be charted instead of a number."""
+    """Numeric value of each text (in lower case) that may be charted instead of a number."""
 
 
 _REFILL = {"brisk": 0, "normal <3 secs": 0, "delayed": 1, "abnormal >3 secs": 1}
