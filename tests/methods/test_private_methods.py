@@ -91,6 +91,10 @@ CASES = {
         NeuralNetwork(("a", "b"), hidden=2),
         reach=0.0,
     ),
+    "update, adam": Case(
+        PrivateUpdate(shards=2, optimiser="adam", adam_steps=2, adam_rate=1e-2, adam_draws=1),
+        reach=0.0,
+    ),
     "update, persons": Case(PrivateUpdate(shards=1), LINEAR, {"unit": "person"}),
     "update, shared noise": Case(PrivateUpdate(shards=1), LINEAR, {"aggregation": "trusted"}),
     "party, roll-back": Case(PrivateUpdate(shards=1), LINEAR, PARTY),

@@ -3,6 +3,7 @@
 import itertools
 import math
 import os
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from scipy import stats
 
 import tacit
 from tacit.cli.main import main
+from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError, PrivacyBudgetError
 from tacit.expfam import FullGaussian, MeanFieldGaussian
 from tacit.methods.base import Task
@@ -27,6 +29,8 @@ from tacit.privacy.ledger.fingerprint import DatasetId
 from tacit.privacy.ledger.ledger import Budget, Ledger
 from tacit.privacy.mechanisms import Drawn, Laplace, LatticeTerms
 from tacit.privacy.settings import Privacy
+from tacit.results.diagnostics import counted_clipping
+from tacit.server.schedule import Synchronous
 
 FALSE_ALARM = 1e-6
 RELATIONS = ("add-or-remove-one", "replace-one")
@@ -239,9 +243,11 @@ def test_a_fit_has_a_pure_guarantee(adjacency):
     assert np.all(off < 5)
 
 
-def test_neighbours_are_told_apart_as_far_as_charged_and_no_further():
+@pytest.mark.parametrize("count", [False, True])
+def test_neighbours_are_told_apart_as_far_as_charged_and_no_further(count):
     """What leaves the party for two extreme neighbours: the loss of the integers, exactly."""
-    plan = make_plan(LINEAR, {"north": PARTIES["north"]}, privacy=private(), method=ONCE)
+    once = replace(ONCE, count_clipped=count)
+    plan = make_plan(LINEAR, {"north": PARTIES["north"]}, privacy=private(), method=once)
     other = {key: value.copy() for key, value in PARTIES["north"].items()}
     base = {key: value.copy() for key, value in PARTIES["north"].items()}
     base["y"][0], other["y"][0] = 1e6, -1e6
@@ -253,13 +259,53 @@ def test_neighbours_are_told_apart_as_far_as_charged_and_no_further():
         bounded = method._clipped(
             plan.model, plan.family, None, task._replace(terms=terms), own, jnp.ones(400)
         )
-        sums.append(
-            np.concatenate(
-                [np.rint(np.asarray(part) / event.step) for part in bounded.value.values()]
-            )
-        )
+        parts = [np.atleast_1d(part) for part in jax.tree.leaves(bounded.value)]
+        assert len(parts) == 2 + count
+        sums.append(np.concatenate([np.rint(part / event.step) for part in parts]))
     loss = np.abs(sums[0] - sums[1]).sum() / 2.0**event.lattice.bits
     assert 0.9 * event.loss("replace-one") < loss <= event.loss("replace-one")
+
+
+@pytest.mark.parametrize("adjacency", RELATIONS)
+def test_counts_of_clipped_records_can_be_pure(adjacency):
+    """The share of records within the clip, with Laplace noise of the stated size."""
+    method = tacit.methods.PrivateStatistics(clip=8.0, count_clipped=True, one_shot=True)
+    how = private(epsilon=4.0, adjacency=adjacency, insecure_noise_seed=3)
+    if adjacency != "replace-one":
+        with pytest.raises(ConfigError, match="keeps the number of records secret"):
+            make_plan(LINEAR, PARTIES, privacy=how, method=method)
+        return
+    plan = make_plan(LINEAR, PARTIES, privacy=how, method=method)
+    assert plan.guarantee.delta == 0
+    assert plan.guarantee.epsilon == pytest.approx(4.0, rel=1e-3)
+    outcome = carry_out(plan)
+    norms = np.concatenate([
+        LINEAR.statistics(plan.family, plan.prior, own, np.ones(len(own["y"]))).l1_norms()
+        for own in PARTIES.values()
+    ])  # fmt: skip
+    share = float(np.mean(norms <= 8.0))
+    assert 0.1 < share < 0.9
+    told = counted_clipping(plan, outcome.state.memory)
+    assert told is not None
+    assert told.noise_sd is not None
+    assert abs(1.0 - told.share - share) < 5.0 * told.noise_sd < 0.25
+    (event,), weight = plan.settled["north"].events_at(0), 0.1 * 8.0
+    units = sum(one.units for one in plan.settled.values())
+    assert told.noise_sd == pytest.approx(event.noise_sd * np.sqrt(2.0) / weight / units)
+
+
+def test_an_adaptive_clip_can_be_pure():
+    method = tacit.methods.PrivateStatistics(clip=1.0, adaptive=0.5)
+    how = private(epsilon=500.0, insecure_noise_seed=3)
+    schedule = Synchronous(rounds=20)
+    plan = make_plan(LINEAR, PARTIES, privacy=how, method=method, schedule=schedule)
+    outcome = carry_out(plan)
+    norms = np.concatenate([
+        LINEAR.statistics(plan.family, plan.prior, own, np.ones(len(own["y"]))).l1_norms()
+        for own in PARTIES.values()
+    ])  # fmt: skip
+    log_scale = float(outcome.state.public["log_scale"])
+    assert log_scale == pytest.approx(np.log(np.median(norms)), abs=0.3)
 
 
 @pytest.mark.parametrize(

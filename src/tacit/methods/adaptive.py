@@ -8,6 +8,7 @@ The coordinate is ω/2 if the norm of cᵢ/S is at most C, and −ω/2 otherwise
 with a public constant w. A contribution with its count has norm at most √(C² + ω²/4), and this
 bound is the clip that is charged. If contributions have no negative coordinates, the count is ω/2
 or 0. The bound is then the same, and two contributions still differ by at most √2 times the bound.
+With pure ε (δ = 0), norms are L1 norms, and the bound is C + ω/2.
 
 **Adaptation.** Let f be the noisy share of units within the clip, γ the target share, η a constant
 step length, and v the public variance of the noise in f. After each round the server sets
@@ -32,15 +33,18 @@ import numpy as np
 
 from tacit.arrays import Array, Arrays, namespace
 from tacit.errors import ConfigError
-from tacit.privacy.bounded import Tally
+from tacit.privacy.bounded import Norm, Tally
+from tacit.privacy.events import GaussianEvent, LaplaceEvent
 from tacit.server.combine import Combine, RoundSum, Run, Shared
 
 SCALE = "log_scale"
 """Name of the public array log S, where S scales contributions before they are clipped."""
 WITHIN = "within_clip"
 """Name of the released count: each unit within the clip adds ½, any other −½ (0 if not signed)."""
-WEIGHT = 0.5
-"""Weight w of the count relative to the clip; w = ½ increases the noise of the sum by 3 %."""
+WEIGHTS: dict[Norm, float] = {"l2": 0.5, "l1": 0.1}
+"""Weight w of the count relative to the clip, for each norm. The count increases the noise of the
+sum by 3 % (L2 norm) or 5 % (L1 norm).
+"""
 RATE = 0.5
 MAX_LOG_SCALE = 30.0
 SHARE, SHARE_SD = "share_within", "share_within_sd"
@@ -49,27 +53,33 @@ sd of its noise.
 """
 
 
-def tally_clip(clip: float) -> float:
+def norm_of(event: GaussianEvent) -> Norm:
+    """Return the norm in which the contributions to a release are clipped."""
+    return "l1" if isinstance(event, LaplaceEvent) else "l2"
+
+
+def tally_clip(clip: float, norm: Norm = "l2") -> float:
     """Return the norm bound of a contribution with its count, from the norm bound `clip` of the
     contribution alone.
 
     The count is an additional coordinate, which counts the units within the clip.
 
-    >>> round(tally_clip(1.0), 4)
-    1.0308
+    >>> round(tally_clip(1.0), 4), tally_clip(1.0, "l1")
+    (1.0308, 1.05)
     """
-    return clip * math.sqrt(1.0 + WEIGHT**2 / 4.0)
+    half = 0.5 * WEIGHTS[norm]
+    return clip * (1.0 + half if norm == "l1" else math.sqrt(1.0 + half**2))
 
 
-def tally_weight(bound: Array) -> Array:
+def tally_weight(bound: Array, norm: Norm = "l2") -> Array:
     """Return the weight of the count that each contribution has as an additional coordinate.
 
     `bound` is the norm bound of a contribution with its count.
     """
-    return WEIGHT * inner_clip(bound)
+    return WEIGHTS[norm] * inner_clip(bound, norm)
 
 
-def inner_clip(bound: Array) -> Array:
+def inner_clip(bound: Array, norm: Norm = "l2") -> Array:
     """Return the norm bound of a contribution alone, from the norm bound `bound` of the
     contribution with its count.
 
@@ -77,16 +87,16 @@ def inner_clip(bound: Array) -> Array:
     the inverse of `tally_clip`, except that the result is smaller by a factor of 1 − 10⁻¹², which
     allows for rounding.
     """
-    return bound / tally_clip(1.0) * (1.0 - 1e-12)
+    return bound / tally_clip(1.0, norm) * (1.0 - 1e-12)
 
 
-def tally_of(bound: Array, *, signed: bool = True) -> Tally:
+def tally_of(bound: Array, *, signed: bool = True, norm: Norm = "l2") -> Tally:
     """Return the `Tally` that adds a count of the units within the clip to a sum of contributions.
 
     `bound` is the norm bound of a contribution with its count. The count of a unit is ±½ if
     `signed` is true, otherwise ½ or 0, times a weight.
     """
-    return Tally(tally_weight(bound), bound, signed)
+    return Tally(tally_weight(bound, norm), bound, signed)
 
 
 def clip_scale(public: Arrays) -> Array:
@@ -116,7 +126,9 @@ class Counting(Protocol):
     def sampling_rate(self) -> float: ...
 
 
-def count_weight(method: Counting, rounds: int, steps: int = 1) -> Callable[[int], float]:
+def count_weight(
+    method: Counting, rounds: int, steps: int = 1, norm: Norm = "l2"
+) -> Callable[[int], float]:
     """Return a function from the number of a round to ω·(sampling rate)·√`steps`.
 
     ω is the weight of the count of units within the clip, and `steps` is the number of releases per
@@ -127,7 +139,7 @@ def count_weight(method: Counting, rounds: int, steps: int = 1) -> Callable[[int
 
     def weight(number: int) -> float:
         clip = method.clip * method.clip_end ** ((number - 1) / max(1, rounds - 1))
-        return tally_weight(tally_clip(clip)) * method.sampling_rate * math.sqrt(steps)
+        return tally_weight(tally_clip(clip, norm), norm) * method.sampling_rate * math.sqrt(steps)
 
     return weight
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from tacit.arrays import Arrays
 from tacit.expfam import Dirichlets, Family, Gaussian, MeanFieldGaussian
-from tacit.methods.adaptive import WITHIN, clip_scale, tally_weight
+from tacit.methods.adaptive import WITHIN, clip_scale, norm_of, tally_weight
 from tacit.methods.base import LocalMethod
 from tacit.methods.conjugate.method import PrivateConjugateStages
 from tacit.methods.dpsgd.method import DPSGD
@@ -215,7 +215,7 @@ def _broken_statistics(
         scale /= float(clip_scale(exchange.public))
     if WITHIN in exchange.released:
         share = method.sampling_rate * exchange.released[WITHIN] / exchange.damping
-        counted = [tally_weight(event.clip) * share]
+        counted = [tally_weight(event.clip, norm_of(event)) * share]
     if isinstance(family, Dirichlets):
         released = [scale * site["log"], *counted]
         return _compared(

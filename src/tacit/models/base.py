@@ -381,8 +381,8 @@ class Model(abc.ABC):
         if self.output == "gaussian" and noise_sd is not None:
             return means + noise_sd * rng.standard_normal(means.shape)
         raise ConfigError(
-            f"model {self.kind!r} cannot draw outcomes; predict with kind='draws' to get draws of"
-            " the expected outcome"
+            f"model {self.kind!r} cannot draw outcomes (it has no method draw_outcomes); predict "
+            "with kind='draws' to get draws of the expected outcome"
         )
 
     def posterior_fault(self, family: Family, natural: Natural) -> str | None:

@@ -81,7 +81,7 @@ REASONS: tuple[tuple[Callable[[Case], bool], str], ...] = (
 def _no_outcomes(model: Model) -> str:
     """Return the reason why a model cannot simulate outcomes; "" if it can."""
     if not isinstance(model, SimulatesOutcomes):
-        return f"model {model.kind!r} cannot simulate outcomes"
+        return f"model {model.kind!r} cannot simulate outcomes (it has no method outcome_law)"
     try:
         model.outcome_law()
     except ConfigError as refused:

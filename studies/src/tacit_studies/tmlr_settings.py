@@ -76,18 +76,16 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     label: str
     epsilon: float
     clip: float
-    steps: int
-    step_size: float
+    local: dict[str, Any]
+    """Options of the local steps of a shard."""
+    rounds: int | None = None
+    """Number of rounds; by default that of the figure."""
+    damping: float | None = None
+    """Damping; by default that of the figure."""
 
     def options(self, objective: str, shards: int) -> dict[str, Any]:
         """Return the options of method `dp-updates` for this line."""
-        return {
-            "objective": objective,
-            "shards": shards,
-            "clip": self.clip,
-            "steps": self.steps,
-            "step_size": self.step_size,
-        }
+        return {"objective": objective, "shards": shards, "clip": self.clip, **self.local}
 
 
 class Shards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -277,8 +275,8 @@ def shard_cells(settings: Settings, data: str, *, first: int, quick: bool) -> li
                 recipe = Recipe(
                     label=line.label,
                     kind="dp-updates",
-                    rounds=what.rounds,
-                    damping=what.damping,
+                    rounds=line.rounds or what.rounds,
+                    damping=line.damping or what.damping,
                     options=line.options(what.objective, count),
                 )
                 job = Job(

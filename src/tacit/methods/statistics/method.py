@@ -30,8 +30,8 @@ that do not depend on q.
 
 **Adaptive clip and count.** `adaptive` scales contributions before they are clipped, so that the
 clip follows a quantile of the norms. `count_clipped` only counts the units within the clip. Both
-add a coordinate of weight ω to every contribution, which then has the norm bound √(C² + ω²/4)
-(`tacit.methods.adaptive`).
+add a coordinate of weight ω to every contribution, which then has the norm bound √(C² + ω²/4), or
+C + ω/2 in the L1 norm (`tacit.methods.adaptive`).
 
 `ExpectedStatistics` is the same method without clip and noise.
 """
@@ -67,7 +67,7 @@ from tacit.methods.private import PrivateMethod, by_unit, units_present
 from tacit.methods.statistics.noise_aware import aware_q, plain_q, stepped_q, summed_q
 from tacit.models import ConjugateGaussian, Model, Records
 from tacit.models.statistics import Statistics, whole
-from tacit.privacy.bounded import Bounded, Tally, clip_sum, clip_units
+from tacit.privacy.bounded import Bounded, Norm, Tally, clip_sum, clip_units
 from tacit.privacy.events import GaussianEvent, LaplaceEvent
 from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.privacy.mechanisms import Gaussian as GaussianMechanism
@@ -267,6 +267,11 @@ class PrivateStatistics(PrivateMethod):
         """True if the number of units within the clip is released with every sum."""
         return self.count_clipped or self.adaptive is not None
 
+    @property
+    def _norm(self) -> Norm:
+        """Norm in which contributions are clipped."""
+        return "l1" if self.pure else "l2"
+
     def _check_counts(self) -> None:
         key = "count_clipped = true" if self.adaptive is None else f"adaptive = {self.adaptive}"
         if self.adjacency != "replace-one":
@@ -274,12 +279,6 @@ class PrivateStatistics(PrivateMethod):
                 f"method.{key} releases a count, but privacy.adjacency = {self.adjacency!r} keeps "
                 "the number of records secret; set privacy.adjacency = 'replace-one', or leave the "
                 "method key out"
-            )
-        if self.pure:
-            raise ConfigError(
-                f"method.{key} cannot be combined with privacy.delta = 0, because counts are "
-                "released with Gaussian noise, which needs a delta > 0: set a small privacy.delta, "
-                "e.g. 1e-9, or leave the method key out"
             )
         if self.one_shot and self.adaptive is not None:
             raise ConfigError(
@@ -316,9 +315,9 @@ class PrivateStatistics(PrivateMethod):
         return by_unit(party, records, self.unit)
 
     def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
+        clip = tally_clip(clip, self._norm) if self._counts else clip
         if self.pure:
             return (LaplaceEvent(clip=clip, noise_sd=noise_sd, nonnegative=self._nonnegative),)
-        clip = tally_clip(clip) if self._counts else clip
         return (
             GaussianEvent(
                 clip=clip,
@@ -383,7 +382,7 @@ class PrivateStatistics(PrivateMethod):
         change = power(divide(found, asked.factor), asked.damping)
         if count is None:
             return change
-        share = count / (tally_weight(event.clip) * self.sampling_rate)
+        share = count / (tally_weight(event.clip, self._norm) * self.sampling_rate)
         return change | {WITHIN: np.asarray(asked.damping * share)}
 
     def stage_at(self, visit: int) -> Stage:
@@ -454,11 +453,15 @@ class PrivateStatistics(PrivateMethod):
                 "federation file, or leave both method keys out"
             )
 
-        weight = count_weight(self, run.rounds)
+        weight = count_weight(self, run.rounds, norm=self._norm)
         counted = Counted(self.total_units, weight, signed=not self._nonnegative)
         combine = self._summing(run)
         if self.adaptive is not None:
             combine = adapted(self._summing, run, self.adaptive, counted)
+        if self.one_shot:
+            # Later rounds repeat the count of the first round, with the noise of that round.
+            first = run.noise_sd(1)
+            run = run._replace(noise_sd=lambda _: first)
         return noted(combine, run, counted)
 
     def _summing(self, run: Run) -> Combine:
@@ -518,8 +521,8 @@ class PrivateStatistics(PrivateMethod):
     ) -> Bounded:
         clip, scale = task.terms.clips[0], 1.0
         if self._counts:
-            tally = tally or tally_of(clip, signed=not self._nonnegative)
-            clip = inner_clip(clip)
+            tally = tally or tally_of(clip, signed=not self._nonnegative, norm=self._norm)
+            clip = inner_clip(clip, self._norm)
         if self.adaptive is not None:
             scale = 1.0 / clip_scale(task.public)
 
@@ -530,7 +533,6 @@ class PrivateStatistics(PrivateMethod):
             assert found is not None
             return found
 
-        norm = "l1" if self.pure else "l2"
         if weights.ndim == 1:
             found = statistics(records, weights)
             norms = found.l1_norms() if self.pure else found.norms()
@@ -542,7 +544,13 @@ class PrivateStatistics(PrivateMethod):
                 return jax.tree.map(lambda leaf: scale * leaf, sums)
 
             return clip_sum(
-                scale * norms, clip, weights, total, least=found.least(), tally=tally, norm=norm
+                scale * norms,
+                clip,
+                weights,
+                total,
+                least=found.least(),
+                tally=tally,
+                norm=self._norm,
             )
         contributions = jax.vmap(lambda own, there: statistics(own, there).total(there))(
             records, weights
@@ -550,7 +558,7 @@ class PrivateStatistics(PrivateMethod):
         there = jnp.any(weights > 0, axis=1)
         if self.adaptive is not None:
             contributions = jax.tree.map(lambda leaf: scale * leaf, contributions)
-        return clip_units(contributions, clip, there, tally=tally, norm=norm)
+        return clip_units(contributions, clip, there, tally=tally, norm=self._norm)
 
     def _factor(self, model: Model, family: Family, q: Natural, value: Any) -> Natural:
         """Return the factor that follows from the released sums `value`. The sums are scaled from

@@ -116,7 +116,8 @@ class PrivateUpdate(PrivateMethod):
     By default there is one shard per two units, which needs a public number of units (adjacency =
     "replace-one"). With the objective "averaged", all parties have the same number of shards.
     `steps` and `step_size` apply to generalised linear models, for which a shard takes
-    natural-gradient steps. One full step is enough, because the next round continues from it.
+    natural-gradient steps by default. One full step is enough, because the next round continues
+    from it.
 
     The default `form` is "even" for records and persons and "roll-back" for parties. With `unit =
     "party"` a party takes part in a round with probability `sampling_rate`, decided by a secret
@@ -137,9 +138,12 @@ class PrivateUpdate(PrivateMethod):
         Weight that multiplies the change of the precision before clipping, in the form "even".
     steps, step_size
         Number and length of the natural-gradient steps of a shard.
+    optimiser
+        "natural": shards take natural-gradient steps. "adam": shards take Adam steps, as in TMLR.
+        By default natural-gradient steps where the model supports them, e.g. regressions, and Adam
+        elsewhere, e.g. for networks. Conjugate models need neither.
     adam_steps, adam_rate, adam_draws
-        Steps, learning rate and draws of Adam, for models without natural-gradient steps, e.g.
-        networks.
+        Steps, learning rate and draws of Adam.
     adam_epsilon
         Adam's ε. By default it is negligible, and the first step moves every coordinate equally
         far, even if its gradient is small. If ε is far larger than the gradients, a step is
@@ -170,6 +174,7 @@ class PrivateUpdate(PrivateMethod):
     precision_weight: float = 0.2
     steps: int = 1
     step_size: float = 1.0
+    optimiser: Literal["natural", "adam"] | None = None
     adam_steps: int = 200
     adam_rate: float = 0.05
     adam_draws: int = 8
@@ -475,9 +480,10 @@ class PrivateUpdate(PrivateMethod):
         )
 
     def _inner(self, model: Model) -> LocalMethod:
-        if isinstance(model, ConjugateGaussian):
+        if isinstance(model, ConjugateGaussian) and self.optimiser is None:
             return Exact()
-        if isinstance(model, GaussianSites):
+        natural = self.optimiser == "natural"
+        if natural or (self.optimiser is None and isinstance(model, GaussianSites)):
             return NaturalVI(steps=self.steps, step_size=self.step_size, dtype=self.dtype)
         return GradientVI(
             steps=self.adam_steps,

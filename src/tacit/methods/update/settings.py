@@ -24,8 +24,10 @@ class PrivateUpdateSettings(WhitenedSettings, frozen=True, kw_only=True, tag="dp
     """Natural-gradient steps of each shard."""
     step_size: UpToOne | None = None
     """Length of the natural-gradient steps."""
+    optimiser: Literal["natural", "adam"] | None = None
+    """Steps of each shard; by default natural-gradient steps where the model supports them."""
     adam_steps: Count | None = None
-    """Adam steps of each shard, for models without natural-gradient steps, e.g. networks."""
+    """Adam steps of each shard, with optimiser = "adam" or without natural-gradient steps."""
     adam_rate: Positive | None = None
     """Learning rate of the Adam steps."""
     adam_draws: Count | None = None
