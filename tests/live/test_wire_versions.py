@@ -359,7 +359,7 @@ def test_an_excluded_party_stays_excluded(tmp_path):
     asks = JoinCluster(data_size=5, protocol=PROTOCOL, configuration=second.digest)
     with pytest.raises(RefusedError, match="has left this run permanently"):
         live.join(peers["b"], asks, 0.0)
-    with pytest.raises(RefusedError, match="c has the key of b, which left permanently"):
+    with pytest.raises(RefusedError, match="c has the same key as b, a party that left"):
         live.join(peers["c"], asks, 0.0)
     with pytest.raises(RefusedError, match="not on the list"):
         live.join(peers["d"], asks, 0.0)

@@ -115,10 +115,10 @@ def test_wrong_records_are_a_data_error(parties, words):
     ("test", "words"),
     [
         ([1, 2], "the records of test are a list"),
-        ({"x": X}, "test has no column 'y'; add it, or leave test out"),
-        ({"x": X[:, :1], "y": Y}, "test, column 'x' has rows of shape (1,), but the rows of the"),
-        ({"x": X * np.nan, "y": Y}, "test, column 'x': a value is not finite"),
-        ({"x": X, "y": Y[1:]}, "the columns of test have different lengths"),
+        ({"x": X}, "argument test has no column 'y'; add it, or leave test out"),
+        ({"x": X[:, :1], "y": Y}, "argument test, column 'x' has rows of shape (1,), but the rows"),
+        ({"x": X * np.nan, "y": Y}, "argument test, column 'x': a value is not finite"),
+        ({"x": X, "y": Y[1:]}, "the columns of argument test have different lengths"),
     ],
 )
 def test_held_out_records_are_checked_before_training(test, words):

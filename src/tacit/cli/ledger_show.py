@@ -137,7 +137,9 @@ def _terms(entries: Sequence[Row], dataset: str) -> Budget | None:
 
 
 def party_names(entries: Sequence[Row]) -> dict[str, str]:
-    """Return a dict from data set ids to party names, read from charges or else from run plans."""
+    """Return party names by id of the data set. Names in charges are preferred to names in run
+    plans.
+    """
     names = {row.dataset: row.purpose for row in entries if row.kind == "plan" and row.purpose}
     for row in entries:
         named = re.fullmatch(r"(.+), visit \d+", row.purpose) if row.kind == "charge" else None

@@ -34,7 +34,7 @@ def sweep_command(
     if engine not in ("local", "ray"):
         raise ConfigError(f"--engine {engine!r}; choose local or ray")
     if address is not None and engine != "ray":
-        raise ConfigError(f"--address {address!r} without --engine ray; leave it out")
+        raise ConfigError(f"--address {address!r} without --engine ray; leave --address out")
     asked = read_sweep(path, tuple(overrides or ()))
     slug = re.sub(r"[^a-z0-9]+", "-", asked.name.lower()).strip("-") or "sweep"
     out = out or Path("runs") / slug

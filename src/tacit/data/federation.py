@@ -415,9 +415,12 @@ def _labels(groups: Rows | None, held: np.ndarray) -> tuple[str, ...]:
 
 
 def _source(read: ReadRows, rows: Rows) -> SourceRows | None:
-    """Return the rows of each party in the source table, including held-out and dropped rows.
+    """Return the rows of the source table by party, including held-out and dropped rows; None if
+    there is no table.
 
-    Dropped rows in which the name of the party is missing are divided among the parties.
+    Rows without a party are divided equally among the parties. If a column names the parties, these
+    are the rows in which the name is missing. Otherwise they are all rows that are not training
+    records.
     """
     if read.frame is None or read.places is None:
         return None

@@ -30,7 +30,7 @@ def read_persons(series: pl.Series, there: np.ndarray, gaps: Sequence[str] = ())
     if absent.any():
         raise DataError(
             f'column "{series.name}", data row {int(np.argmax(absent)) + 1}: the value is missing,'
-            " so the record has no person; fill it in (data.person names the column)"
+            " so the record has no person; fill in the value (data.person names this column)"
         )
     _, inverse = np.unique(text.to_numpy()[there].astype(str), return_inverse=True)
     return by_appearance(inverse)

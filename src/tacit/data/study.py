@@ -255,7 +255,9 @@ class _Reader:
         self.inferred.append(name)
 
     def feature(self, term: Term) -> ColumnConfig:
-        """Return the schema of a term's column, declared or read from records."""
+        """Return the schema of a term's column: the declared schema or, if the column is not
+        declared, a schema read from the records.
+        """
         name = term.column
         config = self.declared.get(name, ColumnConfig(name=name))
         known = bool(config.levels) or config.affine is not None
@@ -330,7 +332,9 @@ class _Reader:
     def outcome(
         self, formula: Formula, *, numeric: bool | None, counts: bool
     ) -> tuple[ColumnConfig, str | None]:
-        """Return the outcome's schema, and the level that is y = 1."""
+        """Return the schema of the outcome, and the level that becomes y = 1 (None if there is no
+        such level).
+        """
         name, series = formula.outcome, self.frame[formula.outcome]
         config = self.declared.get(name, ColumnConfig(name=name))
         if config.missing not in ("refuse", "drop"):
@@ -416,7 +420,7 @@ class _Reader:
         if len(levels) > 2:
             raise DataError(
                 f'outcome "{name}" is a number with {len(levels)} different values ({shown}), but '
-                'this family needs yes or no; choose another, e.g. family="linear"'
+                'this family needs yes or no; choose another family, e.g. family="linear"'
             )
         if len(levels) == 1:
             raise DataError(

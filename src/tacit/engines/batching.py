@@ -90,7 +90,9 @@ class PartyBatches:
         memories: Mapping[str, Natural | None],
         keys: Mapping[str, bytes] | None = None,
     ) -> dict[str, Update]:
-        """Return a dict from request ids to updates; `keys` maps request ids to noise keys."""
+        """Return the updates for these requests. Both the result and the noise keys `keys` are
+        dicts with request ids as keys.
+        """
         found: dict[str, Update] = {}
         for batch, _, full in self._calls(requests):
             updates = party_side.answer_many(

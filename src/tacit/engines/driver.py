@@ -66,7 +66,9 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def compute(self, requests: Sequence[Request], keys: Keys) -> Mapping[str, Update]:
-        """Return a dict from request ids to updates; `keys` maps request ids to noise keys."""
+        """Return the updates for these requests. Both the result and the noise keys `keys` are
+        dicts with request ids as keys.
+        """
 
     def rehearse(self, requests: Sequence[Request]) -> None:  # noqa: B027 - optional
         """Compile and test the programs for these requests, before anything is charged."""
@@ -106,7 +108,7 @@ class Driver(abc.ABC):
         return self.rules.order == "synchronous" and everyone
 
     def memories(self, requests: Sequence[Request]) -> Mapping[str, Natural | None]:
-        """Return a dict from parties to the arrays that the method stored at the previous visit."""
+        """Return the arrays that the method stored at the previous visits, by party."""
         return {r.party: self.store.memory_at(r.party, r.visit) for r in requests}
 
     @property

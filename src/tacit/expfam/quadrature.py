@@ -20,12 +20,13 @@ def hermite(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 @functools.cache
 def normal_points(dimension: int, count: int = 64) -> tuple[np.ndarray, np.ndarray]:
-    """Return points (S, dimension) and weights (S,) of a deterministic quadrature rule for N(0, I).
+    """Return the points (S, dimension) and weights (S,) of a fixed quadrature rule for N(0, I).
 
-    In one dimension it is the Gauss-Hermite rule with S = `count`/4 points. In two dimensions it is
-    a product of Gauss-Hermite rules, with about `count` points. In more dimensions the points are a
-    Sobol sequence, mapped to normal values, and the negatives of these points; they are rescaled so
-    that their second moment is I. Polynomials of degree 3 are then exact.
+    S is the number of points. In one dimension, the rule is Gauss-Hermite with S = `count`/4. In
+    two dimensions, it is a product of two Gauss-Hermite rules, and S is about `count`. In more
+    dimensions, the points of a Sobol sequence are mapped to normal values, the negatives of these
+    values are added, and all points are rescaled so that their second moment is I. The rule is then
+    exact for polynomials of degree 3 or less.
 
     >>> points, weights = normal_points(3)
     >>> bool(np.allclose((points.T * weights) @ points, np.eye(3)))

@@ -30,7 +30,7 @@ def approved_versions(state: Path) -> list[str]:
 
 
 def approved_digest(setup: PartySetup) -> str | None:
-    """Return the digest of the version that was approved last; None if none was approved."""
+    """Return the digest of the version that was approved last; None if no version was approved."""
     versions = approved_versions(setup.state)
     return versions[-1] if versions else None
 

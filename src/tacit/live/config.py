@@ -87,7 +87,9 @@ class Federation(Table, frozen=True, kw_only=True):
     on_leave: Literal["keep", "divide-out"] = "keep"
     """What happens to the factor of a party that leaves permanently."""
     continues: ContinuedRun | None = None
-    """The earlier run that this run updates with new records; None if it starts from the prior."""
+    """The earlier run that this run updates with new records; None if this run starts from the
+    prior.
+    """
     keys: dict[str, str] = msgspec.field(default_factory=dict)
     """For secure sums: a dict from party names to the SHA-256 of their public keys in hexadecimal
     (`tacit certs fingerprint`).
@@ -305,7 +307,9 @@ class PartySetup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def data(self) -> DataConfig:
-        """Data settings of this party: the agreed schema, and the path or query of party.toml."""
+        """Data settings of this party: the schema in the agreed file, combined with the location of
+        the records in party.toml (a path, a query or a site).
+        """
         own, agreed = self.own.data, self.agreed.federation.data
         if own.query is not None:
             return self._queried(own, agreed)

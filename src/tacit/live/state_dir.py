@@ -22,7 +22,7 @@ def make_private(path: Path) -> None:
             path.chmod(0o700)  # it holds confidential state
     except OSError as error:
         raise ConfigError(
-            f"the state directory {path} cannot be created ({error.strerror}); choose another"
+            f"the state directory {path} cannot be created ({error.strerror}); choose another path"
         ) from None
 
 

@@ -424,7 +424,7 @@ class LocalMethod(abc.ABC):
         return 1.0 if self.second_order or self.eager else None
 
     def check_run(self, facts: RunFacts) -> None:
-        """Raise a ConfigError if this method does not support a run with these facts."""
+        """Raise a ConfigError if this method does not support the run that `facts` describes."""
         del facts
 
     @abc.abstractmethod

@@ -184,11 +184,11 @@ class Hybrid(PrivateMethod):
         return stage == STATISTICS or self.then.clipping_biases(model, UPDATE)
 
     def clipped_visits(self, visits: int) -> dict[int, str]:
-        """Return a dict with one entry, from the number of the last visit to the name of the
-        setting that clips the release of that visit.
+        """Return a dict with one entry. The key is the number of the last visit, and the value is
+        the name of the setting that clips the release of that visit.
 
-        The first visit is left out if gradients follow, because gradients correct the bias of
-        clipped statistics.
+        Clipped units of the first visit, which releases the statistics, are counted only if it is
+        also the last visit. If gradients follow, they correct the bias of clipped statistics.
         """
         own = visits > 1 and self.gradient_clip is not None
         return {visits - 1: "method.gradient_clip" if own else "method.clip"}

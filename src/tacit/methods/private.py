@@ -80,7 +80,7 @@ class Clipped(NamedTuple):
         Name of the setting that is the clip.
     noise_sd
         Standard deviation of the noise if the share comes from a private (charged) count; None if
-        it is exact.
+        the share is exact.
     """
 
     biases: bool
@@ -342,8 +342,8 @@ class PrivateMethod(LocalMethod, abc.ABC):
     def check_settled(self, model: Model, settled: Mapping[str, Any]) -> None:
         """Raise a ConfigError if the noise of a planned run is too large for this method.
 
-        The check is made before anything is charged. `settled` is a dict from the name of a party
-        to its terms (clip, noise and events).
+        The check is made before anything is charged. `settled` has the terms of each party (clip,
+        noise and events), by name of the party.
         """
         del model, settled
 

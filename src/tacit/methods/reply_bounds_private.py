@@ -123,10 +123,10 @@ def broken_sum_bound(
     records: float,
     integers: Arrays,
 ) -> BrokenBound | None:
-    """Return the violated bound if the norm of a sum of integers over `terms` parties is impossibly
-    large; otherwise return None.
+    """Return a `BrokenBound` if the sum of the integers that `terms` parties released has an
+    impossibly large norm; otherwise return None.
 
-    The bound allows for `records` contributions with the norm of the clip, for the noise of `terms`
+    The bound allows for `records` contributions whose norm is the clip, for the noise of `terms`
     parties, and for rounding.
     """
     event = settled.events_at(visit) or settled.events_at(0)

@@ -235,7 +235,8 @@ class Whitened(PrivateMethod):
     def summands(self, units: int) -> int:
         """Return an upper bound on the number of contributions to any release.
 
-        A release is the second moment, or a release of the inner method.
+        The bound holds for the release of the second moment and for all releases of the inner
+        method.
         """
         return max(units, self.bound_inner.summands(units))
 

@@ -313,8 +313,8 @@ class LearnsScale(Protocol):
 
 @runtime_checkable
 class Coefficients(Protocol):
-    """A regression whose θ starts with coefficients: one per entry of `layout` or, with `levels`,
-    one such block per level.
+    """A regression whose θ starts with coefficients: one for each entry of `layout`. If `levels` is
+    not empty, θ starts with such a block of coefficients for each level.
 
     Parameters after the coefficients belong to no column.
     """

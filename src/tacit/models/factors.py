@@ -204,8 +204,11 @@ class FactorModel(ColumnModel):
         return mean, sd
 
     def _posterior(self, found: Factors, count: float) -> Natural:
-        """Return the natural parameters of q: the prior times the likelihood of `count` records,
-        which is approximated by a normal distribution in each coordinate.
+        """Return the natural parameters of q, the prior times an approximate likelihood of `count`
+        records.
+
+        The approximate likelihood is a product of normal densities, one per coordinate, with its
+        maximum at `found`.
         """
         d = self.width
         variance = np.sum(np.square(found.loadings), axis=1) + found.noise

@@ -144,8 +144,8 @@ class Quadratic(Statistics):
 def gaussian_factor(
     family: Family, q: Natural, total: dict[str, Array], balance: float = 1.0
 ) -> Natural:
-    """Return the natural parameters of a factor, computed from the sum of its `Quadratic`
-    statistics, which may contain noise.
+    """Return the natural parameters of a factor. `total` is the sum of the records' `Quadratic`
+    statistics and may contain noise.
     """
     second = total["precision"] / balance
     if not whole(family):

@@ -46,9 +46,9 @@ class Computer(Protocol):
         ...
 
     def compute(self, requests: Sequence[Request], keys: Keys) -> Mapping[str, Update]:
-        """Return a dict from request ids to updates.
+        """Return the updates for these requests, by request id.
 
-        `keys` is a dict from the ids of charged requests to noise keys.
+        `keys` has the noise keys of the charged requests, by request id.
         """
         ...
 
@@ -57,7 +57,7 @@ class Store(Protocol):
     """Stores the replies and method memories of parties."""
 
     def recall(self, request: Request) -> Reply | None:
-        """Return the reply that was stored for this request; None if there is none."""
+        """Return the stored reply to this request; None if no reply is stored."""
         ...
 
     def memory_at(self, party: str, visit: int) -> Natural | None:
@@ -83,11 +83,11 @@ class OpenedRequests(NamedTuple):
     """Requests, divided into those with a stored reply and those that were checked and charged."""
 
     known: dict[str, Reply]
-    """Dict from request ids to stored replies."""
+    """Stored replies, by request id."""
     new: list[Request]
     """Requests to compute."""
     keys: Keys
-    """Dict from the ids of charged requests to noise keys."""
+    """Noise keys of the charged requests, by request id."""
 
 
 class PartyAgent:
@@ -163,8 +163,8 @@ class PartyAgent:
         )
 
     def close(self, requests: Sequence[Request], updates: Mapping[str, Update]) -> dict[str, Reply]:
-        """Make the replies to requests from their updates, store them, and return a dict from
-        request ids to replies.
+        """Make the replies to requests from their updates, store the replies, and return them by
+        request id.
 
         `requests` are those that `open` returned as new.
         """

@@ -49,7 +49,7 @@ class Charging:
 
     @property
     def requested(self) -> dict[DatasetId, list[GaussianEvent]]:
-        """Dict from data sets to all privacy events of the run.
+        """All privacy events of the run, by data set.
 
         Parties with equal records have the same data set.
         """
@@ -167,7 +167,7 @@ class Charging:
             )
 
     def _charged_and_unpaid(self) -> dict[DatasetId, list[GaussianEvent]] | None:
-        """Return a dict from data sets to all events of the run, both charged and not yet charged.
+        """Return all events of the run, both charged and not yet charged, by data set.
 
         The result is None if every visit is charged. It usually equals `requested`. It has more
         events if a reply of version 0.1 was lost, because its visit is charged a second time.
@@ -201,9 +201,12 @@ class Charging:
         """Charge the requests that have no stored reply.
 
         A request that was charged before is not charged again, and a visit without privacy events
-        is not charged. `rehearse` is called with the requests without a stored reply, before
-        anything is charged. Returns a dict from request ids to stored replies, the requests without
-        a stored reply, and a dict from the ids of charged requests to noise keys.
+        is not charged. Before anything is charged, `rehearse` is called with the list of all
+        requests that have no stored reply. Three values are returned:
+
+        * the stored replies, by request id;
+        * the requests that have no stored reply;
+        * the noise keys of the charged requests, by request id.
         """
         for request in requests:
             visits = self.settled[request.party].visits
@@ -232,8 +235,8 @@ class Charging:
         return stored, wanted, {one.release.request: one.key for one in opened}
 
     def store(self, requests: Sequence[Request], replies: dict[str, Reply]) -> dict[str, Reply]:
-        """Store the replies to charged requests in the ledger, and return a dict from request ids
-        to the replies to send.
+        """Store the replies to charged requests in the ledger, and return the replies to send, by
+        request id.
 
         Replies of visits without privacy events are not stored, because they can be computed again.
         """

@@ -99,9 +99,9 @@ class SinglePartyComputer:
                 self._rehearsed.add(request.stage)
 
     def compute(self, requests: Sequence[Request], keys: Mapping[str, bytes]) -> dict[str, Update]:
-        """Return a dict from request ids to updates.
+        """Return the updates for these requests, by request id.
 
-        `keys` is a dict from the ids of charged requests to noise keys.
+        `keys` has the noise keys of the charged requests, by request id.
         """
         found = {}
         for request in requests:

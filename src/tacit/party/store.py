@@ -95,7 +95,7 @@ class PartyStore:
 
     @property
     def factor(self) -> Natural | None:
-        """The party's factor after its last reply; None if it is not stored."""
+        """The party's factor after its last reply; None if no factor is stored."""
         return None if self._kept.factor is None else unpack_natural(self._kept.factor)
 
     @property
@@ -182,8 +182,8 @@ class PartyStore:
 
     @property
     def verdict(self) -> dict[str, Any] | None:
-        """The server's assessment of the final posterior, as JSON types; None if the server sent
-        none.
+        """The server's assessment of the final posterior, as JSON types; None if the server sent no
+        assessment.
         """
         return self._kept.verdict
 

@@ -143,22 +143,25 @@ def check_test(parties: dict[str, Records], test: Any) -> None:
     lengths = {key: len(column) for key, column in test.items()}
     if len(set(lengths.values())) > 1:
         raise DataError(
-            f"the columns of test have different lengths {lengths}; give one entry per record"
+            f"the columns of argument test have different lengths {lengths}; give one entry per "
+            "record"
         )
     for key in form:
         if key not in test and key not in ("x", "y"):
             continue  # such as the person of a record
         if key not in test:
-            raise DataError(f"test has no column {key!r}; add it, or leave test out")
+            raise DataError(f"argument test has no column {key!r}; add it, or leave test out")
         if np.shape(test[key])[1:] != form[key]:
             raise DataError(
-                f"test, column {key!r} has rows of shape {np.shape(test[key])[1:]}, but the rows "
-                f"of the parties have shape {form[key]}; prepare test like the parties' records"
+                f"argument test, column {key!r} has rows of shape {np.shape(test[key])[1:]}, but "
+                f"the rows of the parties' records have shape {form[key]}; prepare the held-out "
+                "records in the same way as the parties' records"
             )
         column = np.asarray(test[key])
         if column.dtype.kind == "f" and not np.all(np.isfinite(column)):
             raise DataError(
-                f"test, column {key!r}: a value is not finite; correct it or drop the record"
+                f"argument test, column {key!r}: a value is not finite; correct it, or drop the "
+                "record"
             )
 
 

@@ -176,7 +176,7 @@ def settle(
         Number of parts of which each contribution is a sum. Rounding errors are bounded as for
         √summed_parts times as many contributions.
     elsewhere
-        Parties with unknown numbers of units, whose ε must hold for any; None if all are known.
+        Parties with unknown numbers of units, so that ε must hold for any number; else None.
     """
     shares = 1 if privacy.aggregation == "plain" else shares
     lattice = _lattice_shape(privacy, numbers, total_units, summed_parts, shares)
@@ -406,7 +406,8 @@ def _multiplier(
 def _check_rates(
     privacy: Privacy, method: Releasing, shapes: dict[str, PartyShape], *, live: bool
 ) -> None:
-    """Raise a ConfigError if one unit is a larger share of a party's units than the sampling rate.
+    """Raise a ConfigError if a party has so few units that a batch of one unit is a larger share of
+    them than the sampling rate.
 
     A batch has at least one unit, so noise that is calibrated for the sampling rate would be too
     small for such a party. If all records are in this process, a party with a declared noise

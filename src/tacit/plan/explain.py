@@ -208,7 +208,7 @@ def _with_noise(settled: Settled, share: float) -> list[GaussianEvent]:
 
 
 def _whole_party(plan: Plan, settled: Settled, events: list[GaussianEvent]) -> float | None:
-    """Return ε for replacing all units of the party at once; None if it is too large to be
+    """Return ε for replacing all units of the party at once; None if this ε is too large to be
     useful.
     """
     assert plan.privacy is not None

@@ -241,7 +241,7 @@ def candidates(
 def refined(
     words: Sequence[int], bits: int, digits: Keystream, law: Law = "gaussian"
 ) -> int | None:
-    """Return the candidate that `words` determines; None if it is rejected.
+    """Return the candidate that `words` determines; None if this candidate is rejected.
 
     The decision uses exact integer arithmetic.
     """

@@ -135,9 +135,9 @@ class Mechanism(abc.ABC):
     def release(self, noise: Array, bounded: Bounded, drawn: Drawn = UNSAMPLED) -> Release:
         """Add integer noise to a clipped sum and return the release.
 
-        `noise` has one integer for every number of the sum, drawn with the parameter of the
-        lattice. The same noise must not be used for another release. `drawn` describes how the
-        units of `bounded` were sampled.
+        `noise` has one random integer for every number of the sum. Its scale parameter is 2^k,
+        where k is `LatticeTerms.bits`. The same noise must not be used for another release. `drawn`
+        describes how the units of `bounded` were sampled.
         """
 
 

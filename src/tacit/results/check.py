@@ -54,7 +54,9 @@ class Check:
         return "\n".join([*lines, *(f"note: {text}" for text in self.notes)])
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the description as JSON values."""
+        """Return the description of the plan, its privacy terms, the warnings and the notes as a
+        dict of JSON values.
+        """
         return {
             "valid": True,
             "plan": dict(self.rows),

@@ -9,9 +9,10 @@ a change of v by s. The coefficients in the user's units are
 where θ₀ is the intercept of the fit and the sum is over all columns. This map is linear. It is
 applied to the mean and covariance of a normal posterior, and to every draw of any other posterior.
 
-A numeric outcome is scaled as (y − c_y)/s_y. To undo this, all coefficients are multiplied by s_y
-and c_y is added to the intercept. For an outcome with K levels only differences between levels are
-identified, so the coefficients of K − 1 levels are given relative to the first level.
+A numeric outcome is scaled as (y − c_y)/s_y. To undo this, the intercept and all other coefficients
+are multiplied by s_y, and then c_y is added to the intercept. For an outcome with K levels only
+differences between levels are identified, so the coefficients of K − 1 levels are given relative to
+the first level.
 
 Reports, the terminal and `Fit.summary` all use `Coefficient`, which is stored in result.json.
 """

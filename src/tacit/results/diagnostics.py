@@ -207,7 +207,9 @@ def learned_share(
 
 
 def _learnt_prior(plan: Plan, memory: Arrays) -> LearntScalePrior | None:
-    """Return the prior with its learned scales; None if scales are not learned or not yet known."""
+    """Return the prior with its learned scales; None if its scales are not learned, or not known
+    yet.
+    """
     solver, combine = plan.rules.solver, plan.rules.combine
     if isinstance(solver, NaturalSolver | WideSolver):
         return solver.known_scale_prior(memory)

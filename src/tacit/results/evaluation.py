@@ -35,7 +35,7 @@ class Attempts:
     """Optional computations after training, whose failures are noted instead of raised."""
 
     failed: dict[str, str] = field(default_factory=dict)
-    """Dict from the description of a failed computation to the reason."""
+    """Failed computations. Keys are their descriptions, and values are the reasons."""
 
     def attempt(self, what: str, work: Callable[[], T], *, otherwise: T) -> T:
         """Return the result of `work`; if it fails, note the reason and return `otherwise`."""
@@ -99,7 +99,9 @@ def measure(
 def measure_parties(
     posterior: Posterior, parties: Mapping[str, Records], draws: int, seed: int, unit: float = 1.0
 ) -> dict[str, Metrics]:
-    """Return a dict from party to metrics on its records; empty for models without columns x."""
+    """Return the metrics of each party on its own records, by party. The result is empty for models
+    without columns x.
+    """
     model = posterior.model
     if model.x_columns is None or len(parties) > MOST_PARTIES:
         return {}

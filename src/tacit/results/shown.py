@@ -137,8 +137,8 @@ def weighted_quantiles(
 
 
 def shown_rows(posterior: Posterior) -> list[Shown]:
-    """Make the rows of tables and figures: the sites of the model or, if it has none, the
-    coordinates of θ.
+    """Make the rows of tables and figures: one for each quantity that the model computes from θ
+    (`site_summary`). If there are none, make one row for each coordinate of θ.
     """
     sites = site_summary(posterior, seed=0)
     if sites:
@@ -153,7 +153,7 @@ def shown_rows(posterior: Posterior) -> list[Shown]:
 
 
 def site_rows(sites: dict[str, Site]) -> list[Shown]:
-    """Make the rows of a model's sites."""
+    """Make one row for each site, a quantity that the model computes from θ (`site_summary`)."""
     return [
         Shown(name, site.mean, site.sd, site.low, site.high, site.real)
         for name, site in sites.items()
@@ -161,7 +161,9 @@ def site_rows(sites: dict[str, Site]) -> list[Shown]:
 
 
 def result_rows(result: Result | PartyResult) -> list[Shown]:
-    """Make the rows of a stored result: its sites or, if it has none, the coordinates of θ."""
+    """Make the rows of a stored result: one for each of its sites (`site_summary`) or, if it has
+    none, one for each coordinate of θ.
+    """
     if isinstance(result, Result) and result.sites:
         return site_rows(result.sites)
     table = result.posterior

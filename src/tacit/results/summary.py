@@ -86,8 +86,8 @@ class Coefficient(Part, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     """The coordinate of θ."""
     unit: str | None = None
-    """The change of the column whose effect is reported, as text ("10 years"); None if it has no
-    unit.
+    """The change of the column whose effect is reported, as text ("10 years"); None if the column
+    has no unit.
     """
     mean: float
     sd: float
@@ -311,8 +311,8 @@ class Result(
     metrics: dict[str, Metrics | None]
     """Metrics on the training records ("training") and on the held-out records ("held_out")."""
     party_metrics: dict[str, Metrics] = {}
-    """Dict from a party to metrics on its held-out records. If no records are held out, metrics on
-    all records of the party are given in a run without privacy.
+    """Metrics on the held-out records of each party, by party. If no records are held out, a run
+    without privacy has metrics on all records of each party instead.
     """
     calibration: dict[str, list[CalibrationBin]] = {}
     not_evaluated: dict[str, str] = {}

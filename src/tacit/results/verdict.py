@@ -301,8 +301,8 @@ def _unfinished(
 
 
 def _split_axis(memory: Mapping[str, Any], names: Sequence[str]) -> str | None:
-    """Return the name (or index) of the parameter along which the posterior was split; None if it
-    was not split.
+    """Return the name (or index) of the parameter along which the posterior was split; None if the
+    posterior was not split.
     """
     if "split.axis" not in memory:
         return None
@@ -389,8 +389,8 @@ def _dimension(family: Family) -> int:
 
 
 def _risen(rounds: Sequence[dict[str, Any]]) -> float | None:
-    """Return the increase of the negative ELBO in the last round; None if it did not increase by
-    more than rounding errors.
+    """Return the increase of the negative ELBO in the last round; None if the increase is not
+    larger than rounding errors.
     """
     losses = [line["negative_elbo"] for line in rounds if line.get("negative_elbo") is not None]
     if len(losses) < 3:  # the first may be at another point than q

@@ -187,7 +187,9 @@ class SeenRecords:
         return cls(key, rows, own_key=own_key)
 
     def joined(self, other: SeenRecords) -> SeenRecords:
-        """Return the hashes of both objects together, with the key of this object."""
+        """Return the union of this object's hashes and those of `other`, with the key of this
+        object.
+        """
         hashes = np.union1d(self.hashes, other.hashes)
         return SeenRecords(self.key, hashes, own_key=self.own_key)
 

@@ -83,7 +83,8 @@ def check_out(out: Path, *, resume: bool, overwrite: bool) -> None:
             )
         if not ours:
             raise ConfigError(
-                f"--out {out} is not a run directory and is not overwritten; choose another"
+                f"--out {out} is not a run directory and is not overwritten; choose another "
+                "directory"
             )
 
 
@@ -93,7 +94,7 @@ def make_directory(out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"--out {out} cannot be created ({error.strerror}); choose another"
+            f"--out {out} cannot be created ({error.strerror}); choose another directory"
         ) from None
 
 

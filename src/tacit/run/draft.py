@@ -43,13 +43,13 @@ Ask = Callable[[str, float, float], tuple[float, float]]
 
 @dataclass(frozen=True)
 class Draft:
-    """A study file and the parts that must be confirmed."""
+    """A draft of a study file, and the columns in it that the user must confirm."""
 
     text: str
     confirm: tuple[str, ...]
     """Columns whose facts were suggested from the records."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """Dict from a column that was left out to the reason."""
+    """Columns that were left out of the file. Keys are their names, and values are the reasons."""
 
 
 @dataclass(frozen=True)

@@ -220,7 +220,7 @@ def run_name(out: Path) -> str:
 
 
 def known_run(out: Path) -> str | None:
-    """Return the id in the ledger of the run in a directory; None if it has no id yet."""
+    """Return the ledger's id for the run in a directory; None if the run has no id yet."""
     path = _name_file(out)
     return path.read_text(encoding="utf-8").strip() if path.exists() else None
 

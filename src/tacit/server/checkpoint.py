@@ -45,7 +45,7 @@ _BULKY = (
 )  # fmt: skip
 _SCALARS = tuple(f.name for f in fields(ServerState) if f.name not in _BULKY)
 _NAMED = {-1: "q", -2: "previous", -3: "total", -4: "memory", -6: "public"}
-"""Dict from row number in the table `posteriors` to the attribute of `ServerState` in this row."""
+"""Attributes of `ServerState` in the table `posteriors`, by row number."""
 Kept = tuple[Natural, int | None, Natural | None]
 """A party's memory, the visit that produced it, and the memory before that visit."""
 _MALFORMED = (KeyError, ValueError, TypeError, AttributeError)
@@ -139,8 +139,8 @@ class Checkpoint:
             raise self._unreadable(error) from error
 
     def keep(self, memories: dict[str, Kept]) -> None:
-        """Write the method memories of the parties in this process. Call before their replies are
-        used.
+        """Write the method memory of each of these parties. Call this before the server uses the
+        replies that were computed together with these memories.
         """
         rows = [
             (name, _keyed(name, [pack_natural(memory), visit, earlier and pack_natural(earlier)]))
@@ -292,9 +292,7 @@ def _kept(body: Any) -> Kept:
 
 
 def _posteriors(state: ServerState) -> dict[int, Natural | Published]:
-    """Return a dict from row number in the table `posteriors` to the posterior or arrays in this
-    row.
-    """
+    """Return the contents of the table `posteriors`, by row number."""
     named: dict[int, Any] = {number: getattr(state, name) for number, name in _NAMED.items()}
     return {number: q for number, q in named.items() if q is not None} | state.issued
 

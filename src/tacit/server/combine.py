@@ -87,7 +87,9 @@ class Run(NamedTuple):
     noise_sd: Callable[[int], float]
     """Standard deviation of the noise in the sum of round 1, 2, …, before damping."""
     earlier: Natural | None = None
-    """Posterior given earlier records, which replaces the model's prior; None if there are none."""
+    """Posterior given earlier records, which replaces the model's prior; None if the run has no
+    earlier records.
+    """
 
     @property
     def prior(self) -> Natural:

@@ -57,9 +57,10 @@ def check_reply(request: Open, reply: Reply) -> Reply:
     """
     if request.party != reply.party or request.version != reply.version:
         raise PeerError(
-            f"request {reply.id} was for party {request.party!r}, factor version "
-            f"{request.version}, but {reply.party!r} answered for version {reply.version}; "
-            "the party must rejoin and take the server's factor"
+            f"request {reply.id} was sent to party {request.party!r} with factor version "
+            f"{request.version}, but the reply is from party {reply.party!r} with factor version "
+            f"{reply.version}; the party that replied must rejoin and start from the factor that "
+            "the server then sends"
         )
     if reply.loss is not None and not math.isfinite(reply.loss):
         raise PeerError(

@@ -61,7 +61,7 @@ class ServerRun:
         self.state = state
 
     def requests(self) -> dict[str, Request]:
-        """Return a dict from a party to its open request."""
+        """Return the open requests, by party."""
         if self.state is None or self.state.finished:
             return {}
         if self._asked[0] is not self.state:

@@ -75,8 +75,8 @@ def solve_round(
 
 
 def concluded(rules: Rules, state: ServerState) -> ServerState:
-    """Return the state with the solver's final q and public arrays; the same state if the run has
-    no solver or has not ended.
+    """Return the state with the solver's final q and public arrays. If the run has no solver or has
+    not ended, return the state unchanged.
     """
     if rules.solver is None or not state.finished:
         return state

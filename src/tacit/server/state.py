@@ -107,8 +107,8 @@ class Rules:
     most_visits: int | None = None
     """Largest number of visits per party; None for no limit."""
     quorum: int | None = None
-    """Number of replies with which a round can be completed if other parties are late; None if all
-    are needed.
+    """Number of replies with which a round can be completed if other parties are late; None if a
+    round needs the replies of all its parties.
     """
     solver: Solver | None = None
     """Solver that chooses the stage and the requests of every round from the sums of the previous
@@ -119,7 +119,7 @@ class Rules:
     reads_public: bool = False
     """True if the posterior depends on the public arrays."""
     stages: dict[str, Stage] = field(default_factory=dict)
-    """Dict from name to stage, with every stage that a solver can choose."""
+    """All stages that a solver can choose, by name."""
     stage_at: Callable[[int], Stage] = _only_stage
     """Function from the number of a visit to its stage."""
     released: Callable[[str], dict[str, tuple[int, ...]]] | None = None
@@ -127,8 +127,8 @@ class Rules:
     natural parameters.
     """
     published: Callable[[str], dict[str, tuple[int, ...]]] | None = None
-    """Function from a stage to names and shapes of the public arrays of its requests; None if they
-    are not known.
+    """Function from a stage to names and shapes of the public arrays in its requests; None if these
+    names and shapes are not known.
     """
     lattice: LatticeRules | None = None
     """How released integers are summed and converted; None if replies contain floats."""
@@ -167,7 +167,7 @@ class ServerState:
     factors: dict[str, Factor]
     open: dict[str, Open] = field(default_factory=dict)
     issued: dict[int, Published] = field(default_factory=dict)
-    """Dict from `Open.posterior` to the q and public arrays that open requests contain."""
+    """The q and public arrays that open requests contain, by the number in `Open.posterior`."""
     public: Arrays = field(default_factory=dict)
     """Public arrays of the next requests, besides q."""
     arrived: dict[str, Reply] = field(default_factory=dict)
@@ -178,7 +178,7 @@ class ServerState:
     heard: frozenset[str] = frozenset()
     """Parties with an applied update since the last round that moved q by `tolerance` or more."""
     moved_since: dict[str, float] = field(default_factory=dict)
-    """Dict from a party to the movement of q since its last applied update: the sum of √(KL
+    """By party, how far q has moved since the party's last applied update: the sum of √(KL
     divergence) over the rounds since then. Parties without an applied update are missing.
     """
     absent: frozenset[str] = frozenset()
@@ -186,8 +186,8 @@ class ServerState:
     left: frozenset[str] = frozenset()
     """Parties that left permanently."""
     left_out: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Dict from a party whose update broke a bound to the details. It gets no requests until
-    `readmit`.
+    """Parties whose updates broke a bound, each with the details. Such a party gets no requests
+    until it is readmitted (`readmit`).
     """
     previous: Natural | None = None
     """q at the end of the last round."""

@@ -461,7 +461,8 @@ class PoissonRegression(_Numeric):
         return tags
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Compute D², the share of the deviance under a constant rate that the model explains.
+        """Compute D² = 1 − a/b, where a is the deviance of the predictions, and b is the deviance
+        of a constant rate.
 
         Parameters
         ----------

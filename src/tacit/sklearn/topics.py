@@ -123,8 +123,9 @@ class LDA:
     """Clip, noise and events of the last private call, in units of clip_share·document_words; None
     without privacy."""
     clipped_: Clipped | None
-    """Share of clipped documents in the last batch, with the sd of its noise; None if it was not
-    counted."""
+    """Share of clipped documents in the last batch, with the sd of its noise; None if clipped
+    documents were not counted.
+    """
     _memory: Arrays | None = None
     """Average of the noisy sums so far, with its noise; None unless `denoise` is "shrink"."""
 
@@ -269,8 +270,9 @@ class LDA:
             )
         if isinstance(self.privacy, Privacy) and self.privacy.noise_multiplier is None:
             raise ConfigError(
-                f"privacy.epsilon = {self.privacy.epsilon} with partial_fit; the number of"
-                " calls is unknown: set noise_multiplier, and read guarantee_"
+                f"privacy.epsilon = {self.privacy.epsilon} with partial_fit; the noise cannot be"
+                " computed from ε, because the number of calls is unknown: set noise_multiplier"
+                " instead of epsilon, and read the resulting ε from guarantee_"
             )
         # Under add-or-remove-one the batch's size is private and the scale uses the declared one.
         size = self.batch_size if self._size_is_private else documents.shape[0]
@@ -434,8 +436,10 @@ class LDA:
         return -math.log(self.perplexity(X))
 
     def epsilons(self) -> dict[str, float | None]:
-        """Return a dict from accountant to ε of all releases at the guarantee's δ; None instead of
-        ε if the accountant does not support the releases.
+        """Return the ε of all releases according to each accountant, at the δ of the guarantee.
+
+        Keys are the names of the accountants. The value is None if an accountant does not support
+        the releases.
 
         `guarantee_` has the ε of `privacy.accountant`. Every ε is an upper bound, so the smallest
         one may be chosen afterwards.

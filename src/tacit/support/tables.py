@@ -43,16 +43,19 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Dict from a kind of earlier versions to its new name, or to advice; only used with `keys_of`.
     """
     renamed_values: ClassVar[Mapping[str, Mapping[str, str]]] = {}
-    """Dict from a key to a dict from a value of earlier versions to the value that replaces it."""
+    """For each key, a dict whose keys are values of earlier versions and whose values replace them.
+    """
     placeholders: ClassVar[Mapping[str, Any]] = {}
     """Values that replace invalid values of required keys while the other keys are checked."""
     advice: ClassVar[Mapping[str, str]] = {}
-    """Dict from a required key to the advice if it is missing; the default advice is "add it"."""
+    """Advice that an error gives if a required key is missing, by key; the default advice is "add
+    it".
+    """
     unwritten: ClassVar[tuple[str, ...]] = ()
     """Fields that are not keys of the table in a file."""
     shown_as: ClassVar[Mapping[str, str]] = {}
-    """Dict from the dotted name of a key to its place in the file, if the key is not in its table
-    there.
+    """For keys that a file has outside their table: the place in the file, by dotted name of the
+    key.
     """
 
     def faults(self) -> Iterator[str | TacitError]:

@@ -162,8 +162,11 @@ def _check_replaced(clipped: ClippedSum, records: Columns, clip: float, others: 
 def _extreme_records(
     records: Columns, extreme: Sequence[str] | None, rng: np.random.Generator
 ) -> Columns:
-    """Return extreme units. Each has a value of a certain size in one entry, or in all entries with
-    equal or random signs.
+    """Return records with extreme values, four for each value s in `SIZES`.
+
+    Each is a copy of a random record with changes in the columns `extreme` (by default all
+    floating-point columns). In such a column, either one random entry is s, or all entries are s,
+    or all are −s, or each is s or −s at random.
     """
     names = [name for name, value in records.items() if value.dtype.kind == "f"]
     if extreme is not None:

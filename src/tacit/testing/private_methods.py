@@ -150,7 +150,7 @@ def _plan(
 
 
 def reply_of(update: Update) -> dict[str, np.ndarray]:
-    """Return a dict from name to array with everything in this update that leaves the party."""
+    """Return all arrays of this update that leave the party, by name."""
     released = update.released.items()
     reply = {f"released[{name!r}]": np.asarray(value) for name, value in released}
     return reply if update.loss is None else reply | {"loss": np.asarray(update.loss)}

@@ -12,7 +12,7 @@ from tacit.results.text import table_rows
 
 
 def compared(results: Sequence[Result]) -> dict[str, list[Any]]:
-    """Return a dict from facts (model, method, metrics, …) to lists with one value per run."""
+    """Return lists with one value per run, by the name of the fact (model, method, a metric, …)."""
     rows: dict[str, list[Any]] = {
         "model": [one.model.kind for one in results],
         "posterior": [one.posterior.family for one in results],
@@ -32,8 +32,8 @@ def compared(results: Sequence[Result]) -> dict[str, list[Any]]:
 
 
 def coefficients(results: Sequence[Result]) -> dict[str, list[tuple[float, float] | None]]:
-    """Return (mean, sd) of every coefficient or latent site in each run; None if a run does not
-    have it.
+    """Return one pair (mean, sd) per run for every coefficient or latent site, by name. The entry
+    of a run without this coefficient or site is None.
 
     The numbers are in the units of the columns, so that runs with different bounds are comparable.
     """

@@ -91,8 +91,8 @@ REFERENCES: dict[str, tuple[float, float]] = {
     "nes2000-nes": (40.194777, -17.207887),
     "sblri-blr": (4851.238, -37.002584),
 }
-"""A dict from posteriors ("data-model") to Σ mean/sd and Σ log sd over the coordinates of the
-reference draws.
+"""Two sums over the coordinates of the reference draws, Σ mean/sd and Σ log sd, by posterior
+("data-model").
 """
 
 
@@ -256,7 +256,9 @@ def summarise_draws(chains: Any, origin: str) -> dict[str, Any]:
 
 
 def locate() -> Path | None:
-    """Return a folder that contains all needed files of posteriordb; None if there is none."""
+    """Return a folder that contains all needed files of posteriordb; None if there is no such
+    folder.
+    """
     needed = [*(f"data/{name}.json" for name in DATA), "reference.json"]
     return next((one for one in _folders() if all((one / file).is_file() for file in needed)), None)
 

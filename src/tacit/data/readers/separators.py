@@ -51,7 +51,9 @@ def separator_of(path: Path, where: str, separator: str) -> str:
 
 
 def ragged_line(path: Path, separator: str) -> str | None:
-    """Describe the first line that has more fields than the header; None if there is none."""
+    """Describe the first line that has more fields than the header; return None if there is no such
+    line.
+    """
     with _opened(path) as stream:
         rows = csv.reader(stream, delimiter=separator)
         width = len(next(rows, []))

@@ -54,7 +54,9 @@ def query_frame(database: str | None, query: str, where: str = "") -> pl.DataFra
         with duckdb.connect(place, read_only=database is not None) as connection:
             found = connection.execute(query)
             if found.description is None:
-                raise DataError(f"{where}data.query is not a SELECT statement; give one")
+                raise DataError(
+                    f"{where}data.query is not a SELECT statement; give a SELECT statement"
+                )
             names = [column[0] for column in found.description]
             rows = found.fetchnumpy() if len(set(names)) == len(names) else None
     except duckdb.Error as error:

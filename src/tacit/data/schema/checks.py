@@ -28,8 +28,8 @@ def unbounded(data: DataConfig) -> tuple[str, ...]:
 
 
 def unbounded_columns(schema: SourceSchema, data: DataConfig) -> tuple[str, ...]:
-    """Return the names of columns without public bounds, as `unbounded` does, for a given
-    schema.
+    """Return the names of columns for which `schema` has no bounds. `unbounded` does the same for
+    the schema that `data` declares.
     """
     pooled = data.scaling == "pooled"
     return tuple(

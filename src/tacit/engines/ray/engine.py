@@ -49,7 +49,7 @@ class RayEngine(Driver):
     _prior: PartyBatches | None = field(default=None, init=False)
     _place_of: dict[str, int] = field(default_factory=dict, init=False)
     _calls: dict[str, tuple[Request, Call]] = field(default_factory=dict, init=False)
-    """A dict from request ids to asynchronous requests in progress, each with its call."""
+    """Asynchronous requests in progress, each with its call, by request id."""
     _rehearsed: set[tuple[str, str]] = field(default_factory=set, init=False)
     _ready: dict[str, Reply] = field(default_factory=dict, init=False)
     """Asynchronous replies that are not yet applied."""

@@ -67,7 +67,8 @@ byte of the message, length of the message).
 
 
 def detect_layout(payload: bytes) -> Layout | None:
-    r"""Detect the layout of the first payload of a connection; None if it is not bincode.
+    r"""Return the bincode layout of the first payload of a connection; None if the payload is not
+    bincode.
 
     >>> detect_layout(b"\x00\x0a"), detect_layout(b"\x01\x00\x00\x00"), detect_layout(b"{}")
     ('bincode', 'bincode-fixint', None)

@@ -59,8 +59,8 @@ class Connection:
 
     @property
     def traceparent(self) -> str | None:
-        """The `traceparent` text (W3C Trace Context) of the open request; None if it is not
-        traced.
+        """The `traceparent` text (W3C Trace Context) of the open request; None if the request is
+        not traced.
         """
         return None if self._span is None else self._span.traceparent
 

@@ -217,7 +217,9 @@ class WireServer:
         self.tell_proposal()
 
     def tell_proposal(self) -> None:
-        """Log the proposed version, and whose approval it waits for."""
+        """Log the proposed version of the agreed file, and the parties that have not approved it
+        yet. Nothing is logged if no version is proposed.
+        """
         proposal = self.live.proposal
         if proposal is not None:
             self.journal.write(

@@ -110,7 +110,8 @@ class Listener:
     async def _identify(self, sock: socket.socket, where: str) -> Connection | None:
         """Do the TLS handshake and return the connection.
 
-        The result is None if the handshake fails or is closed to make room for another.
+        The result is None if the handshake fails, or if the server closes it because there are too
+        many handshakes and a newer one needs its place.
         """
         handshake = asyncio.ensure_future(self._handshake(sock, where))
         if self._handshakes.enter(handshake):

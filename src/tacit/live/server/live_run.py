@@ -264,8 +264,8 @@ class LiveRun(ServerRun):
             if member is not None and member.key == peer.key_fingerprint:
                 how = "left permanently" if name in self.state.left else "was left out"
                 raise RefusedError(
-                    f"{peer.name} has the key of {name}, which {how}; it cannot join under "
-                    "another name",
+                    f"{peer.name} has the same key as {name}, a party that {how}; that party "
+                    "cannot join again under another name",
                     fixable=False,
                 )
 
@@ -413,7 +413,9 @@ class LiveRun(ServerRun):
         return float(min(RECORDS_MARGIN * total, most) if total else most)
 
     def check_consistent(self, party: str, delta: Natural, new: Natural) -> None:
-        """Check that the factor computed by a peer agrees with the server's."""
+        """Check that `new`, the party's new factor as the party computed it, is the server's factor
+        of this party times `delta`.
+        """
         assert self.state is not None
         expected = multiply(self.state.factors[party].natural, delta)
         for name, value in expected.items():

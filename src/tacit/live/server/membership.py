@@ -24,7 +24,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     protocol: int = 0
     guarantee: Promise | None = None
     heartbeat: bool | None = None
-    """True if the party replies to heartbeats; None if it does not support them."""
+    """True if the party replies to heartbeats; None if the party does not support heartbeats."""
     delivered: bool = False
     """True if the party has received the result."""
     listening: bool = False
@@ -38,9 +38,9 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     members: dict[str, Member] = {}
     approvals: dict[str, str] = {}
-    """A dict from parties to the digest of the proposed version that they have approved."""
+    """Digest of the proposed version of the agreed file, for each party that has approved it."""
     returned: dict[str, Any] = {}
-    """A dict from parties to the factors that they returned before the start (`pack_natural`)."""
+    """Factors that parties returned before the start (`pack_natural`), by party."""
 
     def having(self, **changes: Any) -> Roster:
         """Return a copy with these changes."""

@@ -312,8 +312,8 @@ class DPSGD(PrivateMethod):
     ) -> Array:
         """Return a lower bound on the precision of q in round `number`.
 
-        The bound is the prior's precision plus the standard deviation of the noise in the mean of
-        all information released so far.
+        All information released so far is averaged. The bound is the precision of the prior plus
+        the standard deviation of the noise in this average.
         """
         del damping
         prior = -2.0 * model.prior(_family(model))["quadratic"]
@@ -706,7 +706,7 @@ def _family(model: Model) -> MeanFieldGaussian:
 
 
 def _named(released: Any) -> dict[str, Array]:
-    """Return a dict from name to array with the parts of a release, including its tally if any."""
+    """Return the arrays of a release, by name. They include the tally if the release has one."""
     if isinstance(released, dict):
         return released
     sums, tally = released

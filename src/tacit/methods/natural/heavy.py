@@ -75,7 +75,7 @@ def dropped(memory: Arrays) -> Arrays:
 
 
 def finished(solver: NaturalSolver, memory: Arrays) -> Shared:
-    """End the run with the weighted draws with heavy tails as result."""
+    """End the run. Its result is the weighted heavy-tailed draws in the server's memory."""
     theta, log_weights = theta_of(memory), memory["tails.log_weights"]
     weights = np.exp(log_weights)
     mean = weights @ theta

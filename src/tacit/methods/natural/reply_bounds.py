@@ -124,8 +124,8 @@ def _broken_value(values: np.ndarray, curve: DerivativeBounds) -> BrokenBound | 
 
 
 def _broken_dispersion(released: Arrays) -> BrokenBound | None:
-    """Return a `BrokenBound` if a released sum of variances or third moments of outcomes is
-    negative.
+    """Return a `BrokenBound` if `variance`, `third` or `scale` of the released `DispersionSums` is
+    negative; otherwise return None.
     """
     if DISPERSION not in released:
         return None

@@ -156,7 +156,9 @@ def _better(found: Weighed, memory: Arrays) -> bool:
 
 
 def _finish_without(solver: NaturalSolver, shared: Shared, memory: Arrays) -> Shared:
-    """End the run with the result before the split: weighted draws with heavy tails, or q."""
+    """End the run without the draws from the split. The result is the one from before the split:
+    the weighted heavy-tailed draws if there are any, otherwise q.
+    """
     if heavy.share(memory) is not None:
         return heavy.finished(solver, _without_nodes(memory))
     mean, root = memory["q.mean"], memory["q.root"]

@@ -57,8 +57,8 @@ RELEASED: dict[str, Callable[[int], Shapes]] = {
         "products": (DIRECTION_COUNT, d),
     },
 }
-"""A dict from stage to a function. The function returns, for the dimension of θ, names and shapes
-of the arrays in a reply.
+"""One function per stage. It takes the dimension of θ and returns the names and shapes of the
+arrays in a reply.
 """
 PUBLISHED: dict[str, Callable[[int], Shapes]] = {
     MODE: lambda d: {"centre": (d,), "prior_share": ()},
@@ -88,6 +88,6 @@ PUBLISHED: dict[str, Callable[[int], Shapes]] = {
         "prior_share": (),
     },
 }
-"""A dict from stage to a function. The function returns, for the dimension of θ, names and shapes
-of the public arrays in a request.
+"""One function per stage. It takes the dimension of θ and returns the names and shapes of the
+public arrays in a request.
 """

@@ -156,8 +156,10 @@ class WideSolver:
         return following._replace(public=following.public | {"prior_share": share})
 
     def first(self, mean: np.ndarray, scale: np.ndarray) -> Arrays:
-        """Return the public arrays of the first request, which evaluates a point and, for a
-        regression, the intercept's row of the Hessian.
+        """Return the public arrays of the first request.
+
+        The request asks for the log-density, its gradient and the diagonal of its Hessian at the
+        point `mean` and, for a regression, for the intercept's row of the Hessian.
         """
         directions = np.zeros((DIRECTION_COUNT, len(mean)))
         if self.columns is not None:

@@ -100,10 +100,11 @@ class ScalesPrior(NamedTuple):
 
     @staticmethod
     def measured(facts: ScaleFacts, information: np.ndarray, row: np.ndarray) -> Arrays:
-        """Return the scales of the columns, for the server's memory.
+        """Compute `units`, the scales of the columns, and return them under their name in the
+        server's memory.
 
-        `information` is the diagonal of the information matrix at θ = 0, and `row` is its row for
-        the intercept.
+        Both arguments are parts of the information matrix at θ = 0: `information` is its diagonal,
+        and `row` is the row of the intercept.
         """
         layout, columns = facts.model.layout, Columns.of(facts.model)
         matrix = np.diag(information[: len(layout)])
@@ -119,7 +120,9 @@ class ScalesPrior(NamedTuple):
 
     @property
     def density(self) -> LearntScalePrior:
-        """The same prior as a density of θ, with a dense matrix; for few parameters."""
+        """The prior as a density of θ instead of units∘φ. It contains a dense matrix, so it is for
+        models with few parameters.
+        """
         size = len(self.facts.mean)
         return self.facts.prior((self._phi(np.eye(size)) * self.units).T)
 

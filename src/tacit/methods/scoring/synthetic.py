@@ -1,8 +1,8 @@
 """Synthetic covariates with the released marginals and second moment.
 
 The synthetic rows contain no values of any record. Two private methods, `dp-scoring` and
-`dp-scores`, use them for expectations over covariates x, namely information, slope and variance of
-scores.
+`dp-scores`, use them to compute expectations over the covariates x: the expected information, and
+the expected slope and variance of the scores.
 """
 
 from __future__ import annotations

@@ -97,8 +97,8 @@ class LogisticRegression(ExplicitDerivatives):
 
     @property
     def statistics_unit(self) -> float:
-        """Return a typical norm of a record's statistics (s·x, ω·xxᵀ), where s and ω are those of
-        `working`.
+        """Return a typical norm of a record's statistics (s·x, ω·xxᵀ), where `working` computes s
+        and ω.
 
         It is the norm for |s| = ½, for ω = ⅛, which is half of the largest ω, and for the typical
         ‖x‖² that `squared_reach` returns.

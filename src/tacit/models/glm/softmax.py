@@ -329,10 +329,11 @@ class SoftmaxRegression(LinearPredictor):
             return Prediction(expected, np.log(np.sum(own * expected, axis=1)), None)
 
     def posterior_fault(self, family: Family, natural: Natural) -> str | None:
-        """Return a message if rounding has changed the variance of the sum of all levels' weights.
-        Otherwise return None.
+        """Return a message if rounding has changed a variance that records cannot change; otherwise
+        return None.
 
-        The likelihood does not depend on this sum, so its variance must be that of the prior.
+        For each column, add the weights of all levels. The likelihood does not depend on this sum,
+        so its posterior variance must equal its prior variance.
         """
         if not isinstance(family, FullGaussian):
             return None

@@ -27,7 +27,7 @@ LARGEST = 2**30
 
 
 class IndexRange(NamedTuple):
-    """The range of values of a column that are valid indices."""
+    """Smallest and largest value of a column that is a valid index."""
 
     low: int
     high: int

@@ -23,8 +23,8 @@ class _Module(Protocol):
     """Functions that each accountant module defines."""
 
     def refusal(self, step: Step) -> str | None:
-        """Return the reason why this accountant cannot bound the privacy loss of `step`; None if it
-        can.
+        """Return the reason why this accountant cannot bound the privacy loss of `step`. Return
+        None if the accountant can bound it.
         """
         ...
 
@@ -40,8 +40,8 @@ def _module(accountant: Accountant) -> _Module:
 
 
 def supported(event: GaussianEvent, adjacency: Adjacency, accountant: Accountant) -> str | None:
-    """Return the reason why the accountant cannot bound this event under this adjacency; None if it
-    can.
+    """Return the reason why the accountant cannot bound this event under this adjacency. Return
+    None if the accountant can bound it.
 
     >>> from tacit.privacy.events import Poisson
     >>> event = GaussianEvent(clip=1.0, noise_sd=1.0, sampling=Poisson(rate=0.1))

@@ -12,9 +12,9 @@ their settings were chosen. Three filters are used (proofs: docs/methods/account
   distances (sensitivity divided by the noise sd) must be at most that of one Gaussian release that
   meets the budget.
 * Rényi filter, for any releases: the sum of their Rényi divergences must be at most the divergence
-  that meets the budget. All divergences have one order, which depends on the budget only. A release
-  with Laplace noise that is ε-private has a divergence of order a of at most min(ε, a·ε²/2) (Bun
-  and Steinke 2016).
+  that meets the budget. All divergences have the same order α, which depends on the budget only. If
+  a release with Laplace noise is ε-private, its divergence of order α is at most min(ε, α·ε²/2)
+  (Bun and Steinke 2016).
 
 The Gaussian filter uses 80 % of δ and the Rényi filter 20 %, so that a sequence of runs may begin
 under one filter and end under another. If δ = 0, only the pure filter admits releases.
@@ -89,8 +89,8 @@ def is_sampled(event: GaussianEvent) -> bool:
 def renyi_order(epsilon: float, delta: float) -> float:
     """Return the order of the Rényi divergence for a budget (ε, δ).
 
-    It is the order a > 1 that maximises (ε − ln(1/δ)/(a − 1))/a. The numerator is the largest Rényi
-    divergence of order a that implies (ε, δ). The order depends on the budget alone, so it is fixed
+    It is the order α > 1 that maximises (ε − ln(1/δ)/(α − 1))/α. The numerator is the largest Rényi
+    divergence of order α that implies (ε, δ). The order depends on the budget alone, so it is fixed
     before the first release.
     """
     tail = math.log(1.0 / delta)

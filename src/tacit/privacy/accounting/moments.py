@@ -29,8 +29,8 @@ _SMALLEST_NOISE = 0.02
 
 
 def refusal(step: Step) -> str | None:
-    """Return the reason why this accountant cannot bound the privacy loss of `step`; None if it
-    can.
+    """Return the reason why this accountant cannot bound the privacy loss of `step`. Return None if
+    the accountant can bound it.
 
     Sampling under replace-one is not supported.
     """

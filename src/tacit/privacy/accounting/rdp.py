@@ -21,8 +21,8 @@ _ROUNDING = 1e-14
 
 
 def refusal(step: Step) -> str | None:
-    """Return the reason why this accountant cannot bound the privacy loss of `step`; None if it
-    can.
+    """Return the reason why this accountant cannot bound the privacy loss of `step`. Return None if
+    the accountant can bound it.
     """
     if step.scheme == "poisson" and not step.one_way:
         return "rdp has no bound for poisson sampling under replace-one: use 'pld'"

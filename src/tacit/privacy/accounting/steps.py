@@ -26,12 +26,15 @@ Scheme = Literal["all", "poisson", "without-replacement", "pure"]
 class Step(NamedTuple):
     """One release: its sampling scheme, and by how much one unit can move the sum.
 
-    Distances are in standard deviations of the noise. `far` is the distance between the sum with
-    the unit and the sum with its replacement (under add-or-remove-one: without the unit). `near` is
-    the distance between the sum over a batch with the unit and the sum over a batch without it. A
-    release with Laplace noise has the scheme "pure", and `far` is its ε. `one_way` is True for a
-    sampled step under add-or-remove-one. One of two neighbouring data sets then contains the unit
-    in every step, and the two directions of the privacy loss are composed separately.
+    Distances are in standard deviations of the noise, and both are measured from the sum over a
+    batch that contains the unit. `far` is the distance to the sum over the same batch of the
+    neighbouring data set, in which the unit is replaced or, under add-or-remove-one, removed.
+    `near` is the distance to the sum over a batch for which the unit was not sampled. A release
+    with Laplace noise has the scheme "pure", and `far` is its ε.
+
+    `one_way` is True for a sampled step under add-or-remove-one. The same one of two neighbouring
+    data sets then contains the unit in all steps, so the two directions of the privacy loss are
+    composed separately.
     """
 
     scheme: Scheme
@@ -89,8 +92,8 @@ def not_negative(value: float, *, if_nan: float = math.inf) -> float:
 
 
 def refusal(event: GaussianEvent, adjacency: Adjacency) -> str | None:
-    """Return the reason why no accountant can bound this event under this adjacency; None if one
-    may.
+    """Return the reason why no accountant can bound this event under this adjacency. Return None if
+    there is no such reason.
     """
     if adjacency not in get_args(Adjacency):
         return f"adjacency = {adjacency!r}; it must be one of {', '.join(get_args(Adjacency))}"

@@ -185,7 +185,8 @@ def read_row(row: tuple, place: int) -> Entry:
 
 
 def fault(key: bytes, entry: Entry, count: int, last: bytes) -> str | None:
-    """Return the reason why `entry` cannot be the next entry of the chain; None if it can.
+    """Return the reason why `entry` cannot be the next entry of the chain; None if `entry` is
+    valid.
 
     `count` and `last` are the number and the hash of the entry before it.
     """

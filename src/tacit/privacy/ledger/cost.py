@@ -72,8 +72,9 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
     larger, because runs may be chosen after seeing the results of earlier runs.
     """
     shared: dict[str, int | None] = {}
-    """Dict from the fingerprint of each other data set that shares records with this one to the
-    number of common records, or to None if all records may be the same.
+    """Number of records that this data set has in common with each other data set, by fingerprint
+    of the other. The number is None if all records may be the same. Data sets without common
+    records are left out.
     """
 
 
@@ -198,8 +199,8 @@ class CachedAccountant:
     ) -> None:
         """Raise an error if the requested releases would exceed the budget.
 
-        `requested` is a dict from runs to requested releases. `shared` is a text about data sets
-        with the same records, for the error message.
+        `requested` has the requested releases, by run. `shared` is a text about data sets with the
+        same records, for the error message.
         """
         if self.fits(total, budget):
             return
@@ -215,8 +216,9 @@ class CachedAccountant:
         raise BudgetExceededError(
             f"privacy budget exceeded for data set {dataset}: spent ε = {check.spent:.6g},"
             f" requested ε = {check.requested:.6g}{why}, together {check.total:.6g} >"
-            f" {shown(budget)}{shared and f'; it {shared}'}{unfinished_reason(check)}; use fewer"
-            " releases or more noise, or raise the budget: tacit ledger budget --raise"
+            f" {shown(budget)}{shared and f'; this data set {shared}, whose charges count too'}"
+            f"{unfinished_reason(check)}; use fewer releases or more noise, or raise the budget:"
+            " tacit ledger budget --raise"
         )
 
     def _filtered(self, paid: Counter[Paid], budget: Budget) -> float:
@@ -280,8 +282,8 @@ def unfinished_reason(check: BudgetCheck) -> str:
     first, more = check.unfinished[0], len(check.unfinished) - 1
     others = f" and {more} more are" if more else " is"
     return (
-        f"; run {first}{others} unfinished, and the rest of the plan counts: finish it, or close it"
-        f" for good: tacit ledger close {first} --reason …"
+        f"; run {first}{others} unfinished, so releases that are planned but not yet charged count"
+        f" as spent: finish {first}, or close it for good: tacit ledger close {first} --reason …"
     )
 
 

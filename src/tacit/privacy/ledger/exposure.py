@@ -16,8 +16,7 @@ Events = Counter[Paid]
 
 
 class Charged(NamedTuple):
-    """Charged, planned and reserved events of a group of data sets, each as a dict from runs to
-    events.
+    """Charged, planned and reserved events of a group of data sets, each by run.
 
     Reserved events are planned events of an open run that are not charged yet.
     """
@@ -61,7 +60,7 @@ class Charged(NamedTuple):
 
 
 ByContent = Mapping[str, Mapping[str, Events]]
-"""For the fingerprint of each data set (`DatasetId.content`), a dict from runs to events."""
+"""Events by fingerprint of the data set (`DatasetId.content`) and by run."""
 
 
 def _together(parts: Iterable[Events]) -> Events:
@@ -152,7 +151,8 @@ class Exposure:
         return list(dict.fromkeys(budget for budget in found if budget is not None))
 
     def budget(self, dataset: DatasetId) -> Budget | None:
-        """Return the budget of a data set, or the budget that it inherits; None if it has neither.
+        """Return the budget of a data set or, if it has none, the budget that it inherits. Return
+        None if the data set neither has nor inherits a budget.
 
         A data set without a budget inherits one if each of its records is also in a data set with a
         budget. It inherits the smallest of these budgets.

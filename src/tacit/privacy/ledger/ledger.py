@@ -692,9 +692,7 @@ def _as_plans(
     adjacency: Adjacency,
     run: str,
 ) -> dict[str, dict[str, Counter[Paid]]]:
-    """Return the events of a run in the form of `_by_content`: for the fingerprint of each data
-    set, a dict from the run to its events.
-    """
+    """Return the events of a run by data set, in the form of `_by_content`."""
     found: dict[str, dict[str, Counter[Paid]]] = {}
     for dataset, events in wanted.items():
         if events:
@@ -706,7 +704,9 @@ def _as_plans(
 def _by_content(
     parts: Sequence[ReleaseRequest] | Sequence[RunPlan],
 ) -> dict[str, dict[str, Counter[Paid]]]:
-    """Return, for the fingerprint of each data set, a dict from runs to events."""
+    """Return the events by data set and run. Keys of the outer dict are fingerprints of data sets,
+    and keys of the inner dicts are runs.
+    """
     contents = dict.fromkeys(part.dataset.content for part in parts)
     return {
         content: _by_run(part for part in parts if part.dataset.content == content)
@@ -715,7 +715,7 @@ def _by_content(
 
 
 def _by_run(parts: Iterable[ReleaseRequest | RunPlan]) -> dict[str, Counter[Paid]]:
-    """Return a dict from runs to all events of their releases or plans."""
+    """Return all events of these releases or plans, by run."""
     found: dict[str, Counter[Paid]] = {}
     for part in parts:
         own = found.setdefault(part.run, Counter())

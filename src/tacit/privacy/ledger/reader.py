@@ -131,7 +131,9 @@ class LedgerReader:
         return fingerprint(schema, records, self._log.store.key)
 
     def _exposure(self, state: State) -> Exposure:
-        """Return which data sets share records, and the charges in `state`. Call in `writing`."""
+        """Return the charges in `state`, together with the overlaps between data sets (common
+        records). Call this inside the context `writing`.
+        """
         contents = dict.fromkeys(self._hashed, "")
         contents |= {one: known.division for one, known in state.records.items()}
         contents |= self._divisions
@@ -157,7 +159,7 @@ class LedgerReader:
         return state.digest()
 
     def budget(self, data: DatasetId | str) -> Budget | None:
-        """Return the budget of a data set; None if it has none.
+        """Return the budget of a data set; None if the data set has no budget and inherits none.
 
         A data set without a budget inherits one if each of its records is also in a data set with a
         budget. It inherits the smallest of these budgets.

@@ -228,8 +228,8 @@ class _Keyed:
         return np.array(kept[:MOST_COLUMNS], np.uint64).reshape(-1, SAMPLE)
 
     def _sample(self, values: np.ndarray) -> np.ndarray | None:
-        """Return the `SAMPLE` smallest hashes of the values of a column; None if it is not a column
-        of measurements.
+        """Return the `SAMPLE` smallest hashes of a column's values; None if the column does not
+        contain measurements.
         """
         if values.dtype.kind != "f" or len(values) < 2 * SAMPLE:
             return None

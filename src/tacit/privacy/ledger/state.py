@@ -197,7 +197,7 @@ class State:
     records: dict[str, Registered] = field(default_factory=dict)
     """Dict from the fingerprint of a data set to a description of its stored record hashes."""
     _paid: dict[str, dict[str, Counter[Paid]]] = field(default_factory=dict)
-    """Dict from fingerprint to run to the number of times that each event was charged."""
+    """Number of times that each event was charged, by fingerprint of the data set and by run."""
     _plans: dict[str, dict[str, Counter[Paid]]] = field(default_factory=dict)
     """Like `_paid`, but for planned events; runs of earlier versions have no plans."""
     _closed: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -247,17 +247,14 @@ class State:
         return self._family.get(content, frozenset({content}))
 
     def paid_by_run(self, content: str) -> dict[str, Counter[Paid]]:
-        """Return a dict from run to the events charged to the data set with the fingerprint
-        `content`.
+        """Return the events charged to the data set with the fingerprint `content`, by run.
 
         Charges to linked data sets are not included.
         """
         return self._paid.get(content, {})
 
     def plans_by_run(self, content: str) -> dict[str, Counter[Paid]]:
-        """Return a dict from run to the events planned for the data set with the fingerprint
-        `content`.
-        """
+        """Return the events planned for the data set with the fingerprint `content`, by run."""
         return self._plans.get(content, {})
 
     def begun(self, run: str, content: str) -> bool:
@@ -267,7 +264,7 @@ class State:
         return run in self._plans.get(content, {}) or run in self._paid.get(content, {})
 
     def closed(self, run: str, content: str) -> str | None:
-        """Return the reason why the run was closed; None if it is open.
+        """Return the reason why the run was closed; None if the run is open.
 
         `content` is the fingerprint of the data set.
         """
@@ -312,7 +309,7 @@ class State:
 
 
 def _add(runs: dict[str, dict[str, Counter[Paid]]], charge: Charge) -> None:
-    """Add the events of a charge or plan to `runs`, a dict from fingerprint to run to events."""
+    """Add the events of a charge or plan to `runs`, which has events by fingerprint and run."""
     own = runs.setdefault(charge.dataset.content, {}).setdefault(charge.run, Counter())
     own.update(tally([(charge.events, charge.unit, charge.adjacency)]))
 

@@ -219,7 +219,7 @@ class Store:
             self.db.execute(statement)
 
     def records(self, seq: int) -> tuple[bytes, bytes] | None:
-        """Return the stored record hashes of entry number `seq`, unchecked; None if none are
+        """Return the stored record hashes of entry number `seq`, unchecked; None if no hashes are
         stored.
         """
         if self.db.execute(_TABLES).fetchall() != _known_tables()[-1]:
@@ -296,8 +296,8 @@ class Store:
         self.db.executemany("INSERT INTO replies VALUES (?, ?)", enumerate(bodies, first))
 
     def noise_secret(self, seq: int) -> NoiseSecret | None:
-        """Return the noise secret of the charge in entry `seq`, unchecked; None if its reply is
-        stored.
+        """Return the noise secret of the charge in entry `seq`, unchecked; None if the reply that
+        was charged is stored already.
         """
         rows = self.db.execute("SELECT * FROM noise_secrets WHERE seq = ?", (seq,)).fetchall()
         return NoiseSecret(*rows[0]) if rows else None

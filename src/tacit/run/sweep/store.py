@@ -36,7 +36,8 @@ class Store:
         ours = (self.out / MARK).exists() and self._rows.is_dir()
         if resume and not ours:
             raise DataError(
-                f"{self.out} is not a sweep directory; nothing to resume: leave --resume out"
+                f"{self.out} is not a sweep directory, so there is nothing to resume; leave "
+                "--resume out"
             )
         if self.out.exists() and not self.out.is_dir():
             raise ConfigError(f"--out {self.out} is a file; choose a directory")
@@ -49,7 +50,7 @@ class Store:
             if not ours:
                 raise ConfigError(
                     f"--out {self.out} is not a sweep directory and is not overwritten; choose "
-                    "another"
+                    "another directory"
                 )
 
     @contextlib.contextmanager

@@ -164,8 +164,8 @@ def with_settings(config: Config, settings: Settings, kind: str) -> Config:
 
 
 def current_values(config: Config, kind: str, keys: Sequence[str]) -> dict[str, Any]:
-    """Return a dict from each key to its value in the configuration or, if it is not set, to the
-    default of the method.
+    """Return the value of each key in the configuration, by key. If a key is not set, its value is
+    the default of the method.
     """
     return {key: _current(config, kind, key) for key in keys}
 

@@ -63,11 +63,12 @@ def _standard_error(values: tuple[float, ...] | list[float]) -> float | None:
 
 
 def _shared(plan: Plan) -> Plan:
-    """Return the plan with the method's clip set to 1, so that trials with different clips use the
-    same compiled code.
+    """Return a copy of the plan in which the clip of the method is 1. Trials with different clips
+    then use the same compiled code.
 
-    The releases do not change, because `DPSGD` and `PrivateUpdate` use the clip in `Plan.settled`.
-    Plans with other methods are returned unchanged.
+    The releases do not change, because `DPSGD` and `PrivateUpdate` clip at the value in
+    `Plan.settled` and not at the clip of the method. Plans with other methods are returned
+    unchanged.
     """
     method = plan.method
     if isinstance(method, DPSGD | PrivateUpdate):

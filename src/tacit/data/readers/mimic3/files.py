@@ -56,8 +56,8 @@ class Series:
 
 
 def locate(path: str | None = None) -> Path | None:
-    """Return the folder that contains train/listfile.csv and test/listfile.csv; None if there is
-    none.
+    """Return the folder that contains train/listfile.csv and test/listfile.csv; None if there is no
+    such folder.
 
     The folder is searched for in `path`, or in $TACIT_DATA/mimic3 if `path` is None.
     """
@@ -154,7 +154,7 @@ def _read_listfile(file: Path) -> Iterator[Stay]:
 
 
 def read_series(stays: list[Stay]) -> dict[str, Series]:
-    """Return a dict from channel names to the measurements of the first 48 hours.
+    """Return the measurements of the first 48 hours, by name of the channel.
 
     `Series.stay` contains indices into `stays`.
     """

@@ -86,7 +86,7 @@ def _channel(
 ) -> tuple[dict[str, np.ndarray], int]:
     """Return the statistics of one channel, and the number of its measurements that were clipped.
 
-    The statistics are a dict from column names to arrays with one entry per stay.
+    The statistics are arrays with one entry per stay, by name of the column.
     """
     stay = np.array(series.stay, dtype=np.int64)
     hour, raw = np.array(series.hour), np.array(series.value)
