@@ -241,7 +241,8 @@ def cautions_of(
         doubts += unresolved_caution(float((memory or {})["residual"]))
     if verdict is not None and plan.privacy is None:
         doubts += unchecked_caution(plan, verdict)
-    doubts += [*spread_caution(plan, memory or {}), *steep_caution(plan, posterior, memory or {})]
+    doubts += [*spread_caution(plan, memory or {}), *correlation_caution(plan, memory or {})]
+    doubts += steep_caution(plan, posterior, memory or {})
     doubts += [*_unweighed_caution(plan), *known_limits(plan)]
     doubts += modes_caution(plan.model, verdict)
     return [*doubts, *learning_caution(share, posterior.names), *_clipping_cautions(plan, clipped)]
@@ -274,6 +275,35 @@ def spread_caution(plan: Plan, memory: Arrays) -> list[Caution]:
             f"{worst:.0%}, due to the privacy noise, so intervals of its coefficient may be wrong; "
             "declare narrower public bounds, or use method 'dp-scores', more records or a larger "
             "epsilon",
+        )
+    ]
+
+
+def correlation_caution(plan: Plan, memory: Arrays) -> list[Caution]:
+    """Return a caution about columns whose correlation is so strong that the privacy noise hides
+    how strong it is.
+
+    The posterior includes the error of the released correlations only to first order. With strongly
+    correlated columns, the information about the difference of their coefficients may be wrong by
+    a large factor.
+    """
+    combine = plan.rules.combine
+    if not isinstance(combine, ScoringServer) or "moment" not in memory:
+        return []
+    worst = combine.least_known(memory)
+    if worst is None or worst.error <= LOOSE:
+        return []
+    layout, names = combine.layout, plan.model.names
+    if len(names) != len(layout):  # one coefficient per column and level
+        names = [feature.source for feature in layout]
+    first, second = (names[place] for place in worst.columns)
+    return [
+        Caution(
+            "too-narrow",
+            f"How strongly {first!r} and {second!r} are correlated is hidden by the privacy noise "
+            f"(relative error {min(worst.error, 9.99):.0%} of the variance that distinguishes "
+            "them), so intervals of their coefficients may be wrong; leave one of them out, or use "
+            "more records or a larger epsilon",
         )
     ]
 

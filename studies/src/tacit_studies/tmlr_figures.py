@@ -39,6 +39,9 @@ LINES = {
     "tight": (BLUE, "--", "s"),
     "private": (VERMILION, "-", "D"),
     "single": (GREEN, (0, (1, 1)), "^"),
+    "published-open": (INK, ":", "o"),
+    "published": (PURPLE, ":", "D"),
+    "published-wide": (SKY, ":", "s"),
 }
 NAMES = {"accuracy": "Held-out accuracy", "log_likelihood": "Held-out log-likelihood (nats)"}
 

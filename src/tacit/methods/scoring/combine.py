@@ -36,7 +36,7 @@ from tacit.methods.scoring.stages import (
     MOMENT_ROUND,
     PUBLIC,
 )
-from tacit.methods.scoring.synthetic import Synthetic, correlated
+from tacit.methods.scoring.synthetic import Direction, Synthetic, correlated, least_known
 from tacit.methods.scoring.units import counted_columns
 from tacit.models.capabilities import LearnsScale, Scores
 from tacit.models.learnt_scale import LearntScalePrior, column_numbers, scale_transform
@@ -146,6 +146,10 @@ class ScoringServer:
         """
         _, scale, drawn = self._synthetic(known)
         return float(np.std(drawn.z @ (theta / scale)))
+
+    def least_known(self, known: Arrays) -> Direction | None:
+        """Return the combination of columns whose variance is known least precisely."""
+        return least_known(self.layout, self._synthetic(known)[2])
 
     def _mapped(self, q: Natural) -> Natural:
         found = self.marginals_of(q)

@@ -18,14 +18,16 @@ from tacit.methods.scoring.party import Counted
 DRAWS = 1000
 SEED = 0x5C0E
 """Public fixed seed, so that every server draws the same rows."""
-FLOOR = 0.2
-"""Smallest eigenvalue of a correlation matrix; noise can make eigenvalues negative."""
-SIZES = np.array([0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4])
+LEAST_FLOOR, MOST_FLOOR = 0.002, 0.2
+"""Range of the smallest eigenvalue of a correlation matrix. Noise can make eigenvalues too small or
+negative. They are raised to the size of the noise in an eigenvalue, within this range.
+"""
+SIZES = np.array([0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 1.0])
 """Standard deviations of the components of the mixture prior of correlations."""
 FITS = 30
 MATCHES = 8
 """Number of iterations that match the second moment of u = z/‖z‖ to the released one."""
-MOST = 0.98
+MOST = 0.999
 """Largest correlation of z that is tried."""
 MOST_GAIN = 4.0
 """Largest ratio that is used for (change of the correlations of z)/(change of those of u). For a
@@ -33,7 +35,7 @@ normal distribution with p columns of equal variance the ratio is 1 + 2/p.
 """
 PROBE, PROBE_NORM = 0.1, 0.3
 """To measure this ratio, the correlations of z are changed by min(`PROBE`, `PROBE_NORM`/√p) with p
-columns. The correlation matrix then stays positive definite.
+columns, and by at most half of their smallest eigenvalue.
 """
 
 
@@ -44,6 +46,40 @@ class Synthetic(NamedTuple):
 
     z: np.ndarray
     doubt: np.ndarray
+
+
+class Direction(NamedTuple):
+    """The combination of columns whose variance over the records is known least precisely."""
+
+    error: float
+    """Relative error of this variance, which the information about the coefficients is proportional
+    to.
+    """
+    columns: tuple[int, ...]
+    """The two columns with the largest weights in the combination."""
+
+
+def least_known(layout: Layout, drawn: Synthetic) -> Direction | None:
+    """Return the direction of numeric columns with the largest relative error, or None if there are
+    fewer than two numeric columns.
+
+    For an eigenvector v of the correlation matrix with eigenvalue λ, an error E of the matrix
+    changes the variance λ along v by vᵀEv. Levels are left out, because their indicators determine
+    each other.
+    """
+    free = np.array([feature.kind == "numeric" for feature in layout])
+    if np.sum(free) < 2:
+        return None
+    z, inner = drawn.z[:, free], np.ix_(free, free)
+    sd = np.maximum(np.sqrt(np.mean(z * z, axis=0)), 1e-300)
+    doubt = drawn.doubt[inner] / np.square(np.outer(sd, sd))
+    np.fill_diagonal(doubt, 0.0)
+    values, vectors = np.linalg.eigh(z.T @ z / len(z) / np.outer(sd, sd))
+    square = np.square(vectors)
+    errors = np.sqrt(2.0 * np.sum(square * (doubt @ square), axis=0)) / np.maximum(values, 1e-12)
+    worst = int(np.argmax(errors))
+    columns = np.flatnonzero(free)[np.argsort(-square[:, worst], kind="stable")[:2]]
+    return Direction(float(errors[worst]), tuple(int(one) for one in columns))
 
 
 def triangle(vector: np.ndarray, dimension: int) -> np.ndarray:
@@ -111,7 +147,8 @@ def correlated(
     shrunk[between], doubt[between] = _shrunk(seen, noise)
     shrunk, doubt = shrunk + shrunk.T, doubt + doubt.T
     sd = np.sqrt(np.maximum(np.mean(z * z, axis=0), least))
-    moved, gain = _matched(z, free, between | between.T, shrunk, outer, sd)
+    floor = _floor(noise, int(np.sum(free)))
+    moved, gain = _matched(z, free, between | between.T, shrunk, outer, sd, floor)
     doubt = gain**2 * doubt * np.square(np.outer(sd, sd)) + _count_doubt(found, scale, free)
     return Synthetic(moved, doubt)
 
@@ -123,6 +160,7 @@ def _matched(
     wanted: np.ndarray,
     outer: np.ndarray,
     sd: np.ndarray,
+    floor: float,
 ) -> tuple[np.ndarray, float]:
     """Transform the rows z so that u = z/‖z‖ has the second moment `wanted`·`outer` for the pairs
     of columns in the mask `among`.
@@ -138,7 +176,7 @@ def _matched(
     length = np.sqrt(np.diagonal(before))
 
     def rows_with(correlation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        rows = standard @ _transport(before, known + correlation)
+        rows = standard @ _transport(before, known + correlation, floor)
         rows *= length / np.maximum(np.sqrt(np.mean(rows * rows, axis=0)), 1e-12)
         trial = z.copy()
         trial[:, free] = rows * sd
@@ -154,10 +192,25 @@ def _matched(
         if far < smallest or not turn:
             moved, best, smallest = trial, correlation, far
         correlation = np.where(among, np.clip(correlation + gap, -MOST, MOST), 0.0)
-    change = np.where(among, _signs(len(sd)) * min(PROBE, PROBE_NORM / np.sqrt(len(sd))), 0.0)
+    least = max(float(np.linalg.eigvalsh(known + best)[0]), floor)
+    step = min(PROBE, PROBE_NORM / np.sqrt(len(sd)), 0.5 * least)
+    change = np.where(among, _signs(len(sd)) * step, 0.0)
     # Both sides use the same draws, so that the draws' own correlations cancel.
     response = rows_with(best + change)[1] - rows_with(best - change)[1]
     return moved, _ratio_of_changes(2.0 * change, response)
+
+
+def _floor(noise: np.ndarray, columns: int) -> float:
+    """Return the smallest eigenvalue of the correlation matrix of z that noise leaves visible.
+
+    `noise` are the variances of the noise in the correlations of u. Symmetric noise of sd s off the
+    diagonal has eigenvalues up to about 2s(√p − 1) with p = `columns`. Correlations of z change by
+    about 1 + 2/p times as much as those of u.
+    """
+    if not len(noise):
+        return MOST_FLOOR
+    entry = (1.0 + 2.0 / columns) * float(np.sqrt(np.median(noise)))
+    return float(np.clip(2.0 * entry * (np.sqrt(columns) - 1.0), LEAST_FLOOR, MOST_FLOOR))
 
 
 def _ratio_of_changes(change: np.ndarray, response: np.ndarray) -> float:
@@ -219,15 +272,15 @@ def _count_doubt(found: Marginals, scale: np.ndarray, free: np.ndarray) -> np.nd
     return doubt
 
 
-def _transport(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+def _transport(before: np.ndarray, after: np.ndarray, floor: float) -> np.ndarray:
     """Return the matrix T that maps vectors of covariance A = `before` to covariance B = `after`.
 
-    T is A^(−½)(A^½ B A^½)^½ A^(−½). Eigenvalues of A and B below `FLOOR` are raised to `FLOOR`.
+    T is A^(−½)(A^½ B A^½)^½ A^(−½). Eigenvalues of A and B below `floor` are raised to `floor`.
     """
     values, vectors = np.linalg.eigh(before)
-    values = np.sqrt(np.maximum(values, FLOOR))
+    values = np.sqrt(np.maximum(values, floor))
     root, inverse = (vectors * values) @ vectors.T, (vectors / values) @ vectors.T
     values, vectors = np.linalg.eigh(after)
-    target = (vectors * np.maximum(values, FLOOR)) @ vectors.T
+    target = (vectors * np.maximum(values, floor)) @ vectors.T
     values, vectors = np.linalg.eigh(root @ target @ root)
     return inverse @ ((vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T) @ inverse
