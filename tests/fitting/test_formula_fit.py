@@ -1,6 +1,7 @@
 """`tacit.fit` on data frames, and predictions for raw records, as a new user would call them."""
 
 import json
+import warnings
 
 import numpy as np
 import numpyro
@@ -332,3 +333,43 @@ def test_levels_that_differ_only_in_case_are_refused():
     frame = pl.DataFrame({"x": [1.0, 2.0, 3.0, 4.0], "y": ["no", "yes", "Yes", "no"]})
     with pytest.raises(DataError, match="'Yes' and 'yes', which differ only in case or spaces"):
         tacit.fit("y ~ x", frame, privacy=None)
+
+
+def test_a_student_regression_is_in_the_units_of_its_outcome():
+    rng = np.random.default_rng(1)
+    x = rng.uniform(0, 10, 600)
+    y = 100.0 + 5.0 * x + 3.0 * rng.standard_t(4, 600)
+    frame = pd.DataFrame({"h": ["a", "b"] * 300, "x": x, "y": y})
+    family = {"kind": "student", "df": 4.0, "scale": 3.0}
+    how = {"party": "h", "family": family, "privacy": None}
+    for schema in (None, tacit.Schema(bounds={"x": (0, 10), "y": (50, 250)})):
+        fit = tacit.fit("y ~ x", frame, schema=schema, **how)
+        table = fit.summary().set_index("term")
+        assert table.loc["x", "mean"] == pytest.approx(5.0, abs=0.2)
+        assert table.loc["intercept", "mean"] == pytest.approx(100.0, abs=1.0)
+        found = fit.predict(frame, "interval", level=0.9)
+        assert np.mean((found["low"] <= y) & (y <= found["high"])) == pytest.approx(0.9, abs=0.04)
+        assert np.mean(fit.predict(frame)) == pytest.approx(np.mean(y), abs=0.5)
+
+
+@pytest.mark.parametrize(("spread", "hidden"), [(0.3, False), (0.05, True)])
+def test_correlated_columns_have_wide_private_intervals_or_a_caution(spread, hidden):
+    """The private intervals of two collinear columns are not narrower than the exact ones."""
+    rng = np.random.default_rng(5)
+    first = rng.normal(size=6000)
+    other = np.clip(first + spread * rng.normal(size=6000), -4, 4)
+    died = rng.random(6000) < 1.0 / (1.0 + np.exp(-2.0 * first))
+    frame = pd.DataFrame({"h": ["p", "q", "r"] * 2000, "a": np.clip(first, -4, 4), "b": other})
+    frame["died"] = np.where(died, "yes", "no")
+    schema = tacit.Schema(bounds={"a": (-4, 4), "b": (-4, 4)}, levels={"died": ["no", "yes"]})
+    how = {"party": "h", "schema": schema}
+    exact = tacit.fit("died ~ a + b", frame, privacy=None, **how)
+    budget = tacit.Privacy(epsilon=6.0, insecure_noise_seed=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        private = tacit.fit("died ~ a + b", frame, privacy=budget, **how)
+    assert hidden == any("are correlated is hidden" in one for one in private.cautions)
+    if not hidden:
+        table, other = (one.summary().set_index("term") for one in (private, exact))
+        assert np.all(table["sd"] > 0.9 * other["sd"])
+        assert np.all(np.abs(table["mean"] - other["mean"]) < 3.0 * table["sd"])

@@ -18,7 +18,7 @@ from tacit.methods.scoring.server import (
     _steeper,
     solve,
 )
-from tacit.methods.scoring.synthetic import Synthetic, correlated
+from tacit.methods.scoring.synthetic import Synthetic, correlated, least_known
 from tacit.models.glm.logistic import BernoulliLikelihood
 from tacit.models.scores import NODE_WEIGHTS, NODES
 
@@ -124,5 +124,39 @@ def test_doubt_does_not_grow_as_correlations_vanish(seed):
     outer = np.outer(spread, spread) + (spread[:, None] * spread == 0)
     for size in (0.0, 1e-9, 0.05):
         wanted = np.where(among, size, 0.0)
-        _, gain = synthetic._matched(z, free, among, wanted, outer, np.std(z, axis=0) + (~free))
+        _, gain = synthetic._matched(
+            z, free, among, wanted, outer, np.std(z, axis=0) + (~free), 0.2
+        )
         assert gain == pytest.approx(1.5, abs=0.1)
+
+
+def two_columns(correlation, records=30_000):
+    rng = np.random.default_rng(7)
+    first = rng.normal(size=records)
+    other = correlation * first + np.sqrt(1.0 - correlation**2) * rng.normal(size=records)
+    x = np.column_stack([np.ones(records), np.clip(np.stack([first, other], 1) / 4.0, -1.0, 1.0)])
+    layout = (INTERCEPT, *(Feature("numeric", name, -1.0, 1.0) for name in "ab"))
+    return (layout, *released(x, layout, np.array([0.5, 1.5, 1.5])))
+
+
+@pytest.mark.parametrize("correlation", [-0.96, 0.5, 0.9, 0.96, 0.99])
+def test_strong_correlations_are_followed(correlation):
+    """1 − |ρ|, on which the difference of two coefficients depends, is not rounded up."""
+    layout, what, found, moment = two_columns(correlation)
+    drawn = correlated(layout, what, found, np.array([0.5, 1.5, 1.5]), moment, 1.0)
+    apart = 1.0 - abs(np.corrcoef(drawn.z[:, 1:].T)[0, 1])
+    assert apart == pytest.approx(1.0 - abs(correlation), rel=0.25)
+    worst = least_known(layout, drawn)
+    assert worst is not None
+    assert worst.error < 1.0 / 3.0
+
+
+def test_a_correlation_that_noise_hides_is_noticed():
+    layout, what, found, moment = two_columns(0.99)
+    scale = np.array([0.5, 1.5, 1.5])
+    drawn = correlated(layout, what, found, scale, moment, 400.0)
+    worst = least_known(layout, drawn)
+    assert worst is not None
+    assert worst.error > 1.0 / 3.0
+    assert set(worst.columns) == {1, 2}
+    assert least_known(layout[:2], drawn) is None

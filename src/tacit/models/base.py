@@ -171,6 +171,10 @@ class Model(abc.ABC):
     """Constructor arguments that were left out on purpose; their attributes have placeholder
     values.
     """
+    identity_link: ClassVar[bool | None] = None
+    """True if the expected outcome is in the unit of y, so that it must be converted back if y was
+    centred and scaled. None: true for `output` "gaussian" only.
+    """
     has_site_prior: bool = False
     """True if the prior is not in the family. It is then evaluated through `log_prior`: either
     parties add shares of it, or the server keeps it as an extra factor that starts from `prior`."""
@@ -384,6 +388,11 @@ class Model(abc.ABC):
             f"model {self.kind!r} cannot draw outcomes (it has no method draw_outcomes); predict "
             "with kind='draws' to get draws of the expected outcome"
         )
+
+    @property
+    def predicts_in_outcome_unit(self) -> bool:
+        """True if predictions and coefficients are in the unit of a numeric outcome."""
+        return self.output == "gaussian" if self.identity_link is None else self.identity_link
 
     def posterior_fault(self, family: Family, natural: Natural) -> str | None:
         """Return the reason why q cannot be a posterior of this model, or None if there is no such

@@ -137,6 +137,23 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
         return each * sum(event.count for answer in self.answers for event in answer)
 
     @property
+    def noise_range(self) -> tuple[float, float]:
+        """Smallest and largest standard deviation of the noise over all releases of the run.
+
+        Both equal `noise_sd` unless the method divides the budget among different releases.
+        """
+        sds = [event.noise_sd for event in self.all_events] or [self.noise_sd]
+        return min(sds), max(sds)
+
+    @property
+    def multiplier_range(self) -> tuple[float, float]:
+        """Smallest and largest ratio of the noise's standard deviation to the clip of a release."""
+        ratios = [event.noise_sd / event.clip for event in self.all_events]
+        return min(ratios, default=self.noise_multiplier), max(
+            ratios, default=self.noise_multiplier
+        )
+
+    @property
     def all_events(self) -> tuple[GaussianEvent, ...]:
         """All privacy events of the run; equal events are one event with a count."""
         return _together(self.answers, self.visits)

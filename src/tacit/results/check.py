@@ -203,11 +203,20 @@ def _term_row(names: list[str], settled: Settled, ratio: float) -> list[Any]:
         settled.guarantee.epsilon,
         f"{settled.guarantee.delta:g}",
         settled.clip,
-        f"{settled.noise_sd:.4g}{share}",
-        f"{settled.noise_multiplier:.4g}",
+        f"{as_range(*settled.noise_range)}{share}",
+        as_range(*settled.multiplier_range),
         settled.releases,
         f"{ratio:.2g}" if ratio < 99.5 else f"{ratio:,.0f}",
     ]
+
+
+def as_range(low: float, high: float) -> str:
+    """Return two numbers as text: one number if they differ by less than 1 %.
+
+    >>> as_range(1.0, 1.001), as_range(5.4, 10.9)
+    ('1', '5.4 to 10.9')
+    """
+    return f"{low:.4g}" if high <= 1.01 * low else f"{low:.4g} to {high:.4g}"
 
 
 def _text(cell: Any) -> str:

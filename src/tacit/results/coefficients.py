@@ -114,7 +114,7 @@ def unit_map(
     block, terms = _block(features, per, {one.name: one for one in columns})
     offset = np.zeros(len(terms))
     target = next((one for one in columns if one.name == outcome), None)
-    if model.output == "gaussian" and target is not None and not target.levels:
+    if model.predicts_in_outcome_unit and target is not None and not target.levels:
         center, scale = target.center, target.scale
         if center is not None and scale is not None:
             block, offset[0] = block * scale, center

@@ -122,7 +122,7 @@ def outcome_unit(model: Model, data: DataFacts) -> tuple[float, float]:
     """
     columns = declared_columns(data) or ()
     config = next((one for one in columns if one.name == data.outcome), None)
-    if config is None or config.levels or model.output != "gaussian":
+    if config is None or config.levels or not model.predicts_in_outcome_unit:
         return 0.0, 1.0
     if config.center is None or config.scale is None:
         return 0.0, 1.0

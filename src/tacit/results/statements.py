@@ -106,7 +106,7 @@ def prior_statement(plan: Plan) -> str | None:
         words = f"normal with sd {sds[0]:g} around its prior mean"
     if len(means) == len(sds) == 1:
         words = f"N({means[0]:g}, {sds[0]:g}²)"
-    if model.output == "gaussian":
+    if model.predicts_in_outcome_unit:
         words += " (in units of the outcome's half-range or declared scale)"
     if model.scale_unit is None:
         return f"{words} for each coefficient, as declared{noise}"

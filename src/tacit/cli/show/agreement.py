@@ -12,7 +12,7 @@ from tacit.live.join import ReadyParty, required_budget, spent_by
 from tacit.live.settings import MIN_REPORTED_RECORDS, Start
 from tacit.live.transport.tls import read_certificate
 from tacit.plan.plan import Plan
-from tacit.results.check import plan_rows, reply_sizes
+from tacit.results.check import as_range, plan_rows, reply_sizes
 from tacit.results.diagnostics import unchecked_caution
 from tacit.results.statements import statement
 from tacit.server.schedule import Schedule
@@ -72,8 +72,8 @@ def show_version(ready: ReadyParty, added: list[str]) -> None:
         settled = plan.settled[ready.name]
         unchanged += [
             f"the guarantee: {settled.guarantee}",
-            f"noise {settled.noise_sd:.4g}, at most {settled.visits} replies; replies are charged "
-            f"to {ready.ledger_path} as approved for this run",
+            f"noise {as_range(*settled.noise_range)}, at most {settled.visits} replies; replies "
+            f"are charged to {ready.ledger_path} as approved for this run",
         ]
     _section("What stays", unchanged)
     say(f"digest: {agreed.digest}")
@@ -105,8 +105,8 @@ def _guarantee(ready: ReadyParty, path: Path) -> list[str]:
         f"(ε = {guarantee.epsilon:.4g}, δ = {guarantee.delta:g}): messages are almost "
         f"unchanged in distribution if one {guarantee.unit} is {verb}",
         guarantee.trust,
-        f"noise in a reply: standard deviation {settled.noise_sd:.4g}{shares}, on contributions "
-        f"of at most {settled.clip:g}; {settled.releases} releases",
+        f"noise in a reply: standard deviation {as_range(*settled.noise_range)}{shares}, on "
+        f"contributions of at most {settled.clip:g}; {settled.releases} releases",
     ]
     federation = ready.setup.agreed.federation
     everyone = federation.quorum in (None, len(federation.parties)) and plan.thresholds is None

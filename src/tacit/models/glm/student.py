@@ -69,6 +69,7 @@ class StudentRegression(ExplicitDerivatives):
     Settings = StudentSettings
     serves: ClassVar[tuple[Output, ...]] = ("gaussian",)
     output: Output = "other"
+    identity_link: ClassVar[bool | None] = True
     augmented: ClassVar[bool] = True
     unchecked_kind: ClassVar[str] = "noise-sd-not-checked"
     quadrature_nodes: int = 32
