@@ -42,7 +42,7 @@ from tacit_studies.page import Picture
 LAST = 10
 BUDGET, SIGMA = 10.0, 5.0
 SGD_RATIOS = (12.0, 1.0)
-"""Rate of the log-variance over that of the mean: 12, the best of 1, 2, 3, 5, 8 to 12 and 20, and 1."""
+"""Rate of the log-variance over that of the mean; 12 is the best of 1, 2, 3, 5, 8 to 12 and 20."""
 RECORD_CLIPS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 25.0)
 SWEEP = ("form", "setting", "theta", "kl", "precision_ratio")
 POSTERIOR = ("case", "theta", "q_precision", "q_mean", "exact_precision", "exact_mean")
