@@ -366,9 +366,10 @@ def plot(rows: list[tuple[Fit, Result]], alone: float) -> Figure:
     """Held-out perplexity against ε: document completion, and Hoffman's bound as VIPS draws it."""
     figure = canvas(11.0, 5.2)
     panels = figure.subplots(1, 2, sharey=True)
+    drawn = sum(fit.recipe in {look[0] for look in LOOKS} for fit, _ in rows)
     for axes, (form, words) in zip(panels, FORMS.items(), strict=True):
         _panel(axes, rows, form, alone)
-        title(axes, words, f"{len(rows)} fits; δ = {DELTA:g}")
+        title(axes, words, f"{drawn} private fits; δ = {DELTA:g}")
     panels[0].set_ylabel("Held-out perplexity")
     handles, labels = panels[0].get_legend_handles_labels()
     place = "outside lower center"
