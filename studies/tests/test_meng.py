@@ -13,7 +13,7 @@ from tacit.errors import ConfigError
 from tacit.privacy.accounting import epsilon
 from tacit.privacy.events import GaussianEvent, Poisson
 from tacit.testing import gaussian_faults
-from tacit_studies import STUDIES
+from tacit_studies import STUDIES, meng_points
 from tacit_studies.meng_aware import noise_aware
 from tacit_studies.meng_claims import (
     DELTA,
@@ -445,3 +445,16 @@ def test_one_figure_writes_its_files(tmp_path):
         STUDIES["meng"](tmp_path / "other", figure=18)
     with pytest.raises(ConfigError, match="--seed -1"):
         STUDIES["meng"](tmp_path / "other", seed=-1)
+
+
+def test_figures_4_1_and_4_7_have_the_settings_of_their_captions():
+    few = meng_points.Context(seed=0, seeds=4, quick=True)
+    seventh = meng_points.figure_7(few)
+    assert [row[0] for row in seventh.rows] == ["C = 0.25"] * 4 + ["C = 2"] * 4 + ["C = 25"] * 4
+    near = {row[0]: row[2] / row[4] for row in seventh.rows}
+    assert near["C = 0.25"] < near["C = 2"] < near["C = 25"] == pytest.approx(1.0, abs=0.1)
+    first = meng_points.figure_1(few)
+    assert first.columns == ("ratio", "round", "median_kl", "epsilon")
+    assert {row[0] for row in first.rows} == {1.0, 12.0}
+    ends = {row[0]: row[2] for row in first.rows}
+    assert ends[12.0] < ends[1.0]

@@ -15,7 +15,7 @@ from tacit.data.readers.download import locate
 from tacit.errors import ConfigError, DataError
 from tacit.models import LinearRegression
 from tacit.testing import check_private_method
-from tacit_studies import STUDIES, tmlr, tmlr_runs
+from tacit_studies import STUDIES, tmlr, tmlr_figures, tmlr_runs
 from tacit_studies.tmlr_parameters import ClippedParameters
 from tacit_studies.tmlr_published import PUBLISHED, UNDERSTATED
 from tacit_studies.tmlr_runs import Point, Run, Store, carried_out, job_plan, run_job
@@ -28,6 +28,7 @@ from tacit_studies.tmlr_settings import (
     read_settings,
     shard_cells,
 )
+from tacit_studies.tmlr_splits import split_tables
 from tacit_studies.tmlr_tables import mean_of, series_of
 
 COHORT = DataConfig(source="synthetic-cohort", records=400, held_out=0.5)
@@ -106,7 +107,7 @@ def test_the_settings_are_those_of_the_paper():
     assert settings.splits["adult"]["unbalanced-2"]["label_skew"] == -3
     assert settings.splits["mimic3"]["unbalanced-2"]["label_skew"] == -0.5
     cells = figure_cells(settings, 1, first=0, quick=False)
-    assert len(cells) == 3 * 5 * 15
+    assert len(cells) == 3 * 5 * 17
     assert {cell.job.seed for cell in cells} == set(range(5))
     by_method = {}
     for cell in cells:
@@ -156,7 +157,7 @@ def test_quick_writes_everything_and_says_so(tiny, tmp_path):
     names = [table["name"] for table in result["tables"]]
     assert names == [
         "figure-1-balanced", "figure-1-unbalanced-2", "figure-2", "figure-3-balanced",
-        "figure-4-balanced", "figure-5",
+        "figure-4-balanced", "figure-5", "table-2", "table-3", "table-4",
     ]  # fmt: skip
     assert seen[-1][0] == seen[-1][1]
     assert all(Path(file).exists() for file in result["files"])
@@ -164,6 +165,11 @@ def test_quick_writes_everything_and_says_so(tiny, tmp_path):
     assert drawn <= {p.name for p in out.iterdir()}
     page = (out / "index.html").read_text()
     assert "quick version" in page
+    for table in result["tables"][:5]:
+        if table["name"] != "figure-2":  # no files
+            rows = [row[0].removesuffix("*") for row in table["rows"]]
+            assert "DP optimisation, 20 steps" in rows
+            assert any(row.startswith("local averaging") for row in rows)
     assert "understated" in page
     assert "thesis" not in page
     table = result["tables"][0]
@@ -175,7 +181,69 @@ def test_quick_writes_everything_and_says_so(tiny, tmp_path):
     assert row["trusted"] == "none"
     assert row["regret"] is not None
     assert "physionet.org/content/mimiciii" in result["tables"][2]["shown"][0][1]
-    assert "this is Adult" in result["tables"][-1]["note"]
+    assert "$TACIT_DATA/gusto/gusto.csv.gz" in result["tables"][2]["shown"][0][1]
+    assert "this is Adult" in result["tables"][5]["note"]
+    assert "4,475 labels" in result["tables"][-1]["note"]
+
+
+def table_of(settings, number, figures=FIGURES):
+    tables = split_tables(settings, figures, 0)
+    table = next(one for one in tables if one.name == f"table-{number}")
+    return {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
+
+
+@pytest.mark.skipif(locate("adult") is None, reason="adult is not here: set TACIT_DATA")
+@pytest.mark.parametrize(("number", "figure"), [(2, 1), (3, 3)])
+def test_tables_2_and_3_are_those_of_the_paper(number, figure):
+    rows = table_of(read_settings(), number, [figure])
+    assert list(rows) == ["balanced", "unbalanced 1", "unbalanced 2"]
+    for row in rows.values():
+        assert [row[name] for name in ("ρ", "κ", "n_small")] == [
+            row[f"paper: {name}"] for name in ("ρ", "κ", "n_small")
+        ]
+        assert row["λ_small"] == pytest.approx(row["paper: λ_small"], abs=0.0125)
+        near = 0.01 if number == 2 else 0.06  # the paper's Table 3 is not a mean over parties
+        assert row["λ_large"] == pytest.approx(row["paper: λ_large"], abs=near)
+
+
+def test_table_4_needs_no_files(no_mimic):
+    rows = table_of(read_settings(), 4, [2])
+    for row in rows.values():
+        assert row["n_small"] == row["paper: n_small"]
+        assert row["λ_small"] == pytest.approx(row["paper: λ_small"], abs=0.005)
+        assert row["λ_large"] == pytest.approx(row["paper: λ_large"], abs=0.03)
+    assert (rows["unbalanced 2"]["κ"], rows["unbalanced 2"]["paper: κ"]) == (-0.5, 5)
+
+
+def test_a_figure_has_the_table_of_its_split(no_mimic, tiny):
+    found = {n: [t.name for t in split_tables(tiny, [n], 0)] for n in FIGURES}
+    assert found == {1: ["table-2"], 2: ["table-4"], 3: ["table-3"], 4: ["table-2"], 5: ["table-2"]}
+
+
+@pytest.mark.parametrize(
+    ("figure", "method", "rounds"),
+    [
+        (1, "dp-optimisation", 20),
+        (1, "dp-optimisation-sequential", 20),
+        (1, "dp-optimisation-few", 20),
+        (1, "dp-optimisation-adam", 20),
+        (1, "averaged", 15),
+        (1, "averaged-steps", 15),
+        (1, "averaged-trusted", 15),
+        (1, "virtual-steps", 15),
+        (1, "central", 4000),
+        (1, "committee-same", 1),
+        (4, "averaged", 40),
+        (4, "dp-optimisation-sequential", 20),
+    ],
+)
+def test_the_papers_end_is_drawn_at_the_papers_exchanges(figure, method, rounds):
+    cells = figure_cells(read_settings(), figure, first=0, quick=False)
+    cell = next(cell for cell in cells if cell.method == method)
+    run = Run(curve=(Point(exchanges=1, accuracy=0.5, log_likelihood=-1.0),), parties=10,
+              epsilon=None, trust="", seconds=0.0)  # fmt: skip
+    (one,) = series_of([cell], [run])
+    assert tmlr_figures._published_at(one) == 10 * rounds
 
 
 def test_a_stopped_study_goes_on_where_it_was(tiny, tmp_path, monkeypatch):
@@ -227,8 +295,11 @@ def test_a_file_of_other_settings_is_no_result(tiny, tmp_path):
 
 
 def test_mimic3_absent_is_an_error_only_where_nothing_else_is_asked_for(tiny, tmp_path):
-    with pytest.raises(DataError, match=r"physionet\.org"):
+    with pytest.raises(DataError, match=r"physionet\.org") as caught:
         tmlr.reproduce(tmp_path, quick=True, figure=2, settings=tiny, workers=1)
+    text = str(caught.value)
+    assert text.startswith("figure 2 needs MIMIC-III or, in its place, GUSTO-I")
+    assert "$TACIT_DATA/gusto/gusto.csv.gz" in text
 
 
 def test_mimic3_is_read_where_it_is(tiny, tmp_path, monkeypatch, mimic3_folder):
@@ -236,13 +307,15 @@ def test_mimic3_is_read_where_it_is(tiny, tmp_path, monkeypatch, mimic3_folder):
     mimic3_folder(folder)
     monkeypatch.setenv("TACIT_DATA", str(tmp_path / "data"))
     tmlr_runs._loaded.cache_clear()
+    same = {split: {"kind": "balanced"} for split in tiny.splits["mimic3"]}
     few = msgspec.structs.replace(
         tiny,
-        splits={**tiny.splits, "mimic3": {"balanced": {"kind": "balanced"}}},
+        splits={**tiny.splits, "mimic3": same},
         quick=msgspec.structs.replace(tiny.quick, splits=("balanced",), seeds=1),
     )
     result = tmlr.reproduce(tmp_path / "out", quick=True, figure=2, settings=few, workers=1)
-    assert [table["name"] for table in result["tables"]] == ["figure-2-balanced"]
+    assert [table["name"] for table in result["tables"]] == ["figure-2-balanced", "table-4"]
+    assert "labels with classes" not in result["tables"][1]["note"]
     assert result["tables"][0]["rows"][1][7] == 0.713
     cells = shard_cells(few, "mimic3", first=0, quick=True)
     assert {cell.job.data.source for cell in cells} == {"mimic3"}

@@ -10,7 +10,7 @@ from tacit.datasets import Corpus
 from tacit.errors import ConfigError
 from tacit_studies import STUDIES, vips_topics
 from tacit_studies.kept import kept
-from tacit_studies.vips_topics import Scale, actual, claimed, fits, unigram
+from tacit_studies.vips_topics import Fit, Scale, actual, claimed, fits, plot, unigram
 
 
 def test_the_published_setting_has_the_known_epsilons():
@@ -73,10 +73,17 @@ def test_topics_against_epsilon(corpus, tmp_path):
         "PLD",
         "RDP (VIPS's moments)",
         "strong composition",
+        "RDP (VIPS's moments), no clipping",
     ]
     assert {row[1] for row in common["rows"][1:]} == {vips_topics.COMMON_EPSILON}
-    tight, renyi, strong = (row[2] for row in common["rows"][1:])
+    tight, renyi, strong, unclipped = (row[2] for row in common["rows"][1:])
     assert tight < renyi < strong  # the same ε, and what each accountant asks for it
+    assert unclipped == pytest.approx(renyi)  # σ is relative to the clip
+    # The published words are beside ours; VIPS has no fit by PLD.
+    assert [row[8] for row in common["rows"]] == [10, None, 8, 8, 7]
+    assert [row[7] is None for row in common["rows"]] == [False, True, False, False, False]
+    assert common["rows"][4][7].split()[2] == "french"
+    assert common["rows"][0][6] == len(common["rows"][0][5].split()) == 10
     clipped = next(one for one in result["tables"] if one["name"] == "vips-clipped")
     ((share, *_, counted, noise_sd),) = clipped["rows"]
     assert share == 0.1
@@ -85,6 +92,26 @@ def test_topics_against_epsilon(corpus, tmp_path):
     assert calls[-1][:2] == (1, 1)
     again = STUDIES["vips"](tmp_path, quick=True, figure="topics")
     assert again["tables"] == result["tables"]
+
+
+def test_figure_2_has_the_bound_that_vips_draws():
+    def found(epsilon, completion, bound):
+        by = {"pld": epsilon, "rdp": 2 * epsilon, "strong": 9 * epsilon}
+        return {"completion": completion, "bound": bound, "epsilons": by}
+
+    rows = [
+        (Fit("non-private", {}), found(1.0, 90.0, 100.0)),
+        (Fit("published", {}), found(1.0, 120.0, 140.0)),
+        (Fit("no clipping", {}), found(1.0, 150.0, 170.0)),
+    ]
+    figure = plot(rows, 200.0)
+    completion, bound = figure.axes
+    drawn = [[tuple(p) for c in axes.collections for p in c.get_offsets()] for axes in figure.axes]
+    assert drawn[0] == [(1, 120), (2, 120), (9, 120), (1, 150), (2, 150)]
+    assert drawn[1] == [(1, 140), (2, 140), (9, 140), (1, 170), (2, 170)]
+    assert "Hoffman" in bound.get_title(loc="left") + "".join(t.get_text() for t in bound.texts)
+    assert {line.get_ydata()[0] for line in completion.lines} == {90.0, 200.0}
+    assert {line.get_ydata()[0] for line in bound.lines} == {100.0, 200.0}
 
 
 def test_a_bad_seed_costs_nothing(tmp_path):

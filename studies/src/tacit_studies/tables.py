@@ -50,7 +50,8 @@ class Table:
     def markdown(self) -> str:
         """Heading, note and table."""
         columns = zip(*self.rows, strict=True)
-        rule = ["---" if all(isinstance(c, str) for c in column) else "---:" for column in columns]
+        text = [all(c is None or isinstance(c, str) for c in column) for column in columns]
+        rule = ["---" if one else "---:" for one in text]
         lines = [self.columns, rule, *self.shown]
         body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         return f"## {self.title}\n\n{self.note}\n\n{body}\n"

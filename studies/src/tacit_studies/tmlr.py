@@ -1,8 +1,9 @@
 """The experiments of the DP-PVI paper (Heikkilä et al., TMLR 2023), repeated.
 
 Five figures: logistic regression on Adult and on MIMIC-III with ten parties, on Adult with 200, a
-Bayesian neural network, and the number of shards. tmlr.toml has the settings. Every
-finished run is stored in OUT/runs, so that the same command continues an interrupted study.
+Bayesian neural network, and the number of shards. Tables 2 to 4 describe the splits. tmlr.toml
+has the settings. Every finished run is stored in OUT/runs, so that the same command continues an
+interrupted study.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from tacit_studies.tmlr_settings import (
     read_settings,
     shard_cells,
 )
+from tacit_studies.tmlr_splits import split_tables
 from tacit_studies.tmlr_tables import (
     SPLITS,
     absent_table,
@@ -84,6 +86,7 @@ def reproduce(
         )  # fmt: skip
         tables += made[0]
         pictures += made[1]
+    tables += split_tables(settings, figures, seed)
     return _write(out, seed, quick, figure, tables, pictures)
 
 
@@ -114,7 +117,7 @@ def _plan(
         except DataError as error:
             if cells[0].job.data.source != "mimic3":
                 raise
-            missing = error
+            missing = missing or error
             if number == SHARDS:
                 cells = shard_cells(settings, "adult", first=seed, quick=quick)
                 federation_of(cells[0].job)
@@ -122,7 +125,8 @@ def _plan(
                 other = on_stand_in(settings, number)
                 cells = [] if other is None else _present(other, number, seed, quick)
                 if other is None or not cells:
-                    absent[number] = str(error)
+                    missing = DataError(f"figure {number} needs {_WANTED}{error}")
+                    absent[number] = str(missing)
                     continue
                 settings = other
         planned[number] = cells
@@ -187,6 +191,11 @@ def _shards(settings: Settings, cells: Sequence[Cell], runs: dict[str, Run]) -> 
     return [shard_table(data, what.title, found, note)], pictures
 
 
+_WANTED = (
+    "MIMIC-III or, in its place, GUSTO-I, and finds neither. GUSTO-I has no command that downloads "
+    "it: write the data set gusto of the R package predtools as CSV to "
+    "$TACIT_DATA/gusto/gusto.csv.gz. MIMIC-III: "
+)
 _CURVES = (
     "Held-out accuracy and log-likelihood against exchanges: mean over seeds; shaded: standard "
     "error. Diamonds: ends of the paper's curves. A curve may begin below the panel."

@@ -14,7 +14,7 @@ from tacit.results.figures import BLUE, GREY, INK, VERMILION, canvas, plain
 from tacit.results.figures import title_and_subtitle as title
 from tacit_studies.tmlr_published import ROUNDS, ROUNDS_NETWORK
 from tacit_studies.tmlr_settings import REFERENCE
-from tacit_studies.tmlr_tables import METRICS, SPLITS, Series
+from tacit_studies.tmlr_tables import METRICS, SAME_METHOD, SPLITS, Series
 
 GREEN, ORANGE, PURPLE, SKY = "#009E73", "#E69F00", "#CC79A7", "#56B4E9"
 LOOKS = {
@@ -25,10 +25,12 @@ LOOKS = {
     "dp-optimisation-adam": (BLUE, "-."),
     "averaged": (ORANGE, "-"),
     "averaged-steps": (ORANGE, ":"),
+    "averaged-sequential": (ORANGE, (0, (5, 1))),
     "averaged-parameters": (ORANGE, "-."),
     "averaged-trusted": (ORANGE, (0, (3, 1.5))),
     "virtual": (GREEN, "-"),
     "virtual-steps": (GREEN, ":"),
+    "virtual-sequential": (GREEN, (0, (5, 1))),
     "virtual-trusted": (GREEN, (0, (3, 1.5))),
     "committee-same": (PURPLE, "-"),
     "committee-split": (SKY, "-"),
@@ -152,7 +154,7 @@ def _draw(axes: Axes, one: Series, metric: str) -> None:
 
 def _published_at(one: Series) -> int:
     """The exchanges of the paper's curve: its rounds times the parties."""
-    name = one.method.removesuffix("-trusted")
+    name = SAME_METHOD.get(one.method, one.method).removesuffix("-trusted")
     rounds = ROUNDS if one.cell.job.hidden is None else ROUNDS_NETWORK
     return rounds.get(name, 1) * one.runs[0].parties
 

@@ -150,9 +150,14 @@ def _loaded(data: bytes, partition: bytes, seed: int) -> Federation:
 
 
 def federation_of(job: Job) -> Federation:
-    """The job's records. The last ones are cached, because several methods use the same records."""
+    """The job's records."""
+    return records_of(job.data, job.partition, job.seed)
+
+
+def records_of(data: DataConfig, partition: PartitionConfig, seed: int) -> Federation:
+    """Distributed records. The last ones are cached, because several methods use the same."""
     encode = msgspec.json.Encoder(order="deterministic").encode
-    return _loaded(encode(job.data), encode(job.partition), job.seed)
+    return _loaded(encode(data), encode(partition), seed)
 
 
 def run_job(job: Job) -> Run:

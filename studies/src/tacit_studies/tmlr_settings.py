@@ -238,9 +238,9 @@ def figure_cells(settings: Settings, figure: int, *, first: int, quick: bool) ->
         methods = tuple(name for name in what.methods if name in few.methods)
         rounds = small.sample.rounds
     cells = []
-    together = _partition(settings, what.data, "balanced", what.parties)
+    together = partition_of(settings, what.data, "balanced", what.parties)
     for split in splits:
-        apart = _partition(settings, what.data, split, what.parties)
+        apart = partition_of(settings, what.data, split, what.parties)
         for seed in range(first, first + seeds):
             for method in methods:
                 recipe = recipe_of(settings, figure, method)
@@ -266,7 +266,7 @@ def shard_cells(settings: Settings, data: str, *, first: int, quick: bool) -> li
     if quick:
         lines, seeds = small.lines, small.sample.seeds
         counts = tuple(count for count in counts if count in small.counts)
-    partition = _partition(settings, data, "balanced", what.parties)
+    partition = partition_of(settings, data, "balanced", what.parties)
     cells = []
     for seed in range(first, first + seeds):
         for name in lines:
@@ -294,6 +294,7 @@ def shard_cells(settings: Settings, data: str, *, first: int, quick: bool) -> li
     return cells
 
 
-def _partition(settings: Settings, data: str, split: str, parties: int) -> PartitionConfig:
+def partition_of(settings: Settings, data: str, split: str, parties: int) -> PartitionConfig:
+    """How a split distributes records over that many parties."""
     raw = {**settings.splits[data][split], "parties": parties}
     return msgspec.convert(raw, PartitionConfig, strict=False)

@@ -27,7 +27,9 @@ SAME_METHOD = {
     "dp-optimisation-few": "dp-optimisation",
     "dp-optimisation-adam": "dp-optimisation",
     "averaged-steps": "averaged",
+    "averaged-sequential": "averaged",
     "virtual-steps": "virtual",
+    "virtual-sequential": "virtual",
 }
 """Our variants (schedules, local steps) of one method of the paper."""
 UNDERSTATED_NOTE = (

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -32,9 +33,34 @@ DELTA = 1e-6
 PUBLISHED = {"denoise": "zero", "learning_decay": 0.5, "sampling": "without-replacement"}
 CLIPPED, UNCLIPPED = {"clip_share": 0.1}, {"clip_share": 1.0}
 COMMON_EPSILON = 2.38
-COMMON_ACCOUNTANTS: tuple[AccountantName, ...] = ("pld", "rdp", "strong")
+COMMON_FITS: tuple[tuple[AccountantName, dict[str, float]], ...] = (
+    ("pld", CLIPPED),
+    ("rdp", CLIPPED),
+    ("strong", CLIPPED),
+    ("rdp", UNCLIPPED),
+)
+"""Accountant and clip of each private fit of Table 1; VIPS has all but the first."""
 ACCOUNTANT_WORDS = {"pld": "PLD", "rdp": "RDP (VIPS's moments)", "strong": "strong composition"}
+VIPS_WORDS = {
+    "non-private": "station line railway opened services located closed owned stations platform",
+    "RDP (VIPS's moments)": "station line railway opened services closed code country located "
+    "stations",
+    "strong composition": "station line railway opened services stations closed section platform "
+    "republic",
+    "RDP (VIPS's moments), no clipping": "station line french railway opened services republic "
+    "closed stations country",
+}
+"""The columns of VIPS's Table 1, by our names of the rows."""
 GREEN, ORANGE = "#009E73", "#E69F00"
+LOOKS = (
+    ("this library", "pld", VERMILION, "D", "this library (PLD)"),
+    ("published", "pld", BLUE, "o", "published recipe (PLD)"),
+    ("published", "rdp", GREEN, "s", "published recipe (RDP)"),
+    ("published", "strong", ORANGE, "^", "published recipe (strong composition)"),
+    ("no clipping", "pld", INK, "x", "no clipping (PLD)"),
+    ("no clipping", "rdp", INK, "+", "no clipping (RDP)"),
+)
+FORMS = {"completion": "Completion of documents", "bound": "Hoffman's bound, as in VIPS"}
 Tell = Callable[[str], None]
 Made = tuple[list[Table], list[tuple[Picture, Figure]]]
 
@@ -76,8 +102,8 @@ def fits(scale: Scale) -> Iterator[Fit]:
         yield Fit("no clipping", {**PUBLISHED, **UNCLIPPED, "batch_size": largest}, noise=noise)
     counted = {**PUBLISHED, **CLIPPED, "batch_size": scale.batches[-1], "count_clipped": True}
     yield Fit("counted", counted, noise=scale.noises[-1])
-    for name in COMMON_ACCOUNTANTS:
-        published = {**PUBLISHED, **CLIPPED, "batch_size": scale.batches[-1]}
+    for name, clip in COMMON_FITS:
+        published = {**PUBLISHED, **clip, "batch_size": scale.batches[-1]}
         yield Fit("Table 1", published, epsilon=COMMON_EPSILON, accountant=name)
     for one in scale.epsilons:
         ours = {"batch_size": scale.batches[-1], "max_iter": scale.passes}
@@ -270,25 +296,49 @@ def _words_table(rows: list[tuple[Fit, Result]], base: Result) -> Table:
 
 
 def common_table(rows: list[tuple[Fit, Result]], base: Result) -> Table:
-    """The same topic at one ε, with the noise by each accountant (Table 1)."""
+    """The same topic at one ε, with the noise by each accountant, beside VIPS's words (Table 1)."""
     first = _railways(base)
-    body: list[Sequence[Cell]] = [("non-private", None, None, base["completion"], " ".join(first))]
-    for fit, found in rows:
-        if fit.recipe == "Table 1":
-            words = max(found["words"], key=lambda words: len(set(first) & set(words)))
-            name = ACCOUNTANT_WORDS[fit.accountant]
-            body.append((name, fit.epsilon, found["noise"], found["completion"], " ".join(words)))
+    body = [_common_row("non-private", None, base, first)]
+    body += [_common_row(_common_name(fit), fit, found, first)
+             for fit, found in rows if fit.recipe == "Table 1"]  # fmt: skip
     return Table(
         name="vips-table-1",
         title=f"One topic at ε = {COMMON_EPSILON}",
-        columns=("noise by", "ε", "σ", "perplexity, completion", "top words"),
+        columns=("noise by", "ε", "σ", "perplexity, completion", "perplexity, bound", "top words",
+                 "shared", "VIPS: top words", "VIPS: shared"),
         rows=body,
         note="Table 1 of VIPS: the published recipe (one pass without replacement, a = 0.1, "
         f"δ = {DELTA:g}, replacing one document; the holder of all documents is trusted). "
-        "Each accountant determines the noise for the same ε. The moments accountant of Abadi et "
-        "al. has no bound for batches without replacement; VIPS uses Rényi differential privacy. "
-        "One simulated run each.",
+        "Each accountant determines the noise for the same ε. Without clipping a is 1. Shared: how "
+        "many of the ten words are in the topic of the fit without privacy, here and in VIPS. The "
+        "moments accountant of Abadi et al. has no bound for batches without replacement; VIPS "
+        "uses Rényi differential privacy. One simulated run each; VIPS has another corpus, "
+        "δ = 1e-4 and a sensitivity that is too small.",
         digits={"σ": 3},
+    )  # fmt: skip
+
+
+def _common_name(fit: Fit) -> str:
+    """Name of a row of Table 1."""
+    name = ACCOUNTANT_WORDS[fit.accountant]
+    unclipped = fit.settings["clip_share"] == UNCLIPPED["clip_share"]
+    return f"{name}, no clipping" if unclipped else name
+
+
+def _common_row(name: str, fit: Fit | None, found: Result, first: Sequence[str]) -> Sequence[Cell]:
+    words = max(found["words"], key=lambda words: len(set(first) & set(words)))
+    theirs = VIPS_WORDS[name].split() if name in VIPS_WORDS else None
+    known = set(VIPS_WORDS["non-private"].split())
+    return (
+        name,
+        None if fit is None else fit.epsilon,
+        found.get("noise"),
+        found["completion"],
+        found["bound"],
+        " ".join(words),
+        len(set(first) & set(words)),
+        None if theirs is None else " ".join(theirs),
+        None if theirs is None else len(known & set(theirs)),
     )
 
 
@@ -313,23 +363,29 @@ def clipped_table(rows: list[tuple[Fit, Result]]) -> Table:
 
 
 def plot(rows: list[tuple[Fit, Result]], alone: float) -> Figure:
-    """Held-out perplexity against ε."""
-    figure = canvas(7.6, 4.8)
-    axes = figure.subplots()
+    """Held-out perplexity against ε: document completion, and Hoffman's bound as VIPS draws it."""
+    figure = canvas(11.0, 5.2)
+    panels = figure.subplots(1, 2, sharey=True)
+    drawn = sum(fit.recipe in {look[0] for look in LOOKS} for fit, _ in rows)
+    for axes, (form, words) in zip(panels, FORMS.items(), strict=True):
+        _panel(axes, rows, form, alone)
+        title(axes, words, f"{drawn} private fits; δ = {DELTA:g}")
+    panels[0].set_ylabel("Held-out perplexity")
+    handles, labels = panels[0].get_legend_handles_labels()
+    place = "outside lower center"
+    figure.legend(handles, labels, loc=place, ncols=3, frameon=False, fontsize=9)
+    return figure
+
+
+def _panel(axes: Axes, rows: list[tuple[Fit, Result]], form: str, alone: float) -> None:
+    """One form of the perplexity; each recipe has one mark, once per accountant."""
     plain(axes)
-    best = rows[0][1]["completion"]
+    best = rows[0][1][form]
     axes.axhline(best, color=GREY, linestyle=(0, (4, 3)), linewidth=1.2)
     axes.axhline(alone, color=GREY, linestyle=(0, (1, 2)), linewidth=1.2)
-    looks = (
-        ("this library", "pld", VERMILION, "D", "this library (PLD)"),
-        ("published", "pld", BLUE, "o", "published recipe (PLD)"),
-        ("published", "rdp", GREEN, "s", "published recipe (RDP)"),
-        ("published", "strong", ORANGE, "^", "published recipe (strong composition)"),
-        ("no clipping", "pld", INK, "x", "no clipping (PLD)"),
-    )
-    for recipe, accountant, colour, marker, label in looks:
+    for recipe, accountant, colour, marker, label in LOOKS:
         points = [
-            (found["epsilons"][accountant], found["completion"])
+            (found["epsilons"][accountant], found[form])
             for fit, found in rows
             if fit.recipe == recipe and found["epsilons"].get(accountant) is not None
         ]
@@ -343,17 +399,14 @@ def plot(rows: list[tuple[Fit, Result]], alone: float) -> Figure:
     for level, words in ((best, "non-private"), (alone, "unigram")):
         axes.text(right, level, f"{words} ", ha="right", va="bottom", color=GREY, fontsize=9)
     axes.set_xlabel("ε, replacing one document")
-    axes.set_ylabel("Held-out perplexity (completion)")
-    title(axes, "Topics of Wikipedia with privacy", f"{len(rows)} fits; δ = {DELTA:g}")
-    axes.legend(frameon=False, fontsize=9)
-    return figure
 
 
 _CAPTION = (
-    f"Completion perplexity of held-out articles against ε at δ = {DELTA:g} for replacing one "
-    "document; the holder of all documents is trusted. Points: the published recipe at several "
-    "noises and batch sizes, by three accountants; the same recipe without clipping; and the "
-    "recipe of this library."
+    f"Perplexity of held-out articles against ε at δ = {DELTA:g} for replacing one document; the "
+    "holder of all documents is trusted. Left: completion of documents; right: Hoffman's bound, "
+    "which VIPS draws (exact for the unigram). Points: the published recipe at several noises and "
+    "batch sizes, by three accountants; the same recipe without clipping; and the recipe of this "
+    "library."
 )
 
 
