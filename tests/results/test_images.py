@@ -52,6 +52,25 @@ def test_components_in_another_order_are_found():
     assert mode_of(components, [-3.0, 3.0], [3.0, 3.0], {"y": y}) is None, "q reaches the image"
 
 
+def shared_parts(y):
+    share = numpyro.sample("share", dist.Beta(2.0, 2.0))
+    m1 = numpyro.sample("m1", dist.Normal(0.0, 5.0))
+    m2 = numpyro.sample("m2", dist.Normal(0.0, 5.0))
+    with numpyro.plate("records", y.shape[0]):
+        first = jnp.log(share) + dist.Normal(m1, 1.0).log_prob(y)
+        second = jnp.log1p(-share) + dist.Normal(m2, 1.0).log_prob(y)
+        numpyro.factor("y", jnp.logaddexp(first, second))
+
+
+def test_numbered_sites_that_can_be_exchanged_are_found():
+    """The share of the first component becomes that of the second one."""
+    y = np.random.default_rng(0).normal([-3.0, 3.0, 3.0], 1.0, (30, 3)).ravel()
+    theta = {"share": -0.7, "m1": -3.0, "m2": 3.0}
+    names = tacit.from_numpyro(shared_parts, {"y": y}).names
+    found = mode_of(shared_parts, [theta[name] for name in names], [0.2] * 3, {"y": y})
+    assert found == "m1 and m2 exchanged and the other sign of share"
+
+
 def test_clear_effects_of_a_regression_are_no_second_mode():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(80, 2))
@@ -80,3 +99,18 @@ def test_the_density_is_that_of_prior_and_likelihood():
     thetas = rng.normal(size=(3, 2))
     expected = [model.log_prior(t) + np.sum(model.log_likelihood(t, records)) for t in thetas]
     np.testing.assert_allclose(model.log_joints(thetas, records), expected, rtol=1e-9)
+
+
+def noisy_mean(y=None):
+    spread = numpyro.sample("spread", dist.HalfCauchy(2.0))
+    mean = numpyro.sample("mean", dist.Normal(0.0, 10.0))
+    with numpyro.plate("records", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mean, spread), obs=y)
+
+
+def test_a_run_that_ends_within_a_split_says_so(recwarn):
+    records = {"y": np.array([0.1, 3.0, -2.5])}
+    rounds = tacit.schedules.Synchronous(rounds=18)
+    fit = tacit.fit(noisy_mean, {"a": records}, privacy=None, schedule=rounds)
+    assert not fit.converged
+    assert "before a mixture of normals along 'spread' was complete" in fit.why

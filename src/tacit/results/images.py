@@ -11,6 +11,7 @@ mean, there is a second mode or a ridge that q does not describe.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 
@@ -27,6 +28,7 @@ FAR = 6.0
 MOST_IMAGES = 256
 MOST_TERMS = 20_000_000
 """Largest product of the number of images and the number of records."""
+Places = Mapping[str, tuple[slice, tuple[int, ...]]]
 MOST_COMPONENTS = 8
 """Largest length of vectors whose elements are exchanged in pairs."""
 
@@ -35,10 +37,12 @@ def images_of(model: HasImages, theta: np.ndarray) -> Iterator[tuple[str, np.nda
     """Yield pairs of a description and a point at which the likelihood may be the same as at
     `theta`.
 
-    Such a point is called an image of θ. There are three kinds of images. In the first kind, the
+    Such a point is called an image of θ. There are four kinds of images. In the first kind, the
     signs of all coordinates of one or two sites are changed, where a site is a named variable of
     the model. In the second kind, two elements are exchanged, in all sites with the same number of
-    elements. In the third kind, the sign of one coordinate of θ is changed.
+    elements. In the third kind, sites with numbered names are exchanged, such as a1 with a2 and k1
+    with k2. In the fourth kind, the sign of one coordinate of θ is changed. With the second and the
+    third kind, the sign of one more site may change too, such as the log-odds of a mixture's share.
     """
     places = model.site_places
     for count in (1, 2):
@@ -47,6 +51,23 @@ def images_of(model: HasImages, theta: np.ndarray) -> Iterator[tuple[str, np.nda
             for name in some:
                 signs[places[name][0]] = -1.0
             yield f"the other sign of {' and '.join(some)}", signs * theta
+    for words, moved, image in _exchanged(places, theta):
+        yield words, image
+        for name in places:
+            if name not in moved:
+                turned = image.copy()
+                turned[places[name][0]] *= -1.0
+                yield f"{words} and the other sign of {name}", turned
+    for place, name in enumerate(model.names):
+        signs = np.ones(len(theta))
+        signs[place] = -1.0
+        yield f"the other sign of {name}", signs * theta
+
+
+def _exchanged(places: Places, theta: np.ndarray) -> Iterator[tuple[str, set[str], np.ndarray]]:
+    """Yield a description, the names of the changed sites, and `theta` with two components
+    exchanged.
+    """
     sizes = {shape[0] for _, shape in places.values() if shape}
     for size in sorted(one for one in sizes if 1 < one <= MOST_COMPONENTS):
         alike = {name: at for name, (at, shape) in places.items() if shape and shape[0] == size}
@@ -57,11 +78,34 @@ def images_of(model: HasImages, theta: np.ndarray) -> Iterator[tuple[str, np.nda
             for at in alike.values():
                 rows = np.arange(at.start, at.stop).reshape(size, -1)
                 image[rows] = theta[rows[order]]
-            yield f"elements {first} and {second} of {', '.join(alike)} exchanged", image
-    for place, name in enumerate(model.names):
-        signs = np.ones(len(theta))
-        signs[place] = -1.0
-        yield f"the other sign of {name}", signs * theta
+            words = f"elements {first} and {second} of {', '.join(alike)} exchanged"
+            yield words, set(alike), image
+    for pairs in _numbered(places):
+        image = theta.copy()
+        for one, other in pairs:
+            image[places[one][0]], image[places[other][0]] = (
+                theta[places[other][0]],
+                theta[places[one][0]],
+            )
+        words = ", ".join(f"{one} and {other}" for one, other in pairs)
+        yield f"{words} exchanged", {name for pair in pairs for name in pair}, image
+
+
+def _numbered(places: Places) -> Iterator[list[tuple[str, str]]]:
+    """Yield lists of pairs of sites whose names differ only in the number at their end.
+
+    All pairs of one list have the same two numbers, for example (a1, a2) and (k1, k2).
+    """
+    numbers: dict[str, dict[str, str]] = {}
+    for name in places:
+        if found := re.fullmatch(r"(.*?\D)(\d+)", name):
+            numbers.setdefault(found[2], {})[found[1]] = name
+    for first, second in combinations(numbers, 2):
+        stems = [stem for stem in numbers[first] if stem in numbers[second]]
+        pairs = [(numbers[first][stem], numbers[second][stem]) for stem in stems]
+        pairs = [(one, two) for one, two in pairs if places[one][1] == places[two][1]]
+        if pairs:
+            yield pairs
 
 
 def other_mode(

@@ -249,6 +249,13 @@ def judge_solved(
             f"because at least {CLOSE_SHARE:.0%} of its draws are effective)"
         )
     axis = _split_axis(memory, names)
+    if axis is not None and "split.cut_off" not in memory:
+        return Verdict(
+            False,
+            f"the run ended after {number}, before a mixture of normals along {axis!r} was "
+            f"complete ({weights}); allow more schedule.rounds, or use a narrower prior or another "
+            f"parametrisation of {axis!r}",
+        )
     if axis is not None and float(memory["split.cut_off"]) > 0:
         return Verdict(
             False,
