@@ -10,6 +10,7 @@ import pytest
 
 from tacit.data import ColumnConfig, DataConfig, PartitionConfig, load_federation, load_party
 from tacit.data.federation import Federation
+from tacit.data.prepare import missing_cells
 from tacit.data.schema.schema import Schema
 from tacit.errors import ConfigError, DataError
 from tacit.party.datasets import identify_parties
@@ -30,6 +31,14 @@ def test_declared_schema_makes_the_columns(load_table):
     assert np.array_equal(records["colour"][order], [0, 1, 0, 0])
     assert np.array_equal(records["age"][order], [40, 50, 60, 70])
     assert records["x"].dtype == records["y"].dtype == np.float64
+
+
+def test_missing_codes_are_equal_as_numbers_and_names_with_zeros_differ():
+    cells = pl.Series(["999.0", "0999", "9.99e2", "a", None])
+    assert missing_cells(cells, ["999", "a"]).to_list() == [True, False, True, True, False]
+    assert missing_cells(cells, ["999"], numeric=True).to_list() == [True, True, True, False, False]
+    assert missing_cells(pl.Series([0.1, 9.9], dtype=pl.Float32), ["9.90"])[1]
+    assert missing_cells(pl.Series([float("nan"), 1.0]), ["nan"]).to_list() == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,35 @@ def test_codes_that_stand_for_missing_are_declared_or_named():
         tacit.Schema(missing_values={"age": "NA"})
 
 
+@pytest.mark.parametrize("code", [999, "999.0", "9.99e2"])
+def test_codes_in_a_file_are_compared_as_numbers(tmp_path, code):
+    """`pandas.to_csv` writes 999.0."""
+    gone = FRAME.index % 10 == 0
+    path = tmp_path / "records.csv"
+    FRAME.assign(age=FRAME["age"].mask(gone, 999.0)).to_csv(path, index=False)
+    schema = tacit.Schema(missing_values={"age": [code]}, missing={"age": "drop"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", MissingCodeWarning)
+        fit = fitted("died ~ age", path, schema=schema)
+    plain = fitted("died ~ age", FRAME[~gone])
+    np.testing.assert_allclose(fit.summary()["mean"], plain.summary()["mean"], rtol=1e-6)
+    assert fit.schema.scale["age"] == pytest.approx(plain.schema.scale["age"])
+
+
+def test_codes_of_categories_parties_and_outcomes_are_compared_as_numbers(tmp_path):
+    frame = FRAME.assign(grade=1.0 + FRAME.index % 3, site=1.0 + FRAME.index % 2)
+    frame.loc[frame.index < 9, ["grade", "site", "died"]] = 9.0
+    path = tmp_path / "records.csv"
+    frame.to_csv(path, index=False)
+    names = ("grade", "site", "died")
+    schema = tacit.Schema(
+        missing=dict.fromkeys(names, "drop"), missing_values={name: [9] for name in names}
+    )
+    fit = fitted("died ~ age + C(grade)", path, party="site", schema=schema)
+    assert len(fit.party_metrics) == 2
+    assert fit.schema.levels["grade"] == ("1.0", "2.0", "3.0")
+
+
 def test_whole_numbers_that_may_be_codes_are_noted():
     fit = fitted("died ~ grade", FRAME.assign(grade=1 + FRAME.index % 4))
     assert "write C(grade) if they are codes" in str(fit)

@@ -21,6 +21,7 @@ from tacit.errors import DataError
 from tacit.support.argument_names import column_key
 
 LEVELS_SHOWN = 50
+LEADING_ZERO = r"^[+-]?0\d"
 
 
 class OutsideBoundsWarning(UserWarning):
@@ -58,6 +59,32 @@ def as_text(series: pl.Series) -> pl.Series:
     return stripped.set(stripped == "", None)
 
 
+def missing_cells(series: pl.Series, codes: Sequence[str], *, numeric: bool = False) -> pl.Series:
+    """Return a mask of the cells that equal a code for a missing value.
+
+    Numbers are compared as numbers: the code 999 also stands for the text "999.0". If `numeric` is
+    false, the cells may be names, and texts with leading zeros ("099") are compared as texts only.
+
+    Parameters
+    ----------
+    series
+        The cells: texts, numbers or categories.
+    codes
+        The codes, e.g. `ColumnConfig.missing_values`.
+    numeric
+        True for a column of numbers.
+    """
+    if not codes:
+        return pl.repeat(False, len(series), dtype=pl.Boolean, eager=True)
+    text = as_text(series)
+    values = text.cast(pl.Float64, strict=False)
+    if not numeric:
+        values = values.set(text.str.contains(LEADING_ZERO).fill_null(False), None)
+    known = pl.Series(list(codes), dtype=pl.String)
+    equal = values.is_in(known.cast(pl.Float64, strict=False).drop_nulls().implode())
+    return text.is_in(known.implode()).fill_null(False) | equal.fill_null(False)
+
+
 def read_column(series: pl.Series, config: ColumnConfig, *, pooled: bool) -> Column:
     """Check and convert one column; the first invalid cell raises an error that names its row."""
     if config.kind == "numeric":
@@ -84,7 +111,8 @@ def _read_categorical(series: pl.Series, config: ColumnConfig, *, pooled: bool) 
     text = as_text(series)
     if {level.lower() for level in config.levels} == {"false", "true"}:  # written by any library
         text = text.str.to_lowercase().replace({level.lower(): level for level in config.levels})
-    text = text.set(text.is_in(config.missing_values), None)
+    gone = missing_cells(text, config.missing_values) & ~text.is_in(config.levels).fill_null(False)
+    text = text.set(gone, None)
     notes: tuple[str, ...] = ()
     if not config.levels and pooled:
         levels = tuple(text.drop_nulls().unique().sort().to_list())
@@ -129,9 +157,9 @@ def _read_numeric(series: pl.Series, config: ColumnConfig) -> Column:
             f'column "{config.name}" has type {series.dtype}, not a number;'
             ' store it as a number or declare kind = "categorical"'
         )
+    gone = missing_cells(series, config.missing_values, numeric=True)
     if series.dtype == pl.String:
-        series = as_text(series)
-        series = series.set(series.is_in(config.missing_values), None)
+        series = as_text(series).set(gone, None)
     numbers = series.cast(pl.Float64, strict=False)
     unparsed = (numbers.is_null() & series.is_not_null()).to_numpy()
     if unparsed.any():
@@ -142,10 +170,8 @@ def _read_numeric(series: pl.Series, config: ColumnConfig) -> Column:
             f" the cell, or declare {column_key(config.name)}.missing_values = "
             f'["{series[row - 1]}"] and {column_key(config.name)}.missing = "drop"'
         )
-    missing = numbers.is_null().to_numpy()
+    missing = (numbers.is_null() | gone).to_numpy()
     values = numbers.fill_null(0.0).to_numpy()
-    for value in _numbers(config.missing_values):
-        missing = missing | (np.isnan(values) if np.isnan(value) else values == value)
     broken = ~np.isfinite(values) & ~missing
     if broken.any():
         row = _first(broken)
@@ -177,12 +203,6 @@ def refuse_decimal_comma(series: pl.Series, what: str) -> None:
             f'{what}, data row {row}: "{series[row - 1]}" has a decimal comma; write numbers with '
             'a point, or give the frame of pandas.read_csv(path, sep=";", decimal=",")'
         )
-
-
-def _numbers(texts: Sequence[str]) -> list[float]:
-    """Return the texts that are numbers, as floats."""
-    parsed = pl.Series(list(texts), dtype=pl.String).cast(pl.Float64, strict=False)
-    return parsed.drop_nulls().to_list()
 
 
 def _within_bounds(values: np.ndarray, missing: np.ndarray, config: ColumnConfig) -> Column:

@@ -22,7 +22,7 @@ from tacit.data.derived import columns_of, with_derived
 from tacit.data.federation import Federation, federation_of_table
 from tacit.data.formula import Formula, Term
 from tacit.data.frames import FRAMES, RawFrame, frame_library, is_frame, raw_frame
-from tacit.data.prepare import as_text, refuse_decimal_comma, warn_outside
+from tacit.data.prepare import as_text, missing_cells, refuse_decimal_comma, warn_outside
 from tacit.data.readers.files import found_paths, is_pattern, party_names, table_of_parties
 from tacit.data.rows import located
 from tacit.data.schema.schema import Schema
@@ -495,15 +495,14 @@ def _with_levels(config: ColumnConfig, levels: tuple[str, ...]) -> ColumnConfig:
     )
 
 
-def _present(series: pl.Series, config: ColumnConfig) -> pl.Series:
-    """Return the values that are not missing."""
+def _present(series: pl.Series, config: ColumnConfig, *, numeric: bool = False) -> pl.Series:
+    """Return the values that are not missing; `numeric` as for `missing_cells`."""
     text = series.dtype in (pl.String, pl.Categorical) or isinstance(series.dtype, pl.Enum)
     if text:
         series = as_text(series)
-    if config.missing_values:
-        gone = as_text(series).is_in(config.missing_values).fill_null(False)
-        series = series.zip_with(~gone, pl.Series([None], dtype=series.dtype))
-    return series.drop_nulls()
+    return series.filter(
+        ~missing_cells(series, config.missing_values, numeric=numeric)
+    ).drop_nulls()
 
 
 def _is_number(series: pl.Series, config: ColumnConfig) -> bool:
@@ -532,7 +531,7 @@ def _refuse_mixed(series: pl.Series, config: ColumnConfig, category: str) -> Non
     if series.dtype != pl.String:
         return
     text = as_text(series)
-    text = text.set(text.is_in(config.missing_values), None)
+    text = text.set(missing_cells(text, config.missing_values), None)
     refuse_decimal_comma(text, f'column "{config.name}"')
     numbers = text.cast(pl.Float64, strict=False)
     unparsed = (numbers.is_null() & text.is_not_null()).to_numpy()
@@ -560,7 +559,7 @@ def _refuse_third_code(name: str, code: float) -> NoReturn:
 
 
 def _numbers(series: pl.Series, config: ColumnConfig) -> set[float]:
-    return set(_present(series, config).cast(pl.Float64).unique().to_list())
+    return set(_present(series, config, numeric=True).cast(pl.Float64).unique().to_list())
 
 
 def _levels(series: pl.Series, config: ColumnConfig) -> tuple[str, ...]:
@@ -592,7 +591,7 @@ def _check_spelling(name: str, levels: list[str]) -> None:
 
 
 def _location_scale(series: pl.Series, config: ColumnConfig) -> tuple[float, float]:
-    values = _present(series, config).cast(pl.Float64).to_numpy()
+    values = _present(series, config, numeric=True).cast(pl.Float64).to_numpy()
     finite = values[np.isfinite(values)]
     if not len(finite):
         raise DataError(f'column "{config.name}" has no values; leave it out')
