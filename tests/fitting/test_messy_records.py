@@ -219,6 +219,35 @@ def test_codes_of_categories_parties_and_outcomes_are_compared_as_numbers(tmp_pa
     assert fit.schema.levels["grade"] == ("1.0", "2.0", "3.0")
 
 
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"bounds": {"agee": (18, 100)}},
+        {"units": {"agee": "10 years"}},
+        {"levels": {"agee": ["a", "b"]}},
+        {"missing": {"agee": "drop"}},
+        {"missing_values": {"agee": [999]}},
+        {"scale": {"agee": (50, 10)}},
+    ],
+)
+def test_a_misspelt_column_of_a_schema_is_refused(facts):
+    message = r'the schema declares "agee", which no table has; did you mean "age"\?'
+    for function in (tacit.fit, tacit.check):
+        with pytest.raises(ConfigError, match=message):
+            function("died ~ age", FRAME, schema=tacit.Schema(**facts), privacy=None)
+
+
+def test_a_schema_may_declare_columns_that_the_formula_does_not_use():
+    schema = tacit.Schema(bounds={"age": (18, 100), "stay": (0, 50)}, units={"ward_b": "bed"})
+    frames = {"a": FRAME, "b": FRAME.assign(ward_b=1.0)}
+    tacit.check("died ~ age", frames, schema=schema, privacy=None)
+    fit = fitted("died ~ log(age)", FRAME, schema=SCHEMA)
+    assert "log(age)" in fit.schema.bounds
+    tacit.check("died ~ age", FRAME, schema=fit.schema, privacy=None)
+    with pytest.raises(ConfigError, match='"ward_b", which no table has; the columns are age, '):
+        fitted("died ~ age", FRAME.drop(columns="ward"), schema=schema)
+
+
 def test_whole_numbers_that_may_be_codes_are_noted():
     fit = fitted("died ~ grade", FRAME.assign(grade=1 + FRAME.index % 4))
     assert "write C(grade) if they are codes" in str(fit)

@@ -131,7 +131,7 @@ def federation_from(
         raise ConfigError(f"held_out = {held_out!r}; give a share of the records in [0, 1)")
     frames = open_parties(data, party)
     first = next(iter(frames.values()))
-    declared = {} if schema is None else {column.name: column for column in schema.columns}
+    declared = _declared(schema, frames)
     every = list(declared) if private else list(dict.fromkeys([*declared, *first.names]))
     terms = formula.columns([name for name in every if name not in (party, person)])
     names = list(dict.fromkeys(name for term in terms for name in term.sources))
@@ -151,6 +151,21 @@ def federation_from(
         person=person, held_out=float(held_out), scaling="public",
     )  # fmt: skip
     return replace(_federation(config, whole, read, seed=seed), frames=frame_library(data))
+
+
+def _declared(schema: Schema | None, frames: Mapping[str, RawFrame]) -> dict[str, ColumnConfig]:
+    """Return the declared columns by name; raise an error for a column that no table has.
+
+    Columns of the tables that the formula does not use may be declared.
+    """
+    columns = () if schema is None else schema.columns
+    there = list(dict.fromkeys(name for frame in frames.values() for name in frame.names))
+    for one in columns:
+        if one.name not in there and not one.derived:
+            near = near_word(one.name, there)
+            advice = f'did you mean "{near}"?' if near else f"the columns are {listed(there)}"
+            raise ConfigError(f'the schema declares "{one.name}", which no table has; {advice}')
+    return {one.name: one for one in columns}
 
 
 def _columns(
