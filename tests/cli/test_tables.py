@@ -73,6 +73,15 @@ def test_a_draft_reads_semicolons_and_refuses_decimal_commas(tacit, patients):
     assert "has a decimal comma; write numbers with a point" in err
 
 
+@pytest.mark.parametrize("outcome", ["age", "died"])
+def test_a_draft_refuses_numbers_that_no_bounds_could_contain(tacit, patients, outcome):
+    table = patients.read_text().replace(f"{AGES[3]:g},", "1e300,", 1)
+    patients.write_text(table)
+    code, _, err = tacit("init", "patients.csv", "--outcome", outcome, "--party", "hospital")
+    assert code == 4
+    assert 'column "age", data row 4: 1e300 exceeds 1e+150' in err
+
+
 def test_a_draft_can_be_audited_and_two_values_are_levels(patients):
     pl.read_csv(patients).with_columns(died=pl.col("died") + 1).write_csv(patients)
     draft = draft_study("patients.csv", "died", "hospital")

@@ -248,6 +248,37 @@ def test_a_schema_may_declare_columns_that_the_formula_does_not_use():
         fitted("died ~ age", FRAME.drop(columns="ward"), schema=schema)
 
 
+@pytest.mark.parametrize("formula", ["stay ~ age", "age ~ stay", "died ~ log(age)", "died ~ age"])
+def test_numbers_whose_squares_overflow_are_refused(tmp_path, formula):
+    frame = FRAME.assign(age=FRAME["age"].mask(FRAME.index == 4, 1e300))
+    path = tmp_path / "records.csv"
+    frame.to_csv(path, index=False)
+    message = r'column "age", data row 5: 1e\+300 exceeds 1e\+150, .*; fix the cell, or declare '
+    for data in (frame, path):
+        with pytest.raises(DataError, match=message):
+            fitted(formula, data)
+    parts = {"n": FRAME, "s": frame}
+    with pytest.raises(DataError, match='party "s": column "age", data row 5: 1e'):
+        fitted(formula, parts)
+    gone = tacit.Schema(missing_values={"age": ["1e300"]}, missing={"age": "drop"})
+    assert fitted(formula, path, schema=gone).converged
+
+
+def test_counts_derived_numbers_and_bounds_have_a_largest_size():
+    counts = FRAME.assign(deaths=np.where(FRAME.index == 1, 1e200, 3.0))
+    with pytest.raises(DataError, match=r'"deaths", data row 2: 1e\+200 exceeds'):
+        fitted("deaths ~ age", counts, family="poisson")
+    with pytest.raises(
+        DataError, match=r'"I\(age\*\*2\)", data row 3: 1e\+200 .*another transformation'
+    ):
+        fitted("died ~ I(age**2)", FRAME.assign(age=FRAME["age"].mask(FRAME.index == 2, 1e100)))
+    with pytest.raises(ConfigError, match=r'high of bounds\["age"\] = 1e\+300; .*at most 1e\+150'):
+        tacit.Schema(bounds={"age": (0, 1e300)})
+    frame = FRAME.assign(age=FRAME["age"].mask(FRAME.index == 4, 1e300))
+    with pytest.warns(OutsideBoundsWarning, match="1 value of age"):
+        fitted("died ~ age", frame, schema=SCHEMA)
+
+
 def test_whole_numbers_that_may_be_codes_are_noted():
     fit = fitted("died ~ grade", FRAME.assign(grade=1 + FRAME.index % 4))
     assert "write C(grade) if they are codes" in str(fit)

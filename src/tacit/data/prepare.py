@@ -17,6 +17,7 @@ import polars as pl
 
 from tacit.data.codes import DECIMAL_COMMA
 from tacit.data.config import ColumnConfig
+from tacit.data.schema.columns import LARGEST
 from tacit.errors import DataError
 from tacit.support.argument_names import column_key
 
@@ -183,6 +184,22 @@ def _read_numeric(series: pl.Series, config: ColumnConfig) -> Column:
     return _within_bounds(np.where(missing, 0.0, values), missing, config)
 
 
+def refuse_large(values: np.ndarray, missing: np.ndarray, config: ColumnConfig) -> None:
+    """Raise an error for a number whose size exceeds `LARGEST`, in a column without bounds."""
+    large = np.isfinite(values) & (np.abs(values) > LARGEST) & ~missing
+    if not large.any():
+        return
+    row = _first(large)
+    key, shown = column_key(config.name), f"{values[row - 1]:g}"
+    advice = f'declare {key}.missing_values = ["{shown}"] and {key}.missing = "drop"'
+    if config.derived:
+        advice = "choose another transformation"
+    raise DataError(
+        f'column "{config.name}", data row {row}: {shown} exceeds {LARGEST:g}, the largest size of '
+        f"a number; fix the cell, or {advice}"
+    )
+
+
 def refuse_decimal_comma(series: pl.Series, what: str) -> None:
     """Raise an error if a column of numbers contains decimal commas, as in "64,5".
 
@@ -207,6 +224,7 @@ def refuse_decimal_comma(series: pl.Series, what: str) -> None:
 
 def _within_bounds(values: np.ndarray, missing: np.ndarray, config: ColumnConfig) -> Column:
     if config.low is None or config.high is None:
+        refuse_large(values, missing, config)
         return Column(config=config, values=values, missing=missing)
     outside = ((values < config.low) | (values > config.high)) & ~missing
     notes: tuple[str, ...] = ()

@@ -22,7 +22,13 @@ from tacit.data.derived import columns_of, with_derived
 from tacit.data.federation import Federation, federation_of_table
 from tacit.data.formula import Formula, Term
 from tacit.data.frames import FRAMES, RawFrame, frame_library, is_frame, raw_frame
-from tacit.data.prepare import as_text, missing_cells, refuse_decimal_comma, warn_outside
+from tacit.data.prepare import (
+    as_text,
+    missing_cells,
+    refuse_decimal_comma,
+    refuse_large,
+    warn_outside,
+)
 from tacit.data.readers.files import found_paths, is_pattern, party_names, table_of_parties
 from tacit.data.rows import located
 from tacit.data.schema.schema import Schema
@@ -479,6 +485,7 @@ class _Reader:
             self.suspect(config.name, _numbers(series, config))
         if counts:
             if config.low is None and not self.private:
+                _refuse_large(series, config)
                 most = max(_numbers(series, config), default=1.0)
                 self.note(config.name, "its largest count comes")
                 return msgspec.structs.replace(config, low=0.0, high=max(1.0, most))
@@ -605,7 +612,16 @@ def _check_spelling(name: str, levels: list[str]) -> None:
             )
 
 
+def _refuse_large(series: pl.Series, config: ColumnConfig) -> None:
+    """Raise an error if a number is too large for a mean or an sd."""
+    numbers = as_text(series) if series.dtype == pl.String else series
+    numbers = numbers.cast(pl.Float64, strict=False)
+    missing = numbers.is_null() | missing_cells(series, config.missing_values, numeric=True)
+    refuse_large(numbers.fill_null(0.0).to_numpy(), missing.to_numpy(), config)
+
+
 def _location_scale(series: pl.Series, config: ColumnConfig) -> tuple[float, float]:
+    _refuse_large(series, config)
     values = _present(series, config, numeric=True).cast(pl.Float64).to_numpy()
     finite = values[np.isfinite(values)]
     if not len(finite):
