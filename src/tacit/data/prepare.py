@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from tacit.data.codes import DECIMAL_COMMA
+from tacit.data.codes import DECIMAL_COMMA, GROUPED, THOUSANDS
 from tacit.data.config import ColumnConfig
 from tacit.data.schema.columns import LARGEST
 from tacit.errors import DataError
@@ -201,9 +201,9 @@ def refuse_large(values: np.ndarray, missing: np.ndarray, config: ColumnConfig) 
 
 
 def refuse_decimal_comma(series: pl.Series, what: str) -> None:
-    """Raise an error if a column of numbers contains decimal commas, as in "64,5".
+    """Raise an error if a column of numbers contains commas, as in "64,5" or "27,200".
 
-    Such a text is not read as a number, because "1,234" may also be 1234.
+    Such a text is not read as a number, because "1,234" may be 1.234 or 1234.
 
     Parameters
     ----------
@@ -212,14 +212,35 @@ def refuse_decimal_comma(series: pl.Series, what: str) -> None:
     what
         Name of the column at the beginning of the error message, e.g. 'column "age"'.
     """
-    comma = series.str.contains(DECIMAL_COMMA).fill_null(False)
+    decimal, thousands, grouped = (
+        series.str.contains(pattern).fill_null(False)
+        for pattern in (DECIMAL_COMMA, THOUSANDS, GROUPED)
+    )
+    comma = decimal | thousands | grouped
     plain = series.cast(pl.Float64, strict=False).is_not_null() | series.is_null()
-    if comma.any() and (comma | plain).all():
-        row = _first(comma.to_numpy())
-        raise DataError(
-            f'{what}, data row {row}: "{series[row - 1]}" has a decimal comma; write numbers with '
-            'a point, or give the frame of pandas.read_csv(path, sep=";", decimal=",")'
+    if not comma.any() or not (comma | plain).all():
+        return
+    sure = comma & ~(decimal & thousands)  # "27,200" may be either
+    row = _first((sure if sure.any() else comma).to_numpy())
+    text = series[row - 1]
+    advice = (
+        "has commas between thousands; remove them, or give the frame of pandas.read_csv(path, "
+        'sep=…, thousands=",")'
+    )
+    if decimal[row - 1] or grouped[row - 1]:
+        dots = ', thousands="."' if grouped.any() else ""
+        advice = (
+            "has a decimal comma; write numbers with a point, or give the frame of "
+            f'pandas.read_csv(path, sep=";", decimal=","{dots})'
         )
+    if not sure.any():
+        small, large = (float(text.replace(",", sign)) for sign in (".", ""))
+        advice = (
+            f"may be {small:g} or {large:.15g}; write it with a point or without a comma, or give "
+            'the frame of pandas.read_csv(path, sep=…, decimal=",") in the first case and of '
+            'pandas.read_csv(path, sep=…, thousands=",") in the second'
+        )
+    raise DataError(f'{what}, data row {row}: "{text}" {advice}')
 
 
 def _within_bounds(values: np.ndarray, missing: np.ndarray, config: ColumnConfig) -> Column:
