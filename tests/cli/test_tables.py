@@ -239,7 +239,9 @@ def test_a_run_predicts_from_the_command_line(tacit, patients):
     assert pl.read_parquet("again.parquet").columns == ["id", "probability", "low", "high"]
     assert pl.read_parquet("again.parquet")["id"].to_list() == ["x", "y", "z"]
     assert (said["rows"], said["without_prediction"], said["clipped"]) == (3, 1, {"age": 1})
+    new.with_columns(age=None).write_parquet("gap.parquet")
     for arguments, exit_code, words in (
+        (("run", "gap.parquet", "--out", "x.csv"), 4, "is missing; fill it in, or drop the row"),
         (("run", "new.parquet", "--out", "out.csv"), 2, "exists"),
         (("run", "new.parquet", "--out", "out.xlsx"), 2, "must end in"),
         (("run", "new.parquet", "--out", "x.csv", "--keep", "low"), 2, "of that name"),

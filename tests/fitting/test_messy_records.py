@@ -279,6 +279,25 @@ def test_counts_derived_numbers_and_bounds_have_a_largest_size():
         fitted("died ~ age", frame, schema=SCHEMA)
 
 
+@pytest.mark.parametrize(
+    ("age", "found"),
+    [
+        (None, "the value is missing; fill it in"),
+        ("x", '"x" is not a number; fix the cell'),
+        (np.inf, "the value is inf; fix the cell"),
+        (1e300, "1e+300 exceeds 1e+150, the largest size of a number; fix the cell"),
+    ],
+)
+@pytest.mark.parametrize("formula", ["died ~ age", "died ~ sqrt(age)"])
+def test_errors_about_new_records_do_not_advise_to_change_the_schema(formula, age, found):
+    fit = fitted(formula, FRAME)
+    with pytest.raises(DataError) as caught:
+        fit.predict({"age": [40.0, age]})
+    assert str(caught.value) == f'column "age", data row 2: {found}, or drop the row'
+    with pytest.raises(DataError, match="or declare "):
+        fitted(formula, FRAME, test=pd.DataFrame({"age": [40.0, age], "died": [0, 1]}))
+
+
 def test_whole_numbers_that_may_be_codes_are_noted():
     fit = fitted("died ~ grade", FRAME.assign(grade=1 + FRAME.index % 4))
     assert "write C(grade) if they are codes" in str(fit)

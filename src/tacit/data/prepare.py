@@ -25,6 +25,18 @@ LEVELS_SHOWN = 50
 LEADING_ZERO = r"^[+-]?0\d"
 
 
+class CellError(DataError):
+    """A cell that cannot be used.
+
+    The message is "<found>; <fix>, or <otherwise>", where `otherwise` is a change of the schema or
+    formula. It does not apply to new records of a finished fit.
+    """
+
+    def __init__(self, found: str, fix: str, otherwise: str) -> None:
+        super().__init__(f"{found}; {fix}, or {otherwise}")
+        self.found, self.fix = found, fix
+
+
 class OutsideBoundsWarning(UserWarning):
     """Warning that values outside the declared bounds were clipped to them."""
 
@@ -94,9 +106,10 @@ def read_column(series: pl.Series, config: ColumnConfig, *, pooled: bool) -> Col
         column = _read_categorical(series, config, pooled=pooled)
     if config.missing == "refuse" and column.missing.any():
         choices = '"drop" or "level"' if config.levels else '"drop" or "indicator"'
-        raise DataError(
-            f'column "{config.name}", data row {_first(column.missing)}: the value is missing;'
-            f" fill it in, or declare {column_key(config.name)}.missing = {choices} in the schema"
+        raise CellError(
+            f'column "{config.name}", data row {_first(column.missing)}: the value is missing',
+            "fill it in",
+            f"declare {column_key(config.name)}.missing = {choices} in the schema",
         )
     return column
 
@@ -166,22 +179,28 @@ def _read_numeric(series: pl.Series, config: ColumnConfig) -> Column:
     if unparsed.any():
         row = _first(unparsed)
         refuse_decimal_comma(series, f'column "{config.name}"')
-        raise DataError(
-            f'column "{config.name}", data row {row}: "{series[row - 1]}" is not a number; fix'
-            f" the cell, or declare {column_key(config.name)}.missing_values = "
-            f'["{series[row - 1]}"] and {column_key(config.name)}.missing = "drop"'
+        raise CellError(
+            f'column "{config.name}", data row {row}: "{series[row - 1]}" is not a number',
+            "fix the cell",
+            _as_missing(config, series[row - 1]),
         )
     missing = (numbers.is_null() | gone).to_numpy()
     values = numbers.fill_null(0.0).to_numpy()
     broken = ~np.isfinite(values) & ~missing
     if broken.any():
         row = _first(broken)
-        raise DataError(
-            f'column "{config.name}", data row {row}: the value is {values[row - 1]}; fix the'
-            f" cell, or declare {column_key(config.name)}.missing_values = "
-            f'["{values[row - 1]}"] and {column_key(config.name)}.missing = "drop"'
+        raise CellError(
+            f'column "{config.name}", data row {row}: the value is {values[row - 1]}',
+            "fix the cell",
+            _as_missing(config, values[row - 1]),
         )
     return _within_bounds(np.where(missing, 0.0, values), missing, config)
+
+
+def _as_missing(config: ColumnConfig, value: object) -> str:
+    """Return the advice to declare a value as a code for missing."""
+    key = column_key(config.name)
+    return f'declare {key}.missing_values = ["{value}"] and {key}.missing = "drop"'
 
 
 def refuse_large(values: np.ndarray, missing: np.ndarray, config: ColumnConfig) -> None:
@@ -190,13 +209,12 @@ def refuse_large(values: np.ndarray, missing: np.ndarray, config: ColumnConfig) 
     if not large.any():
         return
     row = _first(large)
-    key, shown = column_key(config.name), f"{values[row - 1]:g}"
-    advice = f'declare {key}.missing_values = ["{shown}"] and {key}.missing = "drop"'
-    if config.derived:
-        advice = "choose another transformation"
-    raise DataError(
+    shown = f"{values[row - 1]:g}"
+    raise CellError(
         f'column "{config.name}", data row {row}: {shown} exceeds {LARGEST:g}, the largest size of '
-        f"a number; fix the cell, or {advice}"
+        "a number",
+        "fix the cell",
+        "choose another transformation" if config.derived else _as_missing(config, shown),
     )
 
 
@@ -252,10 +270,11 @@ def _within_bounds(values: np.ndarray, missing: np.ndarray, config: ColumnConfig
     if outside.any():
         if config.outside == "refuse":
             row = _first(outside)
-            raise DataError(
+            raise CellError(
                 f'column "{config.name}", data row {row}: {values[row - 1]:g} is outside'
-                f" [{config.low:g}, {config.high:g}]; fix the cell, widen the bounds or declare"
-                ' outside = "clip"'
+                f" [{config.low:g}, {config.high:g}]",
+                "fix the cell",
+                'widen the bounds or declare outside = "clip"',
             )
         notes = (
             f'column "{config.name}": values clipped to [{config.low:g}, {config.high:g}]:'
