@@ -33,6 +33,9 @@ SCHEMA = tacit.Schema(
 )
 
 
+SCHEMA_OF_SEX = tacit.Schema(levels={"sex": ["f", "m"]}, missing={"sex": "drop"})
+
+
 def fitted(formula, frame, **more):
     return tacit.fit(formula, frame, privacy=None, **more)
 
@@ -296,6 +299,36 @@ def test_errors_about_new_records_do_not_advise_to_change_the_schema(formula, ag
     assert str(caught.value) == f'column "age", data row 2: {found}, or drop the row'
     with pytest.raises(DataError, match="or declare "):
         fitted(formula, FRAME, test=pd.DataFrame({"age": [40.0, age], "died": [0, 1]}))
+
+
+def test_predicted_outcomes_have_the_codes_of_the_records(tmp_path):
+    new = FRAME.head(5)
+    coded = fitted('died["1"] ~ age', FRAME.assign(died=2 - FRAME["died"]))  # 1 is y = 1
+    plain = fitted("died ~ age", FRAME)
+    drawn = plain.predict(new, "outcomes", draws=50)
+    assert set(np.unique(drawn)) == {0.0, 1.0}
+    np.testing.assert_array_equal(coded.predict(new, "outcomes", draws=50), 2 - drawn)
+    words = fitted("died ~ age", FRAME.assign(died=np.where(FRAME["died"], "yes", "no")))
+    words.save(tmp_path / "fit")
+    for fit in (words, tacit.load(tmp_path / "fit")):
+        found = fit.predict(new, "outcomes", draws=50)
+        np.testing.assert_array_equal(found, np.where(drawn, "yes", "no"))
+    truth = fitted("died ~ age", FRAME.assign(died=FRAME["died"] == 1))
+    np.testing.assert_array_equal(truth.predict(new, "outcomes", draws=50), drawn)
+
+
+def test_predicted_outcomes_with_levels_are_the_levels():
+    stage = np.array(["I", "II", "III"])[np.digitize(FRAME["stay"], [8, 11])]
+    fit = fitted("stage ~ age + C(sex)", FRAME.assign(stage=stage), schema=SCHEMA_OF_SEX)
+    new = FRAME.head(4).assign(sex=["f", "m", None, "f"])
+    found = fit.predict(new, "outcomes", draws=40)
+    assert found.shape == (40, 4)
+    assert set(found[:, [0, 1, 3]].ravel()) == {"I", "II", "III"}
+    assert all(one is None for one in found[:, 2])
+    frame = FRAME.assign(stage=10.0 * np.digitize(FRAME["stay"], [8, 11]))
+    schema = tacit.Schema(levels={"stage": [0, 10, 20]})
+    numbers = fitted("stage ~ age", frame, family="softmax", schema=schema)
+    assert set(np.unique(numbers.predict(new, "outcomes", draws=40))) == {0.0, 10.0, 20.0}
 
 
 def test_whole_numbers_that_may_be_codes_are_noted():

@@ -36,6 +36,9 @@ class CellError(DataError):
         super().__init__(f"{found}; {fix}, or {otherwise}")
         self.found, self.fix = found, fix
 
+    def __reduce__(self) -> tuple[type[DataError], tuple[str]]:
+        return DataError, (str(self),)  # for other processes, the message is enough
+
 
 class OutsideBoundsWarning(UserWarning):
     """Warning that values outside the declared bounds were clipped to them."""
