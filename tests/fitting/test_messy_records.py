@@ -12,6 +12,7 @@ import tacit
 from tacit.data.codes import MissingCodeWarning
 from tacit.data.prepare import OutsideBoundsWarning
 from tacit.errors import ConfigError, DataError
+from tacit.results.verdict import LittleLearnedWarning
 from tacit.support.argument_names import in_python
 
 RNG = np.random.default_rng(11)
@@ -329,6 +330,48 @@ def test_predicted_outcomes_with_levels_are_the_levels():
     schema = tacit.Schema(levels={"stage": [0, 10, 20]})
     numbers = fitted("stage ~ age", frame, family="softmax", schema=schema)
     assert set(np.unique(numbers.predict(new, "outcomes", draws=40))) == {0.0, 10.0, 20.0}
+
+
+@pytest.mark.parametrize("bounds", [{}, {"bmi": (10, 60)}])
+def test_a_column_with_one_value_is_named(bounds):
+    frame = FRAME.assign(bmi=25.0, kind="a")
+    levels = {"kind": ["a", "b", "c"], "died": [0, 1]}
+    schema = tacit.Schema(bounds={"age": (18, 100), **bounds}, levels=levels)
+    text = "bmi has one value in all training records, so its effect cannot be learned"
+    with pytest.warns(LittleLearnedWarning, match=text) as caught:
+        fit = fitted("died ~ age + bmi", frame, schema=schema)
+    assert caught[0].filename == __file__
+    assert any(text in one for one in fit.cautions)
+    checked = tacit.check("died ~ age + bmi + kind", frame, schema=schema, privacy=None)
+    assert any("bmi, kind have one value" in one for one in checked.warnings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LittleLearnedWarning)
+        assert not fitted("died ~ age + C(sex)", frame, schema=SCHEMA).cautions
+
+
+def test_no_caution_about_one_value_reveals_records():
+    frame = FRAME.assign(bmi=25.0)
+    bounds = {"age": (18, 100), "bmi": (10, 60)}
+    schema = tacit.Schema(bounds=bounds, levels={"died": [0, 1]})
+    privacy = tacit.Privacy(epsilon=5.0, ledger="none")
+    checked = tacit.check("died ~ age + bmi", frame, schema=schema, privacy=privacy)
+    assert not any("one value" in one for one in checked.warnings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fit = tacit.fit("died ~ age + bmi", frame, schema=schema, privacy=privacy)
+    assert not any("one value" in one for one in fit.cautions)
+
+
+def test_a_category_with_one_level_and_unused_indicators_are_not_cautioned_about():
+    fit = fitted("died ~ age + kind", FRAME.assign(kind="a"))
+    assert any(
+        "all records have the level 'a', so it has no coefficient" in one for one in fit.notes
+    )
+    schema = tacit.Schema(bounds={"age": (18, 100)}, missing={"age": "indicator"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LittleLearnedWarning)
+        warnings.filterwarnings("ignore", message="Missing values of age")
+        fitted("died ~ age", FRAME, schema=schema)
 
 
 def test_whole_numbers_that_may_be_codes_are_noted():

@@ -330,6 +330,11 @@ class _Reader:
                     f'column "{config.name}" has {len(levels)} different texts; '
                     f"write C({config.name}) if it is a category, or leave it out"
                 )
+            if len(levels) == 1:
+                self.notes.append(
+                    f'column "{config.name}": all records have the level {levels[0]!r}, so it has '
+                    "no coefficient"
+                )
             self.note(config.name, f"its {len(levels)} levels come")
             return _with_levels(config, levels)
         numbers = _numbers(series, config)
