@@ -73,6 +73,15 @@ def test_a_draft_reads_semicolons_and_refuses_decimal_commas(tacit, patients):
     assert "has a decimal comma; write numbers with a point" in err
 
 
+@pytest.mark.parametrize("outcome", ["age", "died"])
+def test_a_draft_refuses_numbers_that_no_bounds_could_contain(tacit, patients, outcome):
+    table = patients.read_text().replace(f"{AGES[3]:g},", "1e300,", 1)
+    patients.write_text(table)
+    code, _, err = tacit("init", "patients.csv", "--outcome", outcome, "--party", "hospital")
+    assert code == 4
+    assert 'column "age", data row 4: 1e300 exceeds 1e+150' in err
+
+
 def test_a_draft_can_be_audited_and_two_values_are_levels(patients):
     pl.read_csv(patients).with_columns(died=pl.col("died") + 1).write_csv(patients)
     draft = draft_study("patients.csv", "died", "hospital")
@@ -230,7 +239,9 @@ def test_a_run_predicts_from_the_command_line(tacit, patients):
     assert pl.read_parquet("again.parquet").columns == ["id", "probability", "low", "high"]
     assert pl.read_parquet("again.parquet")["id"].to_list() == ["x", "y", "z"]
     assert (said["rows"], said["without_prediction"], said["clipped"]) == (3, 1, {"age": 1})
+    new.with_columns(age=None).write_parquet("gap.parquet")
     for arguments, exit_code, words in (
+        (("run", "gap.parquet", "--out", "x.csv"), 4, "is missing; fill it in, or drop the row"),
         (("run", "new.parquet", "--out", "out.csv"), 2, "exists"),
         (("run", "new.parquet", "--out", "out.xlsx"), 2, "must end in"),
         (("run", "new.parquet", "--out", "x.csv", "--keep", "low"), 2, "of that name"),

@@ -10,6 +10,7 @@ import pytest
 
 from tacit.data import ColumnConfig, DataConfig, PartitionConfig, load_federation, load_party
 from tacit.data.federation import Federation
+from tacit.data.prepare import missing_cells
 from tacit.data.schema.schema import Schema
 from tacit.errors import ConfigError, DataError
 from tacit.party.datasets import identify_parties
@@ -30,6 +31,14 @@ def test_declared_schema_makes_the_columns(load_table):
     assert np.array_equal(records["colour"][order], [0, 1, 0, 0])
     assert np.array_equal(records["age"][order], [40, 50, 60, 70])
     assert records["x"].dtype == records["y"].dtype == np.float64
+
+
+def test_missing_codes_are_equal_as_numbers_and_names_with_zeros_differ():
+    cells = pl.Series(["999.0", "0999", "9.99e2", "a", None])
+    assert missing_cells(cells, ["999", "a"]).to_list() == [True, False, True, True, False]
+    assert missing_cells(cells, ["999"], numeric=True).to_list() == [True, True, True, False, False]
+    assert missing_cells(pl.Series([0.1, 9.9], dtype=pl.Float32), ["9.90"])[1]
+    assert missing_cells(pl.Series([float("nan"), 1.0]), ["nan"]).to_list() == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -291,6 +300,12 @@ def test_the_header_shows_the_separator_and_every_door_reads_the_same_records(
         ("age,ill\n1,yes\n", ";", r"set data.separator to ',', or save the file with commas"),
         ("age,ill\n64,5,yes\n", ",", r"line 2 has 3 fields and the header 2; .*decimal commas"),
         ("age;ill\n64,5;yes\n7;no\n", ",", r'row 1: "64,5" has a decimal comma; write numbers'),
+        ("age;ill\n27,200;yes\n64,5;no\n", ",", r'row 2: "64,5" has a decimal comma; write'),
+        ("age;ill\n27,200;yes\n0,250;no\n", ",", r'row 2: "0,250" has a decimal comma; write'),
+        ("age;ill\n7;yes\n27,200;no\n", ",", r'row 2: "27,200" may be 27.2 or 27200; .*thousands'),
+        ("age;ill\n27,200;yes\n1,234,567;no\n", ",", r'"1,234,567" has commas between thousands'),
+        ("age;ill\n1.234,5;yes\n7;no\n", ",", r'"1.234,5" has a .*decimal=",", thousands="."'),
+        ("age,ill,age\n1,yes,2\n", ",", r'the file has two columns "age": rename or remove one'),
     ],
 )
 def test_csv_files_that_cannot_be_read_say_what_was_seen(
@@ -300,6 +315,25 @@ def test_csv_files_that_cannot_be_read_say_what_was_seen(
     path.write_text(content)
     with pytest.raises(DataError, match=message):
         load_party(file_of(path, separator), "here")
+
+
+@pytest.mark.parametrize("encoding", ["latin1", "utf-16"])
+@pytest.mark.parametrize("content", ["age,ill,ort\n1,yes,Köln\n", "age,ill,höhe\n1,yes,2\n"])
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
+def test_a_file_that_is_not_utf8_is_refused_with_the_conversion(
+    tmp_path: Path, name, content, encoding
+):
+    path = tmp_path / name
+    with (gzip.open if name.endswith("gz") else open)(path, "wt", encoding=encoding) as out:
+        out.write(content)
+    with pytest.raises(DataError, match=f"is not UTF-8: convert it, .*iconv -f {encoding} -t"):
+        load_party(file_of(path), "here")
+
+
+def test_columns_without_a_name_may_repeat(tmp_path: Path):
+    path = tmp_path / "t.csv"
+    path.write_text("age,ill,,\n1,yes,,\n2,no,,\n")
+    assert len(load_party(file_of(path), "here").parties["here"]["y"]) == 2
 
 
 @pytest.mark.parametrize(

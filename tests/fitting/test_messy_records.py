@@ -12,6 +12,7 @@ import tacit
 from tacit.data.codes import MissingCodeWarning
 from tacit.data.prepare import OutsideBoundsWarning
 from tacit.errors import ConfigError, DataError
+from tacit.results.verdict import LittleLearnedWarning
 from tacit.support.argument_names import in_python
 
 RNG = np.random.default_rng(11)
@@ -31,6 +32,9 @@ SCHEMA = tacit.Schema(
     levels={"sex": ["f", "m"], "died": [0, 1]},
     missing={"sex": "drop", "age": "drop"},
 )
+
+
+SCHEMA_OF_SEX = tacit.Schema(levels={"sex": ["f", "m"]}, missing={"sex": "drop"})
 
 
 def fitted(formula, frame, **more):
@@ -188,6 +192,186 @@ def test_codes_that_stand_for_missing_are_declared_or_named():
             assert """missing_values={"age": ["unknown"]}""" in str(caught.value)
     with pytest.raises(ConfigError, match=r"missing_values\['age'\] = 'NA'; give a list"):
         tacit.Schema(missing_values={"age": "NA"})
+
+
+@pytest.mark.parametrize("code", [999, "999.0", "9.99e2"])
+def test_codes_in_a_file_are_compared_as_numbers(tmp_path, code):
+    """`pandas.to_csv` writes 999.0."""
+    gone = FRAME.index % 10 == 0
+    path = tmp_path / "records.csv"
+    FRAME.assign(age=FRAME["age"].mask(gone, 999.0)).to_csv(path, index=False)
+    schema = tacit.Schema(missing_values={"age": [code]}, missing={"age": "drop"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", MissingCodeWarning)
+        fit = fitted("died ~ age", path, schema=schema)
+    plain = fitted("died ~ age", FRAME[~gone])
+    np.testing.assert_allclose(fit.summary()["mean"], plain.summary()["mean"], rtol=1e-6)
+    assert fit.schema.scale["age"] == pytest.approx(plain.schema.scale["age"])
+
+
+def test_codes_of_categories_parties_and_outcomes_are_compared_as_numbers(tmp_path):
+    frame = FRAME.assign(grade=1.0 + FRAME.index % 3, site=1.0 + FRAME.index % 2)
+    frame.loc[frame.index < 9, ["grade", "site", "died"]] = 9.0
+    path = tmp_path / "records.csv"
+    frame.to_csv(path, index=False)
+    names = ("grade", "site", "died")
+    schema = tacit.Schema(
+        missing=dict.fromkeys(names, "drop"), missing_values={name: [9] for name in names}
+    )
+    fit = fitted("died ~ age + C(grade)", path, party="site", schema=schema)
+    assert len(fit.party_metrics) == 2
+    assert fit.schema.levels["grade"] == ("1.0", "2.0", "3.0")
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"bounds": {"agee": (18, 100)}},
+        {"units": {"agee": "10 years"}},
+        {"levels": {"agee": ["a", "b"]}},
+        {"missing": {"agee": "drop"}},
+        {"missing_values": {"agee": [999]}},
+        {"scale": {"agee": (50, 10)}},
+    ],
+)
+def test_a_misspelt_column_of_a_schema_is_refused(facts):
+    message = r'the schema declares "agee", which no table has; did you mean "age"\?'
+    for function in (tacit.fit, tacit.check):
+        with pytest.raises(ConfigError, match=message):
+            function("died ~ age", FRAME, schema=tacit.Schema(**facts), privacy=None)
+
+
+def test_a_schema_may_declare_columns_that_the_formula_does_not_use():
+    schema = tacit.Schema(bounds={"age": (18, 100), "stay": (0, 50)}, units={"ward_b": "bed"})
+    frames = {"a": FRAME, "b": FRAME.assign(ward_b=1.0)}
+    tacit.check("died ~ age", frames, schema=schema, privacy=None)
+    fit = fitted("died ~ log(age)", FRAME, schema=SCHEMA)
+    assert "log(age)" in fit.schema.bounds
+    tacit.check("died ~ age", FRAME, schema=fit.schema, privacy=None)
+    with pytest.raises(ConfigError, match='"ward_b", which no table has; the columns are age, '):
+        fitted("died ~ age", FRAME.drop(columns="ward"), schema=schema)
+
+
+@pytest.mark.parametrize("formula", ["stay ~ age", "age ~ stay", "died ~ log(age)", "died ~ age"])
+def test_numbers_whose_squares_overflow_are_refused(tmp_path, formula):
+    frame = FRAME.assign(age=FRAME["age"].mask(FRAME.index == 4, 1e300))
+    path = tmp_path / "records.csv"
+    frame.to_csv(path, index=False)
+    message = r'column "age", data row 5: 1e\+300 exceeds 1e\+150, .*; fix the cell, or declare '
+    for data in (frame, path):
+        with pytest.raises(DataError, match=message):
+            fitted(formula, data)
+    parts = {"n": FRAME, "s": frame}
+    with pytest.raises(DataError, match='party "s": column "age", data row 5: 1e'):
+        fitted(formula, parts)
+    gone = tacit.Schema(missing_values={"age": ["1e300"]}, missing={"age": "drop"})
+    assert fitted(formula, path, schema=gone).converged
+
+
+def test_counts_derived_numbers_and_bounds_have_a_largest_size():
+    counts = FRAME.assign(deaths=np.where(FRAME.index == 1, 1e200, 3.0))
+    with pytest.raises(DataError, match=r'"deaths", data row 2: 1e\+200 exceeds'):
+        fitted("deaths ~ age", counts, family="poisson")
+    with pytest.raises(
+        DataError, match=r'"I\(age\*\*2\)", data row 3: 1e\+200 .*another transformation'
+    ):
+        fitted("died ~ I(age**2)", FRAME.assign(age=FRAME["age"].mask(FRAME.index == 2, 1e100)))
+    with pytest.raises(ConfigError, match=r'high of bounds\["age"\] = 1e\+300; .*at most 1e\+150'):
+        tacit.Schema(bounds={"age": (0, 1e300)})
+    frame = FRAME.assign(age=FRAME["age"].mask(FRAME.index == 4, 1e300))
+    with pytest.warns(OutsideBoundsWarning, match="1 value of age"):
+        fitted("died ~ age", frame, schema=SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("age", "found"),
+    [
+        (None, "the value is missing; fill it in"),
+        ("x", '"x" is not a number; fix the cell'),
+        (np.inf, "the value is inf; fix the cell"),
+        (1e300, "1e+300 exceeds 1e+150, the largest size of a number; fix the cell"),
+    ],
+)
+@pytest.mark.parametrize("formula", ["died ~ age", "died ~ sqrt(age)"])
+def test_errors_about_new_records_do_not_advise_to_change_the_schema(formula, age, found):
+    fit = fitted(formula, FRAME)
+    with pytest.raises(DataError) as caught:
+        fit.predict({"age": [40.0, age]})
+    assert str(caught.value) == f'column "age", data row 2: {found}, or drop the row'
+    with pytest.raises(DataError, match="or declare "):
+        fitted(formula, FRAME, test=pd.DataFrame({"age": [40.0, age], "died": [0, 1]}))
+
+
+def test_predicted_outcomes_have_the_codes_of_the_records(tmp_path):
+    new = FRAME.head(5)
+    coded = fitted('died["1"] ~ age', FRAME.assign(died=2 - FRAME["died"]))  # 1 is y = 1
+    plain = fitted("died ~ age", FRAME)
+    drawn = plain.predict(new, "outcomes", draws=50)
+    assert set(np.unique(drawn)) == {0.0, 1.0}
+    np.testing.assert_array_equal(coded.predict(new, "outcomes", draws=50), 2 - drawn)
+    words = fitted("died ~ age", FRAME.assign(died=np.where(FRAME["died"], "yes", "no")))
+    words.save(tmp_path / "fit")
+    for fit in (words, tacit.load(tmp_path / "fit")):
+        found = fit.predict(new, "outcomes", draws=50)
+        np.testing.assert_array_equal(found, np.where(drawn, "yes", "no"))
+    truth = fitted("died ~ age", FRAME.assign(died=FRAME["died"] == 1))
+    np.testing.assert_array_equal(truth.predict(new, "outcomes", draws=50), drawn)
+
+
+def test_predicted_outcomes_with_levels_are_the_levels():
+    stage = np.array(["I", "II", "III"])[np.digitize(FRAME["stay"], [8, 11])]
+    fit = fitted("stage ~ age + C(sex)", FRAME.assign(stage=stage), schema=SCHEMA_OF_SEX)
+    new = FRAME.head(4).assign(sex=["f", "m", None, "f"])
+    found = fit.predict(new, "outcomes", draws=40)
+    assert found.shape == (40, 4)
+    assert set(found[:, [0, 1, 3]].ravel()) == {"I", "II", "III"}
+    assert all(one is None for one in found[:, 2])
+    frame = FRAME.assign(stage=10.0 * np.digitize(FRAME["stay"], [8, 11]))
+    schema = tacit.Schema(levels={"stage": [0, 10, 20]})
+    numbers = fitted("stage ~ age", frame, family="softmax", schema=schema)
+    assert set(np.unique(numbers.predict(new, "outcomes", draws=40))) == {0.0, 10.0, 20.0}
+
+
+@pytest.mark.parametrize("bounds", [{}, {"bmi": (10, 60)}])
+def test_a_column_with_one_value_is_named(bounds):
+    frame = FRAME.assign(bmi=25.0, kind="a")
+    levels = {"kind": ["a", "b", "c"], "died": [0, 1]}
+    schema = tacit.Schema(bounds={"age": (18, 100), **bounds}, levels=levels)
+    text = "bmi has one value in all training records, so its effect cannot be learned"
+    with pytest.warns(LittleLearnedWarning, match=text) as caught:
+        fit = fitted("died ~ age + bmi", frame, schema=schema)
+    assert caught[0].filename == __file__
+    assert any(text in one for one in fit.cautions)
+    checked = tacit.check("died ~ age + bmi + kind", frame, schema=schema, privacy=None)
+    assert any("bmi, kind have one value" in one for one in checked.warnings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LittleLearnedWarning)
+        assert not fitted("died ~ age + C(sex)", frame, schema=SCHEMA).cautions
+
+
+def test_no_caution_about_one_value_reveals_records():
+    frame = FRAME.assign(bmi=25.0)
+    bounds = {"age": (18, 100), "bmi": (10, 60)}
+    schema = tacit.Schema(bounds=bounds, levels={"died": [0, 1]})
+    privacy = tacit.Privacy(epsilon=5.0, ledger="none")
+    checked = tacit.check("died ~ age + bmi", frame, schema=schema, privacy=privacy)
+    assert not any("one value" in one for one in checked.warnings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fit = tacit.fit("died ~ age + bmi", frame, schema=schema, privacy=privacy)
+    assert not any("one value" in one for one in fit.cautions)
+
+
+def test_a_category_with_one_level_and_unused_indicators_are_not_cautioned_about():
+    fit = fitted("died ~ age + kind", FRAME.assign(kind="a"))
+    assert any(
+        "all records have the level 'a', so it has no coefficient" in one for one in fit.notes
+    )
+    schema = tacit.Schema(bounds={"age": (18, 100)}, missing={"age": "indicator"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LittleLearnedWarning)
+        warnings.filterwarnings("ignore", message="Missing values of age")
+        fitted("died ~ age", FRAME, schema=schema)
 
 
 def test_whole_numbers_that_may_be_codes_are_noted():

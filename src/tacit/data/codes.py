@@ -13,6 +13,10 @@ UNKNOWN = (
 )  # fmt: skip
 """Texts, in lower case, that stand for a missing value."""
 DECIMAL_COMMA = r"^[+-]?\d+,\d+$"
+THOUSANDS = r"^[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?$"
+"""Numbers with commas between thousands; "1,234" may also have a decimal comma."""
+GROUPED = r"^[+-]?[1-9]\d{0,2}(\.\d{3})+,\d+$"
+"""Numbers with points between thousands and a decimal comma."""
 ISO_DATE = r"^\d{4}-\d\d-\d\d([ T].*)?$"
 MOST_CODES = 12
 """Largest k for which integers 1 … k may be codes of categories."""

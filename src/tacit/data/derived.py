@@ -22,7 +22,7 @@ import polars as pl
 
 from tacit.data.expressions import Range, parse_expression, times
 from tacit.data.formula import Term
-from tacit.data.prepare import read_column
+from tacit.data.prepare import CellError, read_column
 from tacit.data.schema.columns import ColumnConfig, Missing
 from tacit.errors import ConfigError, DataError
 
@@ -102,9 +102,11 @@ def _values(
     if broken.any():
         row = int(np.argmax(broken))
         name = next(iter(read))
-        raise DataError(
+        raise CellError(
             f'column "{name}", data row {row + 1}: {config.name} of {read[name].values[row]:g} is '
-            f"{values[row]:g}; correct the cell, or choose another transformation"
+            f"{values[row]:g}",
+            "correct the cell",
+            "choose another transformation",
         )
     if config.low is not None and config.high is not None:
         values = np.clip(values, config.low, config.high)  # against rounding

@@ -15,7 +15,7 @@ import polars as pl
 
 from tacit.arrays import by_appearance
 from tacit.data.partition import Rows, floor, named
-from tacit.data.prepare import as_text
+from tacit.data.prepare import as_text, missing_cells
 from tacit.errors import ConfigError, DataError
 
 
@@ -25,7 +25,7 @@ def read_persons(series: pl.Series, there: np.ndarray, gaps: Sequence[str] = ())
     A missing person in one of these rows raises an error.
     """
     text = as_text(series)
-    text = text.set(text.is_in(gaps), None)
+    text = text.set(missing_cells(text, gaps), None)
     absent = text.is_null().to_numpy() & there
     if absent.any():
         raise DataError(

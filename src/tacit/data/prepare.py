@@ -15,12 +15,29 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from tacit.data.codes import DECIMAL_COMMA
+from tacit.data.codes import DECIMAL_COMMA, GROUPED, THOUSANDS
 from tacit.data.config import ColumnConfig
+from tacit.data.schema.columns import LARGEST
 from tacit.errors import DataError
 from tacit.support.argument_names import column_key
 
 LEVELS_SHOWN = 50
+LEADING_ZERO = r"^[+-]?0\d"
+
+
+class CellError(DataError):
+    """A cell that cannot be used.
+
+    The message is "<found>; <fix>, or <otherwise>", where `otherwise` is a change of the schema or
+    formula. It does not apply to new records of a finished fit.
+    """
+
+    def __init__(self, found: str, fix: str, otherwise: str) -> None:
+        super().__init__(f"{found}; {fix}, or {otherwise}")
+        self.found, self.fix = found, fix
+
+    def __reduce__(self) -> tuple[type[DataError], tuple[str]]:
+        return DataError, (str(self),)  # for other processes, the message is enough
 
 
 class OutsideBoundsWarning(UserWarning):
@@ -58,6 +75,32 @@ def as_text(series: pl.Series) -> pl.Series:
     return stripped.set(stripped == "", None)
 
 
+def missing_cells(series: pl.Series, codes: Sequence[str], *, numeric: bool = False) -> pl.Series:
+    """Return a mask of the cells that equal a code for a missing value.
+
+    Numbers are compared as numbers: the code 999 also stands for the text "999.0". If `numeric` is
+    false, the cells may be names, and texts with leading zeros ("099") are compared as texts only.
+
+    Parameters
+    ----------
+    series
+        The cells: texts, numbers or categories.
+    codes
+        The codes, e.g. `ColumnConfig.missing_values`.
+    numeric
+        True for a column of numbers.
+    """
+    if not codes:
+        return pl.repeat(False, len(series), dtype=pl.Boolean, eager=True)
+    text = as_text(series)
+    values = text.cast(pl.Float64, strict=False)
+    if not numeric:
+        values = values.set(text.str.contains(LEADING_ZERO).fill_null(False), None)
+    known = pl.Series(list(codes), dtype=pl.String)
+    equal = values.is_in(known.cast(pl.Float64, strict=False).drop_nulls().implode())
+    return text.is_in(known.implode()).fill_null(False) | equal.fill_null(False)
+
+
 def read_column(series: pl.Series, config: ColumnConfig, *, pooled: bool) -> Column:
     """Check and convert one column; the first invalid cell raises an error that names its row."""
     if config.kind == "numeric":
@@ -66,9 +109,10 @@ def read_column(series: pl.Series, config: ColumnConfig, *, pooled: bool) -> Col
         column = _read_categorical(series, config, pooled=pooled)
     if config.missing == "refuse" and column.missing.any():
         choices = '"drop" or "level"' if config.levels else '"drop" or "indicator"'
-        raise DataError(
-            f'column "{config.name}", data row {_first(column.missing)}: the value is missing;'
-            f" fill it in, or declare {column_key(config.name)}.missing = {choices} in the schema"
+        raise CellError(
+            f'column "{config.name}", data row {_first(column.missing)}: the value is missing',
+            "fill it in",
+            f"declare {column_key(config.name)}.missing = {choices} in the schema",
         )
     return column
 
@@ -84,7 +128,8 @@ def _read_categorical(series: pl.Series, config: ColumnConfig, *, pooled: bool) 
     text = as_text(series)
     if {level.lower() for level in config.levels} == {"false", "true"}:  # written by any library
         text = text.str.to_lowercase().replace({level.lower(): level for level in config.levels})
-    text = text.set(text.is_in(config.missing_values), None)
+    gone = missing_cells(text, config.missing_values) & ~text.is_in(config.levels).fill_null(False)
+    text = text.set(gone, None)
     notes: tuple[str, ...] = ()
     if not config.levels and pooled:
         levels = tuple(text.drop_nulls().unique().sort().to_list())
@@ -129,38 +174,57 @@ def _read_numeric(series: pl.Series, config: ColumnConfig) -> Column:
             f'column "{config.name}" has type {series.dtype}, not a number;'
             ' store it as a number or declare kind = "categorical"'
         )
+    gone = missing_cells(series, config.missing_values, numeric=True)
     if series.dtype == pl.String:
-        series = as_text(series)
-        series = series.set(series.is_in(config.missing_values), None)
+        series = as_text(series).set(gone, None)
     numbers = series.cast(pl.Float64, strict=False)
     unparsed = (numbers.is_null() & series.is_not_null()).to_numpy()
     if unparsed.any():
         row = _first(unparsed)
         refuse_decimal_comma(series, f'column "{config.name}"')
-        raise DataError(
-            f'column "{config.name}", data row {row}: "{series[row - 1]}" is not a number; fix'
-            f" the cell, or declare {column_key(config.name)}.missing_values = "
-            f'["{series[row - 1]}"] and {column_key(config.name)}.missing = "drop"'
+        raise CellError(
+            f'column "{config.name}", data row {row}: "{series[row - 1]}" is not a number',
+            "fix the cell",
+            _as_missing(config, series[row - 1]),
         )
-    missing = numbers.is_null().to_numpy()
+    missing = (numbers.is_null() | gone).to_numpy()
     values = numbers.fill_null(0.0).to_numpy()
-    for value in _numbers(config.missing_values):
-        missing = missing | (np.isnan(values) if np.isnan(value) else values == value)
     broken = ~np.isfinite(values) & ~missing
     if broken.any():
         row = _first(broken)
-        raise DataError(
-            f'column "{config.name}", data row {row}: the value is {values[row - 1]}; fix the'
-            f" cell, or declare {column_key(config.name)}.missing_values = "
-            f'["{values[row - 1]}"] and {column_key(config.name)}.missing = "drop"'
+        raise CellError(
+            f'column "{config.name}", data row {row}: the value is {values[row - 1]}',
+            "fix the cell",
+            _as_missing(config, values[row - 1]),
         )
     return _within_bounds(np.where(missing, 0.0, values), missing, config)
 
 
-def refuse_decimal_comma(series: pl.Series, what: str) -> None:
-    """Raise an error if a column of numbers contains decimal commas, as in "64,5".
+def _as_missing(config: ColumnConfig, value: object) -> str:
+    """Return the advice to declare a value as a code for missing."""
+    key = column_key(config.name)
+    return f'declare {key}.missing_values = ["{value}"] and {key}.missing = "drop"'
 
-    Such a text is not read as a number, because "1,234" may also be 1234.
+
+def refuse_large(values: np.ndarray, missing: np.ndarray, config: ColumnConfig) -> None:
+    """Raise an error for a number whose size exceeds `LARGEST`, in a column without bounds."""
+    large = np.isfinite(values) & (np.abs(values) > LARGEST) & ~missing
+    if not large.any():
+        return
+    row = _first(large)
+    shown = f"{values[row - 1]:g}"
+    raise CellError(
+        f'column "{config.name}", data row {row}: {shown} exceeds {LARGEST:g}, the largest size of '
+        "a number",
+        "fix the cell",
+        "choose another transformation" if config.derived else _as_missing(config, shown),
+    )
+
+
+def refuse_decimal_comma(series: pl.Series, what: str) -> None:
+    """Raise an error if a column of numbers contains commas, as in "64,5" or "27,200".
+
+    Such a text is not read as a number, because "1,234" may be 1.234 or 1234.
 
     Parameters
     ----------
@@ -169,34 +233,51 @@ def refuse_decimal_comma(series: pl.Series, what: str) -> None:
     what
         Name of the column at the beginning of the error message, e.g. 'column "age"'.
     """
-    comma = series.str.contains(DECIMAL_COMMA).fill_null(False)
+    decimal, thousands, grouped = (
+        series.str.contains(pattern).fill_null(False)
+        for pattern in (DECIMAL_COMMA, THOUSANDS, GROUPED)
+    )
+    comma = decimal | thousands | grouped
     plain = series.cast(pl.Float64, strict=False).is_not_null() | series.is_null()
-    if comma.any() and (comma | plain).all():
-        row = _first(comma.to_numpy())
-        raise DataError(
-            f'{what}, data row {row}: "{series[row - 1]}" has a decimal comma; write numbers with '
-            'a point, or give the frame of pandas.read_csv(path, sep=";", decimal=",")'
+    if not comma.any() or not (comma | plain).all():
+        return
+    sure = comma & ~(decimal & thousands)  # "27,200" may be either
+    row = _first((sure if sure.any() else comma).to_numpy())
+    text = series[row - 1]
+    advice = (
+        "has commas between thousands; remove them, or give the frame of pandas.read_csv(path, "
+        'sep=…, thousands=",")'
+    )
+    if decimal[row - 1] or grouped[row - 1]:
+        dots = ', thousands="."' if grouped.any() else ""
+        advice = (
+            "has a decimal comma; write numbers with a point, or give the frame of "
+            f'pandas.read_csv(path, sep=";", decimal=","{dots})'
         )
-
-
-def _numbers(texts: Sequence[str]) -> list[float]:
-    """Return the texts that are numbers, as floats."""
-    parsed = pl.Series(list(texts), dtype=pl.String).cast(pl.Float64, strict=False)
-    return parsed.drop_nulls().to_list()
+    if not sure.any():
+        small, large = (float(text.replace(",", sign)) for sign in (".", ""))
+        advice = (
+            f"may be {small:g} or {large:.15g}; write it with a point or without a comma, or give "
+            'the frame of pandas.read_csv(path, sep=…, decimal=",") in the first case and of '
+            'pandas.read_csv(path, sep=…, thousands=",") in the second'
+        )
+    raise DataError(f'{what}, data row {row}: "{text}" {advice}')
 
 
 def _within_bounds(values: np.ndarray, missing: np.ndarray, config: ColumnConfig) -> Column:
     if config.low is None or config.high is None:
+        refuse_large(values, missing, config)
         return Column(config=config, values=values, missing=missing)
     outside = ((values < config.low) | (values > config.high)) & ~missing
     notes: tuple[str, ...] = ()
     if outside.any():
         if config.outside == "refuse":
             row = _first(outside)
-            raise DataError(
+            raise CellError(
                 f'column "{config.name}", data row {row}: {values[row - 1]:g} is outside'
-                f" [{config.low:g}, {config.high:g}]; fix the cell, widen the bounds or declare"
-                ' outside = "clip"'
+                f" [{config.low:g}, {config.high:g}]",
+                "fix the cell",
+                'widen the bounds or declare outside = "clip"',
             )
         notes = (
             f'column "{config.name}": values clipped to [{config.low:g}, {config.high:g}]:'

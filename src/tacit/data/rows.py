@@ -13,7 +13,7 @@ from tacit.data.config import DataConfig, PartitionConfig
 from tacit.data.derived import raw_names, with_derived
 from tacit.data.partition import Rows, by_label
 from tacit.data.persons import read_persons
-from tacit.data.prepare import Column, as_text, count_outside, read_column
+from tacit.data.prepare import Column, as_text, count_outside, missing_cells, read_column
 from tacit.data.schema.columns import ColumnConfig
 from tacit.data.schema.outcome import read_outcome
 from tacit.data.schema.table import PARTY, SourceSchema, Table, listed
@@ -207,7 +207,7 @@ def _names(series: pl.Series, declared: ColumnConfig | None) -> np.ndarray:
     """Return the cells of the party column as text; None for missing cells."""
     text = as_text(series)
     if declared is not None and declared.missing_values:
-        text = text.set(text.is_in(declared.missing_values), None)
+        text = text.set(missing_cells(text, declared.missing_values), None)
     return text.to_numpy().astype(object)
 
 

@@ -22,7 +22,13 @@ from tacit.data.derived import columns_of, with_derived
 from tacit.data.federation import Federation, federation_of_table
 from tacit.data.formula import Formula, Term
 from tacit.data.frames import FRAMES, RawFrame, frame_library, is_frame, raw_frame
-from tacit.data.prepare import as_text, refuse_decimal_comma, warn_outside
+from tacit.data.prepare import (
+    as_text,
+    missing_cells,
+    refuse_decimal_comma,
+    refuse_large,
+    warn_outside,
+)
 from tacit.data.readers.files import found_paths, is_pattern, party_names, table_of_parties
 from tacit.data.rows import located
 from tacit.data.schema.schema import Schema
@@ -131,7 +137,7 @@ def federation_from(
         raise ConfigError(f"held_out = {held_out!r}; give a share of the records in [0, 1)")
     frames = open_parties(data, party)
     first = next(iter(frames.values()))
-    declared = {} if schema is None else {column.name: column for column in schema.columns}
+    declared = _declared(schema, frames)
     every = list(declared) if private else list(dict.fromkeys([*declared, *first.names]))
     terms = formula.columns([name for name in every if name not in (party, person)])
     names = list(dict.fromkeys(name for term in terms for name in term.sources))
@@ -151,6 +157,21 @@ def federation_from(
         person=person, held_out=float(held_out), scaling="public",
     )  # fmt: skip
     return replace(_federation(config, whole, read, seed=seed), frames=frame_library(data))
+
+
+def _declared(schema: Schema | None, frames: Mapping[str, RawFrame]) -> dict[str, ColumnConfig]:
+    """Return the declared columns by name; raise an error for a column that no table has.
+
+    Columns of the tables that the formula does not use may be declared.
+    """
+    columns = () if schema is None else schema.columns
+    there = list(dict.fromkeys(name for frame in frames.values() for name in frame.names))
+    for one in columns:
+        if one.name not in there and not one.derived:
+            near = near_word(one.name, there)
+            advice = f'did you mean "{near}"?' if near else f"the columns are {listed(there)}"
+            raise ConfigError(f'the schema declares "{one.name}", which no table has; {advice}')
+    return {one.name: one for one in columns}
 
 
 def _columns(
@@ -309,6 +330,11 @@ class _Reader:
                     f'column "{config.name}" has {len(levels)} different texts; '
                     f"write C({config.name}) if it is a category, or leave it out"
                 )
+            if len(levels) == 1:
+                self.notes.append(
+                    f'column "{config.name}": all records have the level {levels[0]!r}, so it has '
+                    "no coefficient"
+                )
             self.note(config.name, f"its {len(levels)} levels come")
             return _with_levels(config, levels)
         numbers = _numbers(series, config)
@@ -464,6 +490,7 @@ class _Reader:
             self.suspect(config.name, _numbers(series, config))
         if counts:
             if config.low is None and not self.private:
+                _refuse_large(series, config)
                 most = max(_numbers(series, config), default=1.0)
                 self.note(config.name, "its largest count comes")
                 return msgspec.structs.replace(config, low=0.0, high=max(1.0, most))
@@ -495,15 +522,14 @@ def _with_levels(config: ColumnConfig, levels: tuple[str, ...]) -> ColumnConfig:
     )
 
 
-def _present(series: pl.Series, config: ColumnConfig) -> pl.Series:
-    """Return the values that are not missing."""
+def _present(series: pl.Series, config: ColumnConfig, *, numeric: bool = False) -> pl.Series:
+    """Return the values that are not missing; `numeric` as for `missing_cells`."""
     text = series.dtype in (pl.String, pl.Categorical) or isinstance(series.dtype, pl.Enum)
     if text:
         series = as_text(series)
-    if config.missing_values:
-        gone = as_text(series).is_in(config.missing_values).fill_null(False)
-        series = series.zip_with(~gone, pl.Series([None], dtype=series.dtype))
-    return series.drop_nulls()
+    return series.filter(
+        ~missing_cells(series, config.missing_values, numeric=numeric)
+    ).drop_nulls()
 
 
 def _is_number(series: pl.Series, config: ColumnConfig) -> bool:
@@ -532,7 +558,7 @@ def _refuse_mixed(series: pl.Series, config: ColumnConfig, category: str) -> Non
     if series.dtype != pl.String:
         return
     text = as_text(series)
-    text = text.set(text.is_in(config.missing_values), None)
+    text = text.set(missing_cells(text, config.missing_values), None)
     refuse_decimal_comma(text, f'column "{config.name}"')
     numbers = text.cast(pl.Float64, strict=False)
     unparsed = (numbers.is_null() & text.is_not_null()).to_numpy()
@@ -560,7 +586,7 @@ def _refuse_third_code(name: str, code: float) -> NoReturn:
 
 
 def _numbers(series: pl.Series, config: ColumnConfig) -> set[float]:
-    return set(_present(series, config).cast(pl.Float64).unique().to_list())
+    return set(_present(series, config, numeric=True).cast(pl.Float64).unique().to_list())
 
 
 def _levels(series: pl.Series, config: ColumnConfig) -> tuple[str, ...]:
@@ -591,8 +617,17 @@ def _check_spelling(name: str, levels: list[str]) -> None:
             )
 
 
+def _refuse_large(series: pl.Series, config: ColumnConfig) -> None:
+    """Raise an error if a number is too large for a mean or an sd."""
+    numbers = as_text(series) if series.dtype == pl.String else series
+    numbers = numbers.cast(pl.Float64, strict=False)
+    missing = numbers.is_null() | missing_cells(series, config.missing_values, numeric=True)
+    refuse_large(numbers.fill_null(0.0).to_numpy(), missing.to_numpy(), config)
+
+
 def _location_scale(series: pl.Series, config: ColumnConfig) -> tuple[float, float]:
-    values = _present(series, config).cast(pl.Float64).to_numpy()
+    _refuse_large(series, config)
+    values = _present(series, config, numeric=True).cast(pl.Float64).to_numpy()
     finite = values[np.isfinite(values)]
     if not len(finite):
         raise DataError(f'column "{config.name}" has no values; leave it out')

@@ -189,7 +189,8 @@ class Fit:
             probabilities per record for an outcome with levels. "interval": a frame with the mean
             and a central interval: for a probability if the outcome is yes/no or has levels,
             otherwise for a new outcome. "draws": the mean under each draw of the parameters, shape
-            (draws, records). "outcomes": a new outcome under each draw.
+            (draws, records). "outcomes": a new outcome under each draw, as in the records: numbers,
+            or an array of texts if the levels of the outcome are texts.
         level
             Probability of the intervals.
         draws, seed
@@ -200,7 +201,7 @@ class Fit:
         numpy.ndarray or DataFrame
             The predictions, in the order of the records. Intervals are a frame of the library of
             the records (pandas, with their index, or Arrow), otherwise a polars frame. A record
-            that the schema drops for a missing value gets NaN.
+            that the schema drops for a missing value gets NaN, or None among texts.
         """
         with python_names():
             new = read_new(self.posterior, self._result.data, records)

@@ -200,7 +200,7 @@ def _of_formula(
     )
     if test is not None and not isinstance(test, int | float):
         assert federation.schema is not None
-        held = prepared_records(federation.schema, test, "test", outcome=True)
+        held = prepared_records(federation.schema, test, "test", outcome=True, declare=True)
         columns = federation.schema.columns
         warn_outside(held.clipped, columns, "values of test", stacklevel=WHERE_CALLED - 2)
         federation = replace(federation, test=held.records)

@@ -15,7 +15,7 @@ from tacit.models import Records
 from tacit.plan.calibrate import Settled
 from tacit.plan.plan import Plan
 from tacit.plan.signal import POOR, signal
-from tacit.results.diagnostics import known_before
+from tacit.results.diagnostics import constant_caution, known_before
 from tacit.results.evaluation import cannot_evaluate
 from tacit.results.statements import prior_statement, statement
 from tacit.results.verdict import missing_caution
@@ -98,6 +98,7 @@ def describe(
         if federation.outcome:
             rows.append(("outcome", f"{federation.outcome} ({federation.output})"))
         warnings += [one.text for one in missing_caution(indicated_columns(federation.layout))]
+        warnings += [one.text for one in constant_caution(plan, federation.layout)]
         notes += federation.notes
     rows += [*plan_rows(plan), ("privacy", statement(plan))]
     terms = []

@@ -27,6 +27,7 @@ from tacit.privacy.guarantee import TRUST
 from tacit.results.coefficients import coefficients, unit_map
 from tacit.results.diagnostics import (
     cautions_of,
+    constant_caution,
     counted_clipping,
     diagnostics_block,
     learned_share,
@@ -261,6 +262,7 @@ def verdict_facts(
     cautions = [
         *cautions_of(plan, posterior, verdict, clipped, memory),
         *missing_caution(indicated_columns(layout)),
+        *([] if verdict is None else constant_caution(plan, layout)),  # a party sees its own only
     ]
     learned = learned_share(plan, posterior, memory)
     return {

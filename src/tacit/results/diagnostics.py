@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tacit.arrays import Arrays
+from tacit.data.schema.layout import Layout
 from tacit.expfam import FullGaussian, Gaussian, MeanFieldGaussian
 from tacit.methods import DPSGD, Clipped, PrivateMethod, PrivateScores, PrivateScoring
 from tacit.methods.adaptive import SHARE, SHARE_SD
@@ -390,6 +391,35 @@ def second_choice(plan: Plan) -> list[Caution]:
     if not (plan.why and isinstance(plan.method, DPSGD) and better):
         return []
     return [Caution("too-narrow", f'method = "auto" selected dp-sgd ({plan.why})')]
+
+
+def constant_caution(plan: Plan, layout: Layout | None) -> list[Caution]:
+    """Return a caution about columns that have one value in the training records of all parties.
+
+    With privacy there is none, because it would reveal records.
+    """
+    tables = [records["x"] for records in plan.parties.values() if {"x", "y"} <= {*records}]
+    tables = [x for x in tables if len(x)]
+    if plan.privacy is not None or layout is None or sum(map(len, tables)) < 2:
+        return []
+    if any(x.ndim != 2 or x.shape[1] != len(layout) for x in tables):
+        return []
+    least = np.min([x.min(axis=0) for x in tables], axis=0)
+    most = np.max([x.max(axis=0) for x in tables], axis=0)
+    varies = {one.source for one, wide in zip(layout, most > least, strict=True) if wide}
+    known = dict.fromkeys(one.source for one in layout if one.kind != "intercept")
+    indicators = {f"{name} missing" for name in known}  # constant if no value is missing
+    same = [name for name in known if name not in varies and name not in indicators]
+    if not same:
+        return []
+    named = ", ".join(same[:5]) + (f" and {len(same) - 5} more" if len(same) > 5 else "")
+    one = len(same) == 1
+    text = (
+        f"{named} {'has' if one else 'have'} one value in all training records, so "
+        f"{'its effect' if one else 'their effects'} cannot be learned; leave "
+        f"{'it' if one else 'them'} out."
+    )
+    return [Caution("one-value", text)]
 
 
 def unchecked_caution(plan: Plan, verdict: Verdict | None = None) -> list[Caution]:

@@ -39,6 +39,10 @@ class NewRecords(NamedTuple):
     """Levels of a categorical outcome."""
     center: float
     scale: float
+    codes: tuple[str, ...] = ()
+    """Levels of the outcome in the order of y; empty for numbers, and if y = 0 stands for several
+    levels.
+    """
 
 
 def read_new(posterior: Posterior, data: DataFacts, records: Any) -> NewRecords:
@@ -80,7 +84,7 @@ def read_new(posterior: Posterior, data: DataFacts, records: Any) -> NewRecords:
     prepared = _with_outcome(model, prepared)
     if by_name:
         model.check_records("new records", prepared.records)
-    return NewRecords(prepared, posterior, *named, center, scale)
+    return NewRecords(prepared, posterior, *named, center, scale, _codes(model, data))
 
 
 def _is_prepared(records: dict[str, Any]) -> bool:
@@ -140,6 +144,30 @@ def _words(model: Model, data: DataFacts) -> tuple[str, tuple[str, ...]]:
     return f"mean of {name}", ()
 
 
+def _codes(model: Model, data: DataFacts) -> tuple[str, ...]:
+    """Return the levels of the outcome in the order of y = 0, 1, …"""
+    if model.output == "categorical":
+        return tuple(data.levels)
+    columns = declared_columns(data) or ()
+    config = next((one for one in columns if one.name == data.outcome), None)
+    if model.output != "bernoulli" or config is None or data.positive is None:
+        return ()
+    others = [level for level in config.levels if level != data.positive]
+    return (others[0], data.positive) if len(others) == 1 else ()
+
+
+def _as_coded(found: np.ndarray, codes: tuple[str, ...]) -> np.ndarray:
+    """Replace y = 0, 1, … by the levels of the outcome; levels that are numbers become numbers.
+
+    Booleans stay 0 and 1.
+    """
+    if not codes or set(codes) == {"false", "true"}:
+        return found
+    numbers = pl.Series(codes).cast(pl.Float64, strict=False)
+    table = np.array(codes, dtype=object) if numbers.null_count() else numbers.to_numpy()
+    return table[np.asarray(found).astype(np.int64)]
+
+
 def predicted(
     new: NewRecords,
     kind: Kind = "mean",
@@ -159,7 +187,8 @@ def predicted(
         for an outcome with levels. "interval": a frame with the mean and the ends of a central
         interval. The interval is for a new outcome if it is a number or a count, and for the
         probability otherwise. "draws": the mean given each draw of the parameters. "outcomes": a
-        new outcome per draw of the parameters.
+        new outcome per draw of the parameters, with the levels of the records: numbers, or an
+        array of texts.
     level
         Probability of the intervals.
     draws, seed
@@ -180,6 +209,9 @@ def predicted(
             pl.when(pl.Series(gone)).then(None).otherwise(pl.col(name)).alias(name)
             for name in found.columns
         )
+    if found.dtype == object:  # levels
+        found[:, gone] = None
+        return found
     found = np.array(found, dtype=np.float64)
     found[gone if kind == "mean" else (slice(None), gone)] = np.nan
     return found
@@ -227,6 +259,10 @@ def _outcomes(new: NewRecords, level: float, draws: int, seed: int) -> np.ndarra
     means = _responses(new, draws, seed)
     found = new.posterior.model.draw_outcomes(theta, means, new.prepared.records, seed)
     return new.center + new.scale * found
+
+
+def _coded_outcomes(new: NewRecords, level: float, draws: int, seed: int) -> np.ndarray:
+    return _as_coded(_outcomes(new, level, draws, seed), new.codes)
 
 
 def _interval(new: NewRecords, level: float, draws: int, seed: int) -> pl.DataFrame:
@@ -279,5 +315,5 @@ _PREDICTIONS: dict[str, Callable[..., Any]] = {
     "mean": _mean,
     "interval": _interval,
     "draws": _draws,
-    "outcomes": _outcomes,
+    "outcomes": _coded_outcomes,
 }

@@ -12,6 +12,7 @@ from tacit.data.config import ColumnConfig
 from tacit.data.derived import raw_names, with_derived
 from tacit.data.frames import RawFrame, raw_frame
 from tacit.data.prepare import (
+    CellError,
     Column,
     as_kept,
     count_outside,
@@ -53,6 +54,7 @@ def prepared_records(
     *,
     keep: tuple[str, ...] = (),
     outcome: bool = False,
+    declare: bool = False,
 ) -> Prepared:
     """Prepare raw records according to a schema.
 
@@ -69,7 +71,20 @@ def prepared_records(
     outcome
         True if the prepared records must also contain the outcome, as y. Incomplete records are
         then left out.
+    declare
+        True before a fit: an error about a cell may advise to change the schema.
     """
+    try:
+        return _prepared(schema, frame, where, keep, outcome=outcome)
+    except CellError as error:
+        if declare:
+            raise
+        raise DataError(f"{error.found}; {error.fix}, or drop the row") from error
+
+
+def _prepared(
+    schema: SourceSchema, frame: Any, where: str, keep: tuple[str, ...], *, outcome: bool
+) -> Prepared:
     opened = frame if isinstance(frame, RawFrame) else raw_frame(frame, where)
     configs = [*schema.features, *(schema.declared(name) for name in keep)]
     known = [config for config in configs if config is not None]

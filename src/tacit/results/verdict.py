@@ -129,6 +129,7 @@ CATEGORIES: dict[str, type[UserWarning]] = {
     "not-converged": NotConvergedWarning,
     "may-not-converge": NotConvergedWarning,
     "little-learned": LittleLearnedWarning,
+    "one-value": LittleLearnedWarning,
     "clipping": ClippingWarning,
     "misfit": MisfitWarning,
     "dispersion-not-checked": NotCheckedWarning,

@@ -22,6 +22,7 @@ from tacit import __version__
 from tacit.data.codes import ISO_DATE, UNKNOWN, is_coded, missing_code
 from tacit.data.frames import RawFrame
 from tacit.data.prepare import as_text, refuse_decimal_comma
+from tacit.data.schema.columns import LARGEST
 from tacit.data.study import open_parties
 from tacit.errors import ConfigError, DataError
 from tacit.support.validation import near_word
@@ -170,7 +171,21 @@ def _column(name: str, series: pl.Series, ask: Ask | None) -> _Row | str:
         levels = ["0", "1"] if different < 2 else sorted(values.unique().to_list(), key=float)
         remark = f"{MARK}: every value is {levels[0]} or {levels[1]}"
         return _Row(name, {"levels": levels, **missing}, _with_gaps(remark, gaps))
+    _refuse_large(name, text)
     return _number(name, numbers, missing, gaps, ask)
+
+
+def _refuse_large(name: str, text: pl.Series) -> None:
+    """Refuse numbers that no bounds could contain."""
+    numbers = text.cast(pl.Float64, strict=False)
+    large = ((numbers.abs() > LARGEST) & numbers.is_finite()).fill_null(False)
+    if large.any():
+        row = large.arg_max()
+        assert row is not None
+        raise DataError(
+            f'column "{name}", data row {row + 1}: {text[row]} exceeds {LARGEST:g}, the largest '
+            "size of a number; fix the cell, or leave it empty if the value is missing"
+        )
 
 
 def _are_dates(values: pl.Series) -> bool:
@@ -309,6 +324,7 @@ def _outcome(name: str, series: pl.Series, ask: Ask | None) -> tuple[_Row, list[
         if len(levels) == 2:
             remark += "; the last level is y = 1"
         return _Row(name, {"levels": levels, **missing}, remark), []
+    _refuse_large(name, text)
     row = _number(name, numbers, missing, text.null_count(), ask)
     assert isinstance(row, _Row)
     low, high = row.facts["low"], row.facts["high"]

@@ -12,7 +12,13 @@ from polars.exceptions import PolarsError
 from tacit.data.config import SUFFIXES, DataConfig
 from tacit.data.derived import raw_names
 from tacit.data.prepare import as_text
-from tacit.data.readers.separators import ragged_line, separator_of
+from tacit.data.readers.separators import (
+    not_utf8,
+    ragged_line,
+    refuse_encoding,
+    refuse_header,
+    separator_of,
+)
 from tacit.data.schema.table import PARTY, SourceSchema, Table, listed
 from tacit.errors import DataError
 
@@ -150,6 +156,7 @@ def read_file(path: Path, where: str, *, separator: str = ",") -> pl.DataFrame:
         if name.endswith(".parquet"):
             frame = pl.read_parquet(path)
         else:
+            refuse_encoding(path, where)
             tabs = name.endswith((".tsv", ".tsv.gz"))
             separator = "\t" if tabs else separator_of(path, where, separator)
             frame = _read_csv(path, where, separator)
@@ -164,9 +171,12 @@ def read_file(path: Path, where: str, *, separator: str = ",") -> pl.DataFrame:
 
 
 def _read_csv(path: Path, where: str, separator: str) -> pl.DataFrame:
+    refuse_header(path, where, separator)
     try:
         return pl.read_csv(path, separator=separator, infer_schema=False)
-    except PolarsError:
+    except PolarsError as error:
+        if "utf-8" in str(error):
+            raise not_utf8(where) from None
         ragged = ragged_line(path, separator)
         if ragged is None:
             raise

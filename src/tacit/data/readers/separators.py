@@ -6,6 +6,7 @@ the same way.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 from collections.abc import Iterator
@@ -47,6 +48,39 @@ def separator_of(path: Path, where: str, separator: str) -> str:
     raise DataError(
         f'{where}; with data.separator = "{separator}" the file has one column, named '
         f'"{_shown(header[0])}": set data.separator to {found}, or save the file with commas'
+    )
+
+
+def refuse_header(path: Path, where: str, separator: str) -> None:
+    """Raise an error if two columns of a CSV file have the same name.
+
+    Columns without a name may occur several times, as at the end of lines that spreadsheets write.
+    """
+    names = [name for name in _header(path, separator) if name]
+    for name in names:
+        if names.count(name) > 1:
+            raise DataError(
+                f'{where}; the file has two columns "{_shown(name)}": rename or remove one'
+            )
+
+
+def refuse_encoding(path: Path, where: str) -> None:
+    """Raise an error if the header of a CSV file is not UTF-8."""
+    opener = gzip.open if path.name.lower().endswith(".gz") else open
+    with opener(path, "rb") as stream:
+        first = stream.readline()
+    try:
+        first.decode("utf-8")
+    except UnicodeDecodeError:
+        wide = first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        raise not_utf8(where, "utf-16" if wide else "latin1") from None
+
+
+def not_utf8(where: str, encoding: str = "latin1") -> DataError:
+    """Return the error for a file with another encoding than UTF-8."""
+    return DataError(
+        f"{where}; the file is not UTF-8: convert it, e.g. from {encoding} with `iconv -f "
+        f"{encoding} -t utf-8 old.csv > new.csv`, or save it as UTF-8"
     )
 
 

@@ -18,6 +18,10 @@ Missing = Literal["refuse", "level", "indicator", "drop"]
 Outside = Literal["clip", "refuse"]
 
 
+LARGEST = 1e150
+"""Largest absolute value of a number; sums of squares of larger ones would overflow."""
+
+
 class ColumnConfig(Table, frozen=True, kw_only=True):
     """Public schema of one column, known to every party before any record is read.
 
@@ -102,6 +106,9 @@ class ColumnConfig(Table, frozen=True, kw_only=True):
         ):
             if getattr(self, key) is not None and getattr(self, other) is None:
                 yield self.fault(key, f"declare {other} as well")
+        for key in ("low", "high", "center", "scale"):
+            if abs(getattr(self, key) or 0.0) > LARGEST:
+                yield self.fault(key, f"it must be at most {LARGEST:g} in size; change the unit")
         if self.unit is not None and parse_unit(self.unit) is None:
             yield self.fault("unit", EXAMPLE)
         if self.low is not None and self.high is not None and not self.low < self.high:

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from tacit.data.config import ColumnConfig
-from tacit.data.prepare import Column, as_text, read_column
+from tacit.data.prepare import Column, as_text, missing_cells, read_column
 from tacit.data.schema.table import SourceSchema, Table
 from tacit.errors import DataError
 
@@ -88,7 +88,8 @@ def _two_levels(series: pl.Series, config: ColumnConfig) -> tuple[str, ...]:
     two.
     """
     text = as_text(series)
-    found = text.set(text.is_in(config.missing_values), None).drop_nulls().unique().sort().to_list()
+    gone = missing_cells(text, config.missing_values)
+    found = text.filter(~gone).drop_nulls().unique().sort().to_list()
     if len(found) > 2:
         raise DataError(
             f'column "{config.name}" has {len(found)} values ({", ".join(found[:5])}, …); with'
