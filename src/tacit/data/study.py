@@ -7,7 +7,7 @@ read from the records, and the federation's notes say so.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -137,13 +137,13 @@ def federation_from(
         raise ConfigError(f"held_out = {held_out!r}; give a share of the records in [0, 1)")
     frames = open_parties(data, party)
     first = next(iter(frames.values()))
-    declared = _declared(schema, frames)
+    declared = {} if schema is None else {column.name: column for column in schema.columns}
     every = list(declared) if private else list(dict.fromkeys([*declared, *first.names]))
     terms = formula.columns([name for name in every if name not in (party, person)])
     names = list(dict.fromkeys(name for term in terms for name in term.sources))
     _check_roles(formula, names, party, person, first)
-    outcomes = [formula.outcome] if formula.outcome else []
-    wanted = [*names, *outcomes, *(one for one in (party, person) if one is not None)]
+    _check_schema(declared.values(), frames)
+    wanted = [one for one in (*names, formula.outcome, party, person) if one]
     whole = _table_of(frames, wanted, formula.outcome, private=private)
     read = _Reader(declared, private, whole.frame, formula.outcome)
     try:
@@ -159,19 +159,14 @@ def federation_from(
     return replace(_federation(config, whole, read, seed=seed), frames=frame_library(data))
 
 
-def _declared(schema: Schema | None, frames: Mapping[str, RawFrame]) -> dict[str, ColumnConfig]:
-    """Return the declared columns by name; raise an error for a column that no table has.
-
-    Columns of the tables that the formula does not use may be declared.
-    """
-    columns = () if schema is None else schema.columns
+def _check_schema(columns: Iterable[ColumnConfig], frames: Mapping[str, RawFrame]) -> None:
+    """Refuse a declared column that no table has; the formula need not use it."""
     there = list(dict.fromkeys(name for frame in frames.values() for name in frame.names))
     for one in columns:
         if one.name not in there and not one.derived:
             near = near_word(one.name, there)
             advice = f'did you mean "{near}"?' if near else f"the columns are {listed(there)}"
             raise ConfigError(f'the schema declares "{one.name}", which no table has; {advice}')
-    return {one.name: one for one in columns}
 
 
 def _columns(
