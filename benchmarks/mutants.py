@@ -258,7 +258,7 @@ MUTANTS = (
     ),
     Mutant(
         "the adaptive clip's count is free", "methods/adaptive.py",
-        "return clip * math.sqrt(1.0 + WEIGHT**2 / 4.0)", "return clip",
+        'return clip * (1.0 + half if norm == "l1" else math.sqrt(1.0 + half**2))', "return clip",
         case("dpsgd, adaptive"),
     ),
     Mutant(

@@ -159,4 +159,4 @@ def test_a_correlation_that_noise_hides_is_noticed():
     assert worst is not None
     assert worst.error > 1.0 / 3.0
     assert set(worst.columns) == {1, 2}
-    assert least_known(layout[:2], drawn) is None
+    assert least_known(layout[:2], Synthetic(drawn.z[:, :2], drawn.doubt[:2, :2])) is None

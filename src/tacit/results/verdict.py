@@ -250,19 +250,9 @@ def judge_solved(
             f"because at least {CLOSE_SHARE:.0%} of its draws are effective)"
         )
     axis = _split_axis(memory, names)
-    if axis is not None and "split.cut_off" not in memory:
-        return Verdict(
-            False,
-            f"the run ended after {number}, before a mixture of normals along {axis!r} was "
-            f"complete ({weights}); allow more schedule.rounds, or use a narrower prior or another "
-            f"parametrisation of {axis!r}",
-        )
-    if axis is not None and float(memory["split.cut_off"]) > 0:
-        return Verdict(
-            False,
-            f"a mixture of normals along {axis!r} does not reach the ends of the posterior after "
-            f"{number} ({weights}); use a narrower prior or another parametrisation of {axis!r}",
-        )
+    incomplete = _incomplete_split(memory, axis, number, weights)
+    if incomplete is not None:
+        return incomplete
     if not bool(memory["settled"]):
         return Verdict(
             False,
@@ -286,6 +276,28 @@ def judge_solved(
     if axis is not None:
         why = f"a mixture of normals along {axis!r} after {number}; {weights}"
     return Verdict(True, why, None if full else share)
+
+
+def _incomplete_split(
+    memory: Mapping[str, Any], axis: str | None, number: str, weights: str
+) -> Verdict | None:
+    """Return the verdict "not converged" if a split along `axis` is not complete, or None if it is
+    complete or there is none.
+    """
+    if axis is not None and "split.cut_off" not in memory:
+        return Verdict(
+            False,
+            f"the run ended after {number}, before a mixture of normals along {axis!r} was "
+            f"complete ({weights}); allow more schedule.rounds, or use a narrower prior or another "
+            f"parametrisation of {axis!r}",
+        )
+    if axis is not None and float(memory["split.cut_off"]) > 0:
+        return Verdict(
+            False,
+            f"a mixture of normals along {axis!r} does not reach the ends of the posterior after "
+            f"{number} ({weights}); use a narrower prior or another parametrisation of {axis!r}",
+        )
+    return None
 
 
 def _unfinished(

@@ -67,11 +67,13 @@ def least_known(layout: Layout, drawn: Synthetic) -> Direction | None:
     changes the variance λ along v by vᵀEv. Levels are left out, because their indicators determine
     each other.
     """
+    square = np.mean(np.square(drawn.z), axis=0)
     free = np.array([feature.kind == "numeric" for feature in layout])
+    free &= square > 1e-12 * np.max(square)  # noise may hide the spread of a column completely
     if np.sum(free) < 2:
         return None
     z, inner = drawn.z[:, free], np.ix_(free, free)
-    sd = np.maximum(np.sqrt(np.mean(z * z, axis=0)), 1e-300)
+    sd = np.sqrt(square[free])
     doubt = drawn.doubt[inner] / np.square(np.outer(sd, sd))
     np.fill_diagonal(doubt, 0.0)
     values, vectors = np.linalg.eigh(z.T @ z / len(z) / np.outer(sd, sd))
