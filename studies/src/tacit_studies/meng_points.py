@@ -81,7 +81,7 @@ def record_runs(
     return Trace(*(part[: len(settings)] for part in trace))
 
 
-def outcomes(q: Array, records: Records, labels: list[str]) -> list[Outcome]:
+def outcomes(q: Array | np.ndarray, records: Records, labels: list[str]) -> list[Outcome]:
     """KL and precision ratio of q (settings, seeds, rounds), averaged over the last ten rounds."""
     exact = exact_posterior(records, natural_prior())[:, None, :]
     last = np.asarray(q)[:, :, -LAST:]
@@ -115,6 +115,7 @@ def figure_1(context: Context) -> Made:
     exact = exact_posterior(records, natural_prior())
     kl = divergence(q, exact[:, None, :])
     shown = np.unique(np.linspace(1, rounds, 8).astype(int))
+    assert form.events is not None
     (event,) = form.events(settings[0], 5, 1)
     spent = np.array(epsilon_curve([event], shown.tolist(), DELTA, "add-or-remove-one"))
     at = np.arange(1, rounds + 1)
