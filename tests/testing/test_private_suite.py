@@ -10,14 +10,17 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from tacit.errors import ConfigError
 from tacit.methods import Answer
 from tacit.methods.private import PrivateMethod
 from tacit.models import LogisticRegression
+from tacit.plan.plan import make_plan
 from tacit.privacy.bounded import clip_units
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.mechanisms import Gaussian
+from tacit.privacy.settings import Privacy
 from tacit.pvi import cavity, multiply
-from tacit.testing import check_private_method
+from tacit.testing import check_private_method, synthetic_records
 
 MODEL = LogisticRegression(("intercept", "a"), prior_sd=1.0)
 
@@ -38,7 +41,8 @@ class Slopes(PrivateMethod):
 
     def release(self, *, clip, noise_sd, units):
         event = GaussianEvent(clip=clip, noise_sd=noise_sd)
-        return () if self.wrong == "no event" else (event,)
+        count = {"no event": 0, "two events": 2}.get(self.wrong, 1)
+        return (event,) * count
 
     def release_size(self, model, family, stage):
         return (1 if self.wrong == "size" else 2) * model.dimension
@@ -95,3 +99,12 @@ def test_a_right_method_is_accepted():
 def test_wrong_methods_are_rejected(wrong, message):
     with pytest.raises(AssertionError, match=message):
         check_private_method(Slopes(wrong=wrong), MODEL, rounds=1)
+
+
+def test_two_events_per_visit_are_refused_before_the_run():
+    records = synthetic_records(MODEL, count=6)
+    with pytest.raises(ConfigError, match=r"'slopes' has 2 events at visit 0.*return one event"):
+        make_plan(
+            MODEL, {"a": records}, method=Slopes(wrong="two events"),
+            privacy=Privacy(epsilon=1.0, delta=1e-3),
+        )  # fmt: skip
