@@ -120,6 +120,10 @@ def far_too_much(events, level, adjacency):
     return 50 * moments(events, level, adjacency)
 
 
+def at_most_100(events, level, adjacency):
+    return min(100.0, moments(events, level, adjacency))
+
+
 def nothing_known(events, level, adjacency):
     raise ConfigError("no bound")
 
@@ -139,6 +143,7 @@ def nothing_known(events, level, adjacency):
         (any_delta, r"refusal: delta = .*: the accountant returned"),
         (fixed_batches, r"epsilon: .*WithoutReplacement|refusal: sampling without replacement"),
         (far_too_much, r"power: even with .* make it tighter, or set power=False"),
+        (at_most_100, r"epsilon: a large ε, .*reported ε = 100, but ε is at least 2"),
         (nothing_known, r"support: the accountant refuses releases without sampling"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -194,6 +194,15 @@ class LastComesFirst(InProcess):
 
 
 @dataclass
+class WithoutPrior(InProcess):
+    """Sets up parties, but not a prior that answers like one."""
+
+    def prepare(self):
+        self.rules = replace(self.rules, site_prior=False)
+        super().prepare()
+
+
+@dataclass
 class OtherSeed(InProcess):
     """Random numbers depend on the order in which parties are named."""
 
@@ -224,6 +233,7 @@ class OtherSeed(InProcess):
         (CannotBeStopped, r"cancellation: the observer raised, but the run went on to its end"),
         (SavesNothing, r"cancellation: nothing was saved to the checkpoint"),
         (StartsAnew, r"cancellation: after two of three rounds visits \[0, 1, 2\] were computed"),
+        (WithoutPrior, r"posterior: a prior outside of the family, .*: the engine raised"),
         (LastComesFirst, r"posterior: asynchronous schedule"),
         (OtherSeed, r"posterior: synchronous schedule"),
     ],

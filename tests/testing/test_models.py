@@ -27,6 +27,7 @@ from tacit.models.predictive import Prediction
 from tacit.models.registry import SHIPPED
 from tacit.testing import check_model
 from tacit.testing.model_abilities import ABILITY_CHECKS
+from tacit.testing.model_laws import check_far_predictors
 from tacit.testing.models import _PARTS, _subject
 
 NAMES = ("intercept", "a")
@@ -279,6 +280,91 @@ def test_outcomes_that_the_model_refuses_are_found():
 def test_outcomes_of_another_law_are_found(model, factor):
     wrong = model(simulate=lambda right, theta, *rest: right(factor * theta, *rest))
     refused("Simulates", wrong, "do not follow the likelihood")
+
+
+def poisson(**changes):
+    return broken(PoissonRegression, NAMES, keywords={"max_count": 30, "prior_sd": 1.0}, **changes)
+
+
+def eta_of(theta, records):
+    return np.asarray(records["x"]) @ theta
+
+
+@pytest.mark.parametrize("model", [poisson, linear])
+def test_a_density_that_does_not_add_up_is_found(model):
+    constant = model(log_likelihood=lambda right, t, r: right(t, r) - 0.01)
+    refused("density", constant, "does not add up to 1 over y: found 0.99005")
+    moving = model(log_likelihood=lambda right, t, r: right(t, r) + 0.1 * eta_of(t, r))
+    refused("density", moving, "does not add up to 1 over y")
+
+
+@pytest.mark.parametrize("model", [poisson, linear])
+def test_a_response_that_is_not_the_mean_is_found(model):
+    refused("density", model(response=lambda right, t, r: right(t, r) + 0.1), "response: not the")
+
+
+def test_counts_with_the_right_mean_and_a_wrong_variance_are_found():
+    def wider(_, theta, records, rng, bounds=None):
+        del bounds
+        return rng.geometric(1 / (1 + np.exp(eta_of(theta, records)))) - 1.0
+
+    refused("Simulates", poisson(simulate=wider), r"variance of the score minus −E\[ℓ''\]: found")
+
+
+def test_outcomes_that_do_not_depend_on_the_seed_alone_are_found():
+    other = np.random.default_rng(0)
+    model = logistic(simulate=lambda right, theta, records, _: right(theta, records, other))
+    refused("Simulates", model, "two generators with the same seed gave different outcomes")
+
+
+def test_outcomes_with_another_mean_than_the_response_are_found():
+    model = poisson(response=lambda right, t, r: right(t, r) + 1.0)
+    refused("Simulates", model, "simulate: mean outcome of record 0: found")
+
+
+def test_a_log_likelihood_that_overflows_is_found():
+    def pointwise(_, eta, y):
+        return y * eta - jax.numpy.log1p(jax.numpy.exp(20.0 * eta)) / 20.0
+
+    model = logistic(pointwise=pointwise)
+    with pytest.raises(AssertionError, match="log-likelihood: not finite for predictors of ±50"):
+        check_far_predictors(_subject(model, None, 0))
+
+
+def test_a_link_that_is_not_the_inverse_of_the_mean_is_found():
+    wrong = type("Wrong", (BernoulliLikelihood,), {"link": lambda _, mean: mean})()
+    refused("Scores", logistic(score_likelihood=lambda _: wrong), "link of the mean is not the")
+
+
+def test_outcomes_outside_of_the_declared_bounds_are_named():
+    wrong = type("Wrong", (BernoulliLikelihood,), {"largest": 0.5})()
+    with pytest.raises(AssertionError, match=r"records: the model refuses its records: .*largest"):
+        check_model(logistic(score_likelihood=lambda _: wrong))
+
+
+@pytest.mark.parametrize("part", ["GradientNorms", "statistics"])
+def test_a_record_of_weight_0_that_changes_a_sum_is_found(part):
+    def leaking(right, family, free, records, maps, *, label_agnostic):
+        parts = right(family, free, records, maps, label_agnostic=label_agnostic)
+
+        def total(weights):
+            more = 0.0 * jax.numpy.sum(weights * records["x"][:, 0])
+            return {name: value + more for name, value in parts.weighted_sum(weights).items()}
+
+        return parts._replace(weighted_sum=total)
+
+    def adding(right, family, q, records, weights):
+        found = right(family, q, records, weights)
+        total, x = found.total, np.asarray(records["x"])
+
+        def summed(used):
+            return jax.tree.map(lambda value: value + 0.0 * (used @ x[:, 0]), total(used))
+
+        object.__setattr__(found, "total", summed)
+        return found
+
+    changes = {"GradientNorms": {"gradient_norms": leaking}, "statistics": {"statistics": adding}}
+    refused(part, linear(**changes[part]), "a record of weight 0 that contains NaN changes a sum")
 
 
 def test_records_of_counts_have_to_be_given_or_simulated():

@@ -1,5 +1,6 @@
 """The stores of the library pass their suite; stores with a known fault are rejected for it."""
 
+import base64
 import secrets
 from dataclasses import replace
 from functools import partial
@@ -115,6 +116,28 @@ class RawErrors(PartyStore):
         super().__init__(path, digest)
 
 
+class RemembersAnotherRun(PartyStore):
+    """Joins another run and still has the replies of the first."""
+
+    def joined(self, run):
+        if run != self._kept.run:
+            self._write(msgspec.structs.replace(self._kept, run=run))
+
+
+class WithoutVerdict(PartyStore):
+    """Leaves out the server's assessment of the result."""
+
+    def finish(self, result, public, verdict=None):
+        super().finish(result, public)
+
+
+class CannotBeAdopted(PartyStore):
+    """Stays with its configuration."""
+
+    def adopt(self, digest):
+        pass
+
+
 class SavesInParts(Checkpoint):
     """One transaction for the posterior and one for the factors."""
 
@@ -137,6 +160,21 @@ class NewSecret(Checkpoint):
     def __init__(self, path, *, digest):
         super().__init__(path, digest=digest)
         self._db.execute("UPDATE secret SET body = ?", (secrets.token_bytes(16),))
+
+
+class LosesReplies(Checkpoint):
+    """Leaves out the replies that wait for the rest of their round."""
+
+    def _put_replies(self, state, old):
+        pass
+
+
+class AdoptsInParts(Checkpoint):
+    """One transaction for the configuration and one for the state."""
+
+    def adopt(self, digest, state, log=()):
+        super().adopt(digest, None)
+        self.save(state, log)
 
 
 class KeepsSecrets(Ledger):
@@ -177,6 +215,75 @@ class ChargesOneByOne(Ledger):
         return [r for replies, _ in parts for r in replies], [o for _, some in parts for o in some]
 
 
+class NeverRefuses(Ledger):
+    """Every budget is large."""
+
+    def set_budgets(self, budgets, *, reason, raising=False):
+        large = {one: msgspec.structs.replace(b, epsilon=1e9) for one, b in budgets.items()}
+        super().set_budgets(large, reason=reason)
+
+
+class ForgetsOtherRuns(Ledger):
+    """Compares each charge with the budget as if it were the first."""
+
+    def open_many(self, asks):
+        if any(ask.request == "larger" for ask in asks):
+            return [None], []
+        return super().open_many(asks)
+
+
+class ChargesLess(Ledger):
+    """Charges releases with twice the noise that they have."""
+
+    def open_many(self, asks):
+        return super().open_many([
+            msgspec.structs.replace(ask, events=[
+                msgspec.structs.replace(event, noise_sd=2.0 * event.noise_sd)
+                for event in ask.events
+            ])
+            for ask in asks
+        ])  # fmt: skip
+
+
+class IgnoresContent(Ledger):
+    """A repeated request gets the same key, whatever it asks."""
+
+    def open_many(self, asks):
+        return super().open_many([msgspec.structs.replace(ask, content="") for ask in asks])
+
+
+class SharesKeys(Ledger):
+    """All requests of a round have one key."""
+
+    def open_many(self, asks):
+        replies, opened = super().open_many(asks)
+        return replies, [one._replace(key=opened[0].key) for one in opened]
+
+
+class LogsKeys(Ledger):
+    """Writes the noise keys to a log."""
+
+    form = staticmethod(repr)
+
+    def open_many(self, asks):
+        replies, opened = super().open_many(asks)
+        with self.path.with_suffix(".log").open("a") as log:
+            log.writelines(f"{self.form(one.key)}\n" for one in opened)
+        return replies, opened
+
+
+class LogsKeysInHex(LogsKeys):
+    """As digits and capital letters."""
+
+    form = staticmethod(lambda key: key.hex().upper())
+
+
+class LogsKeysInBase64(LogsKeys):
+    """As a token in a URL."""
+
+    form = staticmethod(lambda key: base64.urlsafe_b64encode(key).decode().rstrip("="))
+
+
 @pytest.mark.parametrize(
     ("kind", "opened", "broken", "message"),
     [
@@ -213,6 +320,19 @@ class ChargesOneByOne(Ledger):
         ("checkpoint", checkpoint, NewSecret, r"written: save of state 0 .*secret"),
         ("ledger", ledger, KeepsSecrets, r"noise key: ledger.noise still holds the secret"),
         ("ledger", ledger, LosesKeys, r"written: open_many .*(charged|keys)"),
+        ("party", party_store, RemembersAnotherRun, r"written: joined, another run .*visits = 0"),
+        ("party", party_store, WithoutVerdict, r"written: finish .*verdict was dict"),
+        ("party", party_store, CannotBeAdopted, r"adopt: killed after close: .*the store.run"),
+        ("checkpoint", checkpoint, LosesReplies, r"written: save of replies that have arrived"),
+        ("checkpoint", checkpoint, AdoptsInParts, r"adopt: killed .*: the store holds neither"),
+        ("ledger", ledger, NeverRefuses, r"budget: one release exceeds ε = 10.6: it was accepted"),
+        ("ledger", ledger, ForgetsOtherRuns, r"budget: a release together with the earlier one"),
+        ("ledger", ledger, ChargesLess, r"spent: ε of data set 'a' .*: found 1.99.*between 4.377"),
+        ("ledger", ledger, IgnoresContent, r"content: .* with another content: it was accepted"),
+        ("ledger", ledger, SharesKeys, r"noise key: 2 charges have 1 different noise keys"),
+        ("ledger", ledger, LogsKeys, r"noise key: ledger.log still holds the key of an answer"),
+        ("ledger", ledger, LogsKeysInHex, r"noise key: ledger.log still holds the key"),
+        ("ledger", ledger, LogsKeysInBase64, r"noise key: ledger.log still holds the key"),
         ("ledger", ledger, ChargesOneByOne, r"atomic: killed .*, in open_many: the store holds"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

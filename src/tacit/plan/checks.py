@@ -480,3 +480,16 @@ def _check_readable(model: Model, records: Records) -> None:
             f"log_likelihood of model {model.kind!r} returns shape {shape} for 1 record; it must "
             "return one number per record"
         )
+
+
+def check_events(method: PrivateMethod, settled: dict[str, Settled]) -> None:
+    """Raise a ConfigError if a method declares several events at one visit."""
+    for party in settled.values():
+        for visit in range(party.visits):
+            count = len(party.events_at(visit))
+            if count > 1:
+                raise ConfigError(
+                    f"method.kind = {method.kind!r} has {count} events at visit {visit}, but a "
+                    "visit has at most one; return one event (with a count for several releases of "
+                    "equal clip and noise), or make the releases at different visits"
+                )

@@ -32,6 +32,7 @@ from tacit.plan.checks import (
     Live,
     check_continued,
     check_eager,
+    check_events,
     check_in_step,
     check_integers_only,
     check_memory,
@@ -442,6 +443,7 @@ def _settled(
         summed_parts=plan.model.summed_parts,
         elsewhere=_elsewhere(plan),
     )
+    check_events(method, settled)
     if thresholds is not None:
         check_integers_only(plan.model, plan.family, method, plan.schedule.rounds)
     elif privacy.aggregation != "plain":

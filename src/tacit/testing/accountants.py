@@ -141,6 +141,8 @@ def _cases(kinds: Kinds) -> list[Case]:
                 _event(noise, 3, sampling, nonnegative=True),
             ),
         }
+        if sampling is None:
+            lists["a large ε"] = (_event(0.1, clip=10.0),)
         cases += [Case(f"{name}, {how}", adjacency, events) for name, events in lists.items()]
     return cases
 

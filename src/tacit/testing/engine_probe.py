@@ -21,8 +21,10 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 import numpy as np
 
+from tacit.arrays import namespace
 from tacit.errors import DataError
 from tacit.expfam import Family, Natural
+from tacit.methods import GradientVI
 from tacit.methods.base import Answer, Task
 from tacit.methods.private import PrivateMethod
 from tacit.models import Model, NormalMean
@@ -37,7 +39,7 @@ from tacit.privacy.mechanisms import Gaussian, Release
 from tacit.privacy.settings import Privacy
 from tacit.pvi import cavity, multiply
 from tacit.server.messages import Reply, Request
-from tacit.server.schedule import Schedule
+from tacit.server.schedule import Schedule, Synchronous
 
 ROUNDS = 3
 SIZES = {"north": 9, "south": 4, "west": 14}
@@ -90,6 +92,20 @@ class ProbeModel(NormalMean):
 
     kind: ClassVar[str] = "engine-probe"
     traceable: ClassVar[bool] = False
+
+
+class WideTailedMean(NormalMean):
+    """Model of the mean of a normal distribution with a logistic prior, which is not in the
+    posterior family.
+    """
+
+    kind: ClassVar[str] = "engine-probe-prior"
+    has_site_prior = True
+
+    def log_prior(self, theta: Any) -> Any:
+        """Return log p(θ) of the standard logistic distribution."""
+        xp = namespace(theta)
+        return xp.sum(-theta - 2.0 * xp.log1p(xp.exp(-theta)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +218,19 @@ def probe_plan(journal: Path, schedule: Schedule, *, insecure_noise_seed: int | 
         seed=3,
         batch_parties=False,  # each party alone, so that results have equal bits
         privacy=Privacy(noise_multiplier=2.0, delta=1e-3, insecure_noise_seed=insecure_noise_seed),
+    )
+
+
+def prior_plan() -> Plan:
+    """Make a plan without privacy whose prior is a factor that answers like a party."""
+    rng = np.random.default_rng(6)
+    return make_plan(
+        WideTailedMean(),
+        {name: {"y": 1.0 + rng.normal(size=size)} for name, size in SIZES.items()},
+        method=GradientVI(steps=3),
+        schedule=Synchronous(rounds=2),
+        seed=3,
+        batch_parties=False,
     )
 
 

@@ -30,6 +30,7 @@ from tacit.testing.engine_probe import (
     Journal,
     Line,
     WatchedCharging,
+    prior_plan,
     probe_plan,
     watched_charging,
 )
@@ -53,8 +54,9 @@ def check_engine(engine: Engine) -> None:
     The following properties are checked:
 
     * With the same seed, the posterior equals that of the in-process engine for every schedule: bit
-      for bit if each party is computed separately, and up to rounding if parties are computed in
-      batches or are listed in another order.
+      for bit if each party is computed alone, and up to rounding if parties are batched or named in
+      another order. This includes a run whose prior is outside of the family and answers like a
+      party.
     * Every update is reported to the observer. If the observer raises an exception, the run ends.
       A new engine continues from the checkpoint to the same posterior, bit for bit.
     * In a private run, every reply is charged once, before it is computed. It is computed with the
@@ -73,6 +75,7 @@ def check_engine(engine: Engine) -> None:
     with tempfile.TemporaryDirectory(prefix="tacit-check-") as name:
         folder = Path(name)
         _check_compiled(engine)
+        _check_prior(engine)
         _check_progress(engine, folder)
         _check_schedules(engine, folder)
         _check_cancelled(engine, folder)
@@ -125,6 +128,13 @@ def _check_compiled(engine: Engine) -> None:
     check = "posterior: parties answered together and named in another order"
     turned = plan(dict(reversed(parties.items())), together=True)
     _expect_same(_run(engine, turned, check), alone, check, rounding=ROUNDING)
+
+
+def _check_prior(engine: Engine) -> None:
+    """Check a run whose prior is outside the family and answers like a party (`PRIOR_PARTY`)."""
+    plan, check = prior_plan(), "posterior: a prior outside of the family, which answers as a party"
+    assert plan.rules.site_prior
+    _expect_same(_run(engine, plan, check), carry_out(plan), check, rounding=ROUNDING)
 
 
 def _check_schedules(engine: Engine, folder: Path) -> None:

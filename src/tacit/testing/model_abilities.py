@@ -35,8 +35,10 @@ from tacit.testing.models import (
     Subject,
     check_conjugate,
     check_simulation,
+    expect_unchanged,
     gaussian_posteriors,
     with_label,
+    with_unused_nan,
 )
 
 DRAWS = 300
@@ -260,6 +262,7 @@ def check_gradient_norms(subject: Subject) -> None:
     )(free["location"])
     first = sums[:, : family.dimension]
     expect_close("gradient_norms: gradient", first, np.asarray(scales * gradient), 10 * CLOSE)
+    _check_unused(model, family, free, maps, records)
     if subject.model.output not in ("bernoulli", "categorical"):
         return
     largest, _ = parts_of(_as_jax(records), agnostic=True)
@@ -287,6 +290,19 @@ def _norms_and_sums(model: GradientNorms, family: Any, free: Any, maps: Any) -> 
         return found.norms, jax.vmap(flat)(jnp.eye(len(records["y"])))
 
     return parts
+
+
+def _check_unused(model: GradientNorms, family: Any, free: Any, maps: Any, records: Any) -> None:
+    import jax
+
+    broken, used = with_unused_nan(records)
+
+    @jax.jit
+    def total(rows: Any) -> Any:
+        found = model.gradient_norms(family, free, rows, maps, label_agnostic=False)
+        return found.weighted_sum(used)
+
+    expect_unchanged("gradient_norms", total(_as_jax(broken)), total(_as_jax(records)))
 
 
 def _order(name: str) -> int:

@@ -58,6 +58,7 @@ def check_scores(subject: Subject) -> None:
     points = _points(likelihood, subject.rng)
     outcomes = _outcomes(subject.model, likelihood, points)
     inside = np.abs(outcomes.probability.sum(axis=1) - 1.0) < MASS
+    _check_link(likelihood, points[inside], _at(outcomes, inside))
     for reach in likelihood.reaches:
         _check_bound(likelihood, points, outcomes, reach)
         assert inside.sum() >= LEAST_POINTS, (
@@ -80,6 +81,15 @@ def _points(likelihood: ScoreLikelihood, rng: np.random.Generator) -> np.ndarray
     share = np.concatenate([np.geomspace(1e-3, 0.05, 6), np.linspace(0.1, 0.95, len(POINTS))])
     means = likelihood.smallest + share * (likelihood.largest - likelihood.smallest)
     return np.array([float(likelihood.link(mean)) for mean in means])
+
+
+def _check_link(likelihood: ScoreLikelihood, points: np.ndarray, outcomes: Outcomes) -> None:
+    """Check that `link` converts the mean of y to the predictor, if y is a bounded number."""
+    if likelihood.levels or likelihood.largest is None:
+        return
+    means = outcomes.probability @ outcomes.y
+    found = np.array([float(likelihood.link(mean)) for mean in means])
+    expect_close("score_likelihood: link of the mean is not the predictor", found, points, 1e-4)
 
 
 def _outcomes(model: Model, likelihood: ScoreLikelihood, points: np.ndarray) -> Outcomes:

@@ -7,6 +7,7 @@ closed forms with automatic derivatives, expectations with averages over draws.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -25,10 +26,9 @@ from tacit.testing.comparisons import (
     expect_close,
 )
 from tacit.testing.local_methods import synthetic_records
+from tacit.testing.model_laws import check_density, check_far_predictors, check_simulated_law
 
 DRAWS = 400
-SIMULATED = 20_000
-"""Number of simulated outcomes per record."""
 STEP = 1e-5
 """Step of difference quotients, on the scale of θ."""
 
@@ -63,11 +63,15 @@ def check_model(model: Model, *, records: Records | None = None, seed: int = 0) 
     * names, prior and start have the right sizes, and prior and start are proper;
     * the log-likelihood is one finite number per record, which does not depend on other records;
     * the automatic derivative of the log-likelihood agrees with difference quotients;
-    * probabilities of labels add up to 1;
+    * the log-likelihood of a linear predictor is finite if the predictor is ±50;
+    * probabilities of all outcomes (labels, counts or numbers) add up to 1, and `response` is their
+      mean;
     * the predictive distribution agrees with an average over draws of θ;
     * statistics agree with their declared norms and sums;
+    * a record of weight 0 does not change a sum, even if it contains NaN;
     * every ability of `tacit.models.capabilities` that the model has, such as expectations, sites
-      or simulated outcomes, agrees with the log-likelihood.
+      or simulated outcomes, agrees with the log-likelihood. Simulated outcomes depend on `rng`
+      alone, and their mean and the variance of their scores are those of the likelihood.
 
     A Monte Carlo comparison allows five standard errors.
 
@@ -84,8 +88,8 @@ def check_model(model: Model, *, records: Records | None = None, seed: int = 0) 
     Returns
     -------
     tuple of str
-        Names of the checks that were made: the abilities of the model, and "statistics", "stages",
-        "score_parts" and "predictive" if the model has these.
+        Names of the checks that were made: the abilities of the model, and "density" (of counts and
+        numbers), "statistics", "stages", "score_parts" and "predictive" if the model has these.
 
     Raises
     ------
@@ -97,6 +101,7 @@ def check_model(model: Model, *, records: Records | None = None, seed: int = 0) 
     subject = _subject(model, records, seed)
     _check_declared(subject)
     _check_log_likelihood(subject)
+    check_far_predictors(subject)
     if model.traceable:
         _check_derivative(subject)
     _check_probabilities(subject)
@@ -166,7 +171,13 @@ def _check_declared(subject: Subject) -> None:
                 f"{what}: shapes {shapes}, but {family.kind} has {family.shapes}"
             )
             assert family.is_proper(natural), f"{what}: not a proper {family.kind} distribution"
-    model.check_records("a", subject.records)
+    try:
+        model.check_records("a", subject.records)
+    except TacitError as error:
+        raise AssertionError(
+            f"records: the model refuses its records: {error} (generated outcomes are within "
+            "`smallest` and `largest` of score_likelihood)"
+        ) from error
 
 
 def _check_log_likelihood(subject: Subject) -> None:
@@ -285,6 +296,10 @@ def _check_statistics(subject: Subject) -> bool:
         weights[few] = subject.rng.random(len(few))
         expected = sum(weights[row] * total for row, total in zip(few, totals, strict=True))
         expect_close("statistics: weighted sum", _flat(found.total(weights)), expected, 1e-7)
+        broken, used = with_unused_nan(subject.records)
+        total = model.statistics(family, q, broken, used)
+        assert total is not None
+        expect_unchanged("statistics", _flat(total.total(used)), _flat(found.total(used)))
         factor = model.factor(family, q, found.total(np.ones(count)))
         shapes = {name: np.shape(value) for name, value in factor.items()}
         assert shapes == family.shapes, f"statistics: a factor has the shapes {shapes}"
@@ -319,6 +334,10 @@ def _check_stages(subject: Subject) -> bool:
                 f"stages: {stage.name} is declared acute (no negative inner products), but two "
                 f"records have the inner product {least:.3g}"
             )
+        broken, used = with_unused_nan(subject.records)
+        with contextlib.suppress(IndexError, ValueError):  # a model may refuse NaN
+            total = model.stage_statistics(stage.name, known, broken).total(used)
+            expect_unchanged(f"stages: {stage.name}", total, found.total(used))
         following = model.stages[place + 1].name if place + 1 < len(model.stages) else None
         answer = StageSum(
             stage.name,
@@ -355,6 +374,9 @@ def _check_score_parts(subject: Subject) -> bool:
     weights = subject.rng.random(subject.count)
     weights[: len(weights) // 2] = 0.0
     expect_close("score_parts: sum", score_sum(weights), weights @ gradients, CLOSE)
+    broken, used = with_unused_nan(records)
+    unused: Any = model.score_parts(theta, broken, squares, label_agnostic=False)
+    expect_unchanged("score_parts", unused[2](used), score_sum(used))
     if model.output not in ("bernoulli", "categorical"):
         return True
     largest: Any = model.score_parts(theta, records, squares, label_agnostic=True)
@@ -390,7 +412,15 @@ def check_simulation(subject: Subject) -> None:
     model = subject.model
     assert isinstance(model, Simulates)
     blank = subject.records | {"y": np.zeros(subject.count)}
-    y = np.asarray(model.simulate(subject.thetas[0], blank, subject.rng))
+    seed = int(subject.rng.integers(2**32))
+    y, again = (
+        np.asarray(model.simulate(subject.thetas[0], blank, np.random.default_rng(seed)))
+        for _ in range(2)
+    )
+    assert np.array_equal(y, again), (
+        "simulate: two generators with the same seed gave different outcomes: draw all random "
+        "numbers from `rng`"
+    )
     assert y.shape == (subject.count,), f"simulate: shape {y.shape} for {subject.count} records"
     if isinstance(model, Scores) and (largest := model.score_likelihood().largest) is not None:
         y = np.clip(y, model.score_likelihood().smallest, largest)  # as for generated records
@@ -400,33 +430,11 @@ def check_simulation(subject: Subject) -> None:
         raise AssertionError(f"simulate: the model refuses its own outcomes: {error}") from error
     value = subject.log_likelihood(subject.thetas[0], subject.records | {"y": y})
     assert np.all(np.isfinite(value)), "simulate: an outcome has no finite log-likelihood"
-    _check_simulated_law(subject)
-
-
-def _check_simulated_law(subject: Subject) -> None:
-    """Check that the scores of simulated outcomes are 0 on average, for many copies of a single
-    record.
-    """
-    # The predictors of equal records have no variance, so that `simulate` does not scale them down.
-    model, rng = subject.model, subject.rng
-    assert isinstance(model, Simulates)
-    for theta, row in zip(subject.thetas, range(subject.count), strict=False):
-        copies = rows_of(subject.records, np.full(SIMULATED, row))
-        copies["y"] = np.zeros(SIMULATED)
-        copies["y"] = np.asarray(model.simulate(theta, copies, rng), np.float64)
-        direction = rng.standard_normal(model.dimension) / np.sqrt(model.dimension)
-        ahead, behind = (
-            subject.log_likelihood(theta + h * direction, copies) for h in (STEP, -STEP)
-        )
-        score = (ahead - behind) / (2 * STEP)
-        error = 5.0 * np.std(score) / np.sqrt(SIMULATED) + 1e-6 * (1.0 + np.max(np.abs(score)))
-        assert abs(np.mean(score)) <= error, (
-            f"simulate: outcomes of record {row} do not follow the likelihood: mean score "
-            f"{np.mean(score):.3g}, expected 0 ± {error:.2g}"
-        )
+    check_simulated_law(subject)
 
 
 _PARTS: dict[str, Callable[[Subject], bool]] = {
+    "density": check_density,
     "statistics": _check_statistics,
     "stages": _check_stages,
     "score_parts": _check_score_parts,
@@ -442,6 +450,29 @@ def gaussian_posteriors(subject: Subject) -> list[tuple[Gaussian, Natural]]:
 def rows_of(records: Records, rows: np.ndarray) -> Records:
     """Return the records with these indices."""
     return {name: value[rows] for name, value in records.items()}
+
+
+def with_unused_nan(records: Records) -> tuple[Records, np.ndarray]:
+    """Return a copy of the records in which the first record is NaN, and weights that are 0 for
+    this record and 1 for the others.
+    """
+    found = {name: np.array(value) for name, value in records.items()}
+    for value in found.values():
+        if value.dtype.kind == "f":
+            value[0] = np.nan
+    weights = np.ones(len(next(iter(records.values()))))
+    weights[0] = 0.0
+    return found, weights
+
+
+def expect_unchanged(what: str, found: Any, expected: Any) -> None:
+    """Assert that a sum does not contain a record of weight 0 that is NaN."""
+    found, expected = (np.asarray(_flat(one), np.float64) for one in (found, expected))
+    gap = np.abs(found - expected)
+    assert np.all(gap <= 1e-7 * max(1.0, float(np.max(np.abs(expected))))), (
+        f"{what}: a record of weight 0 that contains NaN changes a sum: mask it, because 0·NaN is "
+        "NaN"
+    )
 
 
 def with_label(records: Records, label: float) -> Records:

@@ -15,6 +15,9 @@ from tacit.privacy.events import Adjacency
 from tacit.privacy.guarantee import Unit
 
 SIZES = (0.0, 1e-30, 1e-2, 1.0, 50.0, 1e9, 1e18, 1e30)
+ALIGNED = 40
+"""Number of records in `aligned_neighbours`."""
+LARGE = 50.0
 
 
 def neighbours_of(
@@ -26,15 +29,55 @@ def neighbours_of(
     In the first group, the records of all other units are the given records. In the second group,
     the records of all other units are equal and extreme.
     """
-    groups = []
-    for rest in (records, _pulled(records, -1.0)):
-        sets = [rest] if adjacency == "replace-one" else [_without(rest, unit)]
-        if adjacency != "replace-one":
-            sets.append(rest)
-        for row in _rows(records, rng):
-            sets.append(_replaced(rest, row, unit))
-        groups.append(sets)
-    return groups
+    return [
+        _around(rest, records, unit, adjacency, rng) for rest in (records, _pulled(records, -1.0))
+    ]
+
+
+def aligned_neighbours(
+    records: Records, unit: Unit, adjacency: Adjacency, rng: np.random.Generator
+) -> list[Records]:
+    """Return data sets of `ALIGNED` records, each of which differs from the first in one unit.
+
+    All other records are equal and large, and their contributions have the same direction, so that
+    the sum is much larger than the contribution of a unit. If one unit changes what the others
+    contribute, the sum moves by more than the clip. Labels are those of `records`, followed by the
+    smallest label.
+    """
+    rest = repeated(records, ALIGNED)
+    known = len(next(iter(records.values())))
+    if "counts" in rest:
+        rest = {name: np.repeat(value[:1], ALIGNED, axis=0) for name, value in rest.items()}
+    elif "y" in rest and _labels(rest) is None:
+        rest["y"] = np.full_like(rest["y"], 1e9)
+    elif "y" in rest:
+        rest["y"][known - 1 : -1] = np.min(rest["y"])
+        rest["y"][-1] = records["y"][-1]
+    if "x" in rest:
+        size = LARGE if "y" in rest else np.max(rest["x"])
+        rest["x"] = np.full_like(rest["x"], size)
+    rest = with_persons(rest) if unit == "person" else rest
+    return _around(rest, records, unit, adjacency, rng)
+
+
+def _around(
+    rest: Records, records: Records, unit: Unit, adjacency: Adjacency, rng: np.random.Generator
+) -> list[Records]:
+    """Return `rest` and data sets in which one unit of it is replaced, or is left out."""
+    sets = [rest] if adjacency == "replace-one" else [_without(rest, unit), rest]
+    return [*sets, *(_replaced(rest, row, unit) for row in _rows(records, rng))]
+
+
+def repeated(records: Records, count: int) -> Records:
+    """Return `count` records, which are the given ones in turn, without person codes."""
+    rows = np.arange(count) % len(next(iter(records.values())))
+    return {name: np.asarray(value)[rows] for name, value in records.items() if name != PERSON}
+
+
+def _labels(records: Records) -> np.ndarray | None:
+    """Return the different values of y if they are labels or small counts; otherwise None."""
+    labels = np.unique(records["y"]) if "y" in records else np.zeros(1)
+    return labels if set(labels) <= set(range(16)) else None
 
 
 def _rows(records: Records, rng: np.random.Generator) -> Iterator[Records]:
@@ -44,9 +87,8 @@ def _rows(records: Records, rng: np.random.Generator) -> Iterator[Records]:
     if "counts" in records:
         yield from _documents(records)
         return
-    labels = np.unique(records["y"]) if "y" in records else np.zeros(1)
-    counts = set(labels) <= set(range(16))
-    labels = labels if counts else np.array([0.0, 1.0, -1.0, 1e9, -1e9])
+    labels = _labels(records)
+    labels = np.array([0.0, 1.0, -1.0, 1e9, -1e9]) if labels is None else labels
     shape = np.shape(records["x"])[1:] if "x" in records else ()
     for size, label in itertools.product(SIZES, labels):
         for sign in (np.ones(shape), rng.choice([-1.0, 1.0], size=shape)):
@@ -79,7 +121,7 @@ def _pulled(records: Records, sign: float) -> Records:
     found = {name: np.asarray(value).copy() for name, value in records.items()}
     if "x" in found and "y" in found:
         found["x"] = np.full_like(found["x"], 1e-2)
-        if not set(np.unique(found["y"])) <= set(range(16)):
+        if _labels(found) is None:
             found["y"] = np.full_like(found["y"], sign * 1e9)
         else:
             found["y"] = np.full_like(found["y"], np.min(found["y"]))

@@ -14,6 +14,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -103,6 +104,22 @@ def counted() -> Iterator[Count]:
 
     with _observing(observe):
         yield count
+
+
+@contextlib.contextmanager
+def magnified(factor: int) -> Iterator[None]:
+    """Context in which the noise of every release is multiplied by `factor`.
+
+    Inside `noted`, the released values are then `factor` times as large. Programs that are compiled
+    already are used, because noise is one of their arguments.
+    """
+    draw = party_side.draw_each
+
+    def larger(*given: Any) -> np.ndarray:
+        return factor * draw(*given)
+
+    with mock.patch.object(party_side, "draw_each", larger):
+        yield
 
 
 @contextlib.contextmanager

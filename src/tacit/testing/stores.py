@@ -4,7 +4,6 @@ files.
 
 from __future__ import annotations
 
-import base64
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -16,7 +15,9 @@ import numpy as np
 from tacit.errors import DataError, TacitError
 from tacit.testing.differences import difference
 from tacit.testing.kill_points import kill_points
-from tacit.testing.store_scripts import Script, checkpoint_script, ledger_script, party_script
+from tacit.testing.ledger_script import ledger_script
+from tacit.testing.script import Script
+from tacit.testing.store_scripts import checkpoint_script, party_script
 
 OpenStore = Callable[[Path, str], Any]
 Kind = Literal["party", "checkpoint", "ledger"]
@@ -42,8 +43,13 @@ def check_store(
     folder. After a write has returned, the copy must contain it completely, to the last bit. If the
     process is killed during a write, the copy must contain the state before or after this write.
     Truncated files and files with a flipped bit must be refused or read correctly. The store of
-    another configuration must be refused or appear empty. A ledger must contain the noise key of a
-    charge until its reply is stored, and not after that.
+    another configuration must be refused or appear empty, unless it was adopted.
+
+    A ledger must contain the noise key of a charge until its reply is stored, and not after that:
+    no file may contain the key, or the random bytes from which it was derived, as bytes or as text.
+    Its ε of one release must be at least the exact ε and at most 1.25 times this. It must refuse,
+    and leave everything unchanged by, a charge that exceeds the budget, a repeated request with
+    another content, event or data set, and a second reply to a request.
 
     Parameters
     ----------
@@ -55,7 +61,7 @@ def check_store(
         "party": the methods of `tacit.party.store.PartyStore`. "checkpoint": those of
         `tacit.server.checkpoint.Checkpoint`. "ledger": those of
         `tacit.privacy.ledger.ledger.Ledger` that charge and keep replies (`identify`,
-        `set_budgets`, `open_many`, `store_replies`, `recall_many`, `charges`).
+        `set_budgets`, `price`, `spent`, `open_many`, `store_replies`, `recall_many`, `charges`).
     error
         The exception that the store raises if it cannot read its files.
     seed
@@ -69,8 +75,7 @@ def check_store(
         check.check_damage(folder, expected, seed)
         if kind != "ledger":
             check.check_other_configuration(folder, expected)
-        else:
-            _check_erased(folder, script)
+            check.check_adopted(folder, expected)
 
 
 class _Check:
@@ -114,8 +119,10 @@ class _Check:
                 f"written: {name} has returned, but a store opened now does not hold it: {gap}"
             )
             self._check_snapshots(snapshots.made, name, expected, after)
+            self.script.inspect(folder)
             expected = after
         _close(store)
+        self.script.inspect(folder)
         gap = difference(expected, self._opened(folder, "written: after close"), "the store")
         assert gap is None, f"written: the store was closed and opened again: {gap}"
         return expected
@@ -191,20 +198,30 @@ class _Check:
             f"other run: opening the store for another configuration changed it: {gap}"
         )
 
-
-def _check_erased(folder: Path, script: Script) -> None:
-    """Check that no file contains a secret of a charge whose reply is stored."""
-    assert script.drawn, (
-        "noise key: nothing was drawn from `secrets` for two charges: keys are predictable "
-        "or shared"
-    )
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        body = path.read_bytes()
-        for secret in script.drawn:
-            forms = secret, secret.hex().encode(), base64.b64encode(secret)
-            assert not any(form in body for form in forms), (
-                f"noise key: {path.name} still holds the secret of an answer whose reply is stored"
+    def check_adopted(self, folder: Path, expected: Any) -> None:
+        """Check that a store can be assigned to another configuration, in one write."""
+        assert self.script.adopt is not None
+        store = self.open_store(folder, DIGEST)
+        self.script.read(store)
+        with kill_points(folder, self.new_folder()) as snapshots:
+            after = self.script.adopt(store, OTHER)
+        _close(store)
+        for where, snapshot in [*snapshots.made, ("after close", folder)]:
+            old, new = (self._gap(snapshot, digest, one) for digest, one in (
+                (DIGEST, expected), (OTHER, after),
+            ))  # fmt: skip
+            held = new is None or (old is None and snapshot != folder)
+            assert held, (
+                f"adopt: killed {where}: the store holds neither the old configuration with its "
+                f"state ({old}) nor the new one ({new})"
             )
+
+    def _gap(self, folder: Path, digest: str, expected: Any) -> str | None:
+        try:
+            found = self.read(folder, digest)
+        except TacitError as error:
+            return _line(error)
+        return difference(expected, found, "the store")
 
 
 def _close(store: Any) -> None:
