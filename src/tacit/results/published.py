@@ -68,8 +68,9 @@ PUBLISHED = (
     "the configuration sets evaluate.publish = true"
 )
 COUNTS = (
-    "the number of records of each party after preparation (some may have been dropped because of "
-    "missing values), which is public under this adjacency"
+    "the number of records of each party after preparation, which the guarantee treats as public: "
+    "it covers replacing a record by another complete one, not by one that is dropped because of "
+    "missing values"
 )
 
 
