@@ -40,9 +40,10 @@ def images_of(model: HasImages, theta: np.ndarray) -> Iterator[tuple[str, np.nda
     Such a point is called an image of θ. There are four kinds of images. In the first kind, the
     signs of all coordinates of one or two sites are changed, where a site is a named variable of
     the model. In the second kind, two elements are exchanged, in all sites with the same number of
-    elements. In the third kind, sites with numbered names are exchanged, such as a1 with a2 and k1
-    with k2. In the fourth kind, the sign of one coordinate of θ is changed. With the second and the
-    third kind, the sign of one more site may change too, such as the log-odds of a mixture's share.
+    elements. In the third kind, one or two pairs of sites of equal shape are exchanged, such as a1
+    with a2 and k1 with k2, or exchanged with changed signs. In the fourth kind, the sign of one
+    coordinate of θ is changed. With the second and the third kind, the sign of one more site may
+    change too, such as the log-odds of a mixture's share.
     """
     places = model.site_places
     for count in (1, 2):
@@ -51,17 +52,18 @@ def images_of(model: HasImages, theta: np.ndarray) -> Iterator[tuple[str, np.nda
             for name in some:
                 signs[places[name][0]] = -1.0
             yield f"the other sign of {' and '.join(some)}", signs * theta
-    for words, moved, image in _exchanged(places, theta):
-        yield words, image
+    exchanged = list(_exchanged(places, theta))
+    yield from ((words, image) for words, _, image in exchanged)
+    for place, name in enumerate(model.names):
+        signs = np.ones(len(theta))
+        signs[place] = -1.0
+        yield f"the other sign of {name}", signs * theta
+    for words, moved, image in exchanged:
         for name in places:
             if name not in moved:
                 turned = image.copy()
                 turned[places[name][0]] *= -1.0
                 yield f"{words} and the other sign of {name}", turned
-    for place, name in enumerate(model.names):
-        signs = np.ones(len(theta))
-        signs[place] = -1.0
-        yield f"the other sign of {name}", signs * theta
 
 
 def _exchanged(places: Places, theta: np.ndarray) -> Iterator[tuple[str, set[str], np.ndarray]]:
@@ -80,15 +82,16 @@ def _exchanged(places: Places, theta: np.ndarray) -> Iterator[tuple[str, set[str
                 image[rows] = theta[rows[order]]
             words = f"elements {first} and {second} of {', '.join(alike)} exchanged"
             yield words, set(alike), image
-    for pairs in _numbered(places):
-        image = theta.copy()
-        for one, other in pairs:
-            image[places[one][0]], image[places[other][0]] = (
-                theta[places[other][0]],
-                theta[places[one][0]],
-            )
-        words = ", ".join(f"{one} and {other}" for one, other in pairs)
-        yield f"{words} exchanged", {name for pair in pairs for name in pair}, image
+    known = list(_numbered(places))
+    known += [pairs for pairs in _pairs(places) if pairs not in known]
+    for sign, how in ((1.0, "exchanged"), (-1.0, "exchanged with changed signs")):
+        for pairs in known[: MOST_IMAGES // 2]:
+            image = theta.copy()
+            for one, other in pairs:
+                image[places[one][0]] = sign * theta[places[other][0]]
+                image[places[other][0]] = sign * theta[places[one][0]]
+            words = ", ".join(f"{one} and {other}" for one, other in pairs)
+            yield f"{words} {how}", {name for pair in pairs for name in pair}, image
 
 
 def _numbered(places: Places) -> Iterator[list[tuple[str, str]]]:
@@ -106,6 +109,15 @@ def _numbered(places: Places) -> Iterator[list[tuple[str, str]]]:
         pairs = [(one, two) for one, two in pairs if places[one][1] == places[two][1]]
         if pairs:
             yield pairs
+
+
+def _pairs(places: Places) -> Iterator[list[tuple[str, str]]]:
+    """Yield single pairs of sites with the same shape, and then two such pairs at a time."""
+    alike = [two for two in combinations(places, 2) if places[two[0]][1] == places[two[1]][1]]
+    yield from ([two] for two in alike)
+    for first, second in combinations(alike, 2):
+        if not set(first) & set(second):
+            yield [first, second]
 
 
 def other_mode(
