@@ -174,6 +174,7 @@ class AdoptsInParts(Checkpoint):
 
     def adopt(self, digest, state, log=()):
         super().adopt(digest, None)
+        assert state is not None
         self.save(state, log)
 
 
