@@ -180,7 +180,7 @@ TOO_LARGE = {"linear": np.array([np.inf, 0.0]), "quadratic": np.zeros((2, 2))}
 TOO_WIDE = {"linear": np.zeros(3), "quadratic": np.zeros((3, 3))}
 BAD_REPLIES = {
     "another version": (PeerError, "version 7", {"version": 7}),
-    "another party": (PeerError, "'b' answered", {"party": "b"}),
+    "another party": (PeerError, "from party 'b'", {"party": "b"}),
     "NaN": (ConfigError, "'quadratic' has a value that is not finite", {"released": NOT_FINITE}),
     "infinity": (ConfigError, "'linear' has a value that is not finite", {"released": TOO_LARGE}),
     "wrong shape": (ConfigError, r"shape \(3,\), expected \(2,\)", {"released": TOO_WIDE}),

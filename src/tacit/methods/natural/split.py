@@ -43,6 +43,10 @@ MAX_SPACING = 0.8
 """Largest distance between neighbouring nodes where the marginal has mass, in standard deviations
 of the marginal.
 """
+SKEWED = 0.5
+"""Smallest skewness of a coordinate that may be the axis although the model has scales. It must
+also be twice as large as that of every scale.
+"""
 GRID = 4000
 NEW, GOING, DONE, LOST = range(4)
 
@@ -67,11 +71,18 @@ class Node(NamedTuple):
 def axis_candidates(skewness: np.ndarray, scales: tuple[int, ...]) -> np.ndarray:
     """Return the coordinates that may become the axis of the split, the most skewed first.
 
-    These are the coordinates in `scales`, or all coordinates if `scales` is empty.
+    These are the coordinates in `scales`, or all coordinates if `scales` is empty. A coordinate
+    that is clearly more skewed than every scale (`SKEWED`) is a candidate too, because no scale
+    explains its shape.
+
+    >>> axis_candidates(np.array([0.3, 0.1, -0.6]), (1,))
+    array([2, 1])
     """
-    order = np.argsort(-np.abs(skewness), kind="stable")
+    size = np.abs(skewness)
+    order = np.argsort(-size, kind="stable")
     if scales:
-        order = np.array([place for place in order if place in scales])
+        least = max(SKEWED, 2.0 * float(np.max(size[list(scales)])))
+        order = np.array([place for place in order if place in scales or size[place] >= least])
     return order[: NODE_COUNT // 2]
 
 
