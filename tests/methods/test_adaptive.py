@@ -13,8 +13,9 @@ from one_party import OneParty
 from tacit.datasets import document_records
 from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError
+from tacit.expfam import MeanFieldGaussian
 from tacit.methods import DPSGD, PrivateStatistics, PrivateUpdate
-from tacit.models import LinearRegression, LogisticRegression, TopicModel
+from tacit.models import LinearRegression, LogisticRegression, NeuralNetwork, TopicModel
 from tacit.plan.plan import make_plan
 from tacit.privacy.bounded import Tally, clip_units
 from tacit.privacy.settings import Privacy
@@ -262,3 +263,11 @@ def test_a_share_of_a_secret_number_is_refused(parties):
         plan_of(parties, PrivateStatistics(adaptive=0.5, one_shot=True))
     with pytest.raises(ConfigError, match="needs a public number of contributions"):
         plan_of(parties, PrivateUpdate(adaptive=0.5))
+
+
+def test_natural_steps_of_shards_need_a_model_that_has_them():
+    network = NeuralNetwork(("a", "b"), hidden=2)
+    family = MeanFieldGaussian(network.dimension)
+    with pytest.raises(ConfigError, match=r"optimiser = 'natural' cannot .* 'adam', or leave"):
+        PrivateUpdate(shards=2, optimiser="natural").check(network, family)
+    PrivateUpdate(shards=2, optimiser="adam").check(network, family)

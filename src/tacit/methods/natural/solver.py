@@ -4,7 +4,7 @@
 with derivatives in z (`tacit.methods.natural.party`). The server sees only the sum over parties and
 adds the prior.
 
-1. **Modes.** Each party fits the posterior of its own records and replies with a Gaussian
+1. **Modes.** Each party fits the posterior given only its records and replies with a Gaussian
    approximation of its likelihood. The modes of products of these approximations are candidates.
 2. **Candidates.** The server requests value, gradient and Hessian at up to five points, and chooses
    the point with the best Laplace approximation. If it is far from a mode, damped Newton steps
@@ -23,7 +23,7 @@ adds the prior.
    axis (`tacit.methods.natural.split`).
 
 This is PVI with all parties updated together. The factor of a party has the precision −E_q[∇² log
-p] of its own records, and may be improper as long as q is proper.
+p] over its records, and may be improper as long as q is proper.
 """
 
 from __future__ import annotations

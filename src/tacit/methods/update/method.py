@@ -482,8 +482,13 @@ class PrivateUpdate(PrivateMethod):
     def _inner(self, model: Model) -> LocalMethod:
         if isinstance(model, ConjugateGaussian) and self.optimiser is None:
             return Exact()
-        natural = self.optimiser == "natural"
-        if natural or (self.optimiser is None and isinstance(model, GaussianSites)):
+        sites = isinstance(model, GaussianSites)
+        if self.optimiser == "natural" and not sites:
+            raise ConfigError(
+                f"method.optimiser = 'natural' cannot be combined with model {model.kind!r}, which "
+                "has no natural-gradient steps: set method.optimiser = 'adam', or leave it out"
+            )
+        if sites and self.optimiser != "adam":
             return NaturalVI(steps=self.steps, step_size=self.step_size, dtype=self.dtype)
         return GradientVI(
             steps=self.adam_steps,
