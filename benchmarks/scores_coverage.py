@@ -17,12 +17,15 @@ one per fit; `--table` prints what it holds:
     misfit     share of fits whose rank histogram has p < 0.01
 
 `--method dp-sgd` measures DP-SGD in the same way, with its defaults or, for instance, with
-`--option clip=5 --option rounds=100`.
+`--option clip=5 --option rounds=100`. Several values, as in `--option clip=2,5,10`, measure all
+combinations; `--best` prints only the options with the least loss of each case. Choose on some
+replications and report others (`--first`).
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import pathlib
 import time
@@ -90,7 +93,7 @@ class Replications:
                 insecure_noise_seed=noise_seed,
             )
             began = time.process_time()
-            options = dict(given.option)
+            options = dict(given.options)
             rounds = options.pop("rounds", None)
             plan = make_plan(
                 self.model,
@@ -134,6 +137,13 @@ def measured(path):
 
 
 def measure(given):
+    for one in itertools.product(*(values for _, values in given.option)):
+        names = (name for name, _ in given.option)
+        given.options = list(zip(names, one, strict=True))
+        measure_one(given)
+
+
+def measure_one(given):
     done = {(*key_of(line), line["repeat"]) for line in measured(given.results)}
     for name in given.case or CASES:
         cases = Replications(name, given)
@@ -143,7 +153,7 @@ def measure(given):
             "correlation": given.correlation,
             "records": given.records,
             "parties": given.parties,
-            "options": " ".join(f"{name}={value}" for name, value in given.option),
+            "options": " ".join(f"{name}={value}" for name, value in given.options),
         }
         for repeat in range(given.first, given.first + given.repeats):
             wanted = [
@@ -206,11 +216,24 @@ def row_of(key, lines):
     return cells
 
 
-def table(lines):
+def with_least_loss(rows):
+    """Of rows that differ by their options only, the one with the least mean loss."""
+    best = {}
+    for key, lines in rows.items():
+        loss = np.mean([line["lost"] for line in lines])
+        same = (*key[:5], *key[6:])
+        if same not in best or loss < best[same][0]:
+            best[same] = (loss, key)
+    return {key: rows[key] for _, key in best.values()}
+
+
+def table(lines, best=False):
     """Markdown."""
     rows = {}
     for line in lines:
         rows.setdefault(key_of(line), []).append(line)
+    if best:
+        rows = with_least_loss(rows)
     names = (
         "case|method|ε|aggregation|fits|coverage (non-private)|rms|scales|width|nats|misfit|CPU-s"
     )
@@ -222,12 +245,16 @@ def table(lines):
 
 
 def option(text):
-    """NAME=VALUE of a method; values are numbers where they can be."""
-    name, _, value = text.partition("=")
+    """NAME=VALUE,VALUE… of a method; values are numbers where they can be."""
+    name, _, values = text.partition("=")
+    return name, [number_or_text(value) for value in values.split(",")]
+
+
+def number_or_text(value):
     try:
-        return name, json.loads(value)
+        return json.loads(value)
     except json.JSONDecodeError:
-        return name, value
+        return value
 
 
 def main():
@@ -235,9 +262,10 @@ def main():
     parser.add_argument("results", type=pathlib.Path)
     parser.add_argument("repeats", nargs="?", type=int, default=100)
     parser.add_argument("--table", action="store_true", help="print what was measured and stop")
+    parser.add_argument("--best", action="store_true", help="print the best options of each case")
     parser.add_argument("--case", choices=CASES, action="append")
     parser.add_argument("--method", choices=METHODS, default="dp-scores")
-    parser.add_argument("--option", type=option, action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--option", type=option, action="append", default=[], metavar="NAME=VALUES")
     parser.add_argument("--width", type=int, default=10, help="columns of x")
     parser.add_argument("--correlation", type=float, default=0.0)
     parser.add_argument("--records", type=int, default=RECORDS)
@@ -249,7 +277,7 @@ def main():
     given = parser.parse_args()
     if not given.table:
         measure(given)
-    table(measured(given.results))
+    table(measured(given.results), given.best)
 
 
 if __name__ == "__main__":
