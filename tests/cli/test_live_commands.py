@@ -275,10 +275,10 @@ def test_from_certificates_to_the_posterior(tacit, place, start):
 
     code, out, _ = tacit("status", str(server))
     assert code == 0
-    assert "finished (all rounds), round 3 of 3; the server does not run" in out
+    assert "finished (all rounds), round 3 of 3; the server is not running" in out
     code, out, _ = tacit("status", str(party))
     assert code == 0
-    assert "does not run; 3 replies in run-" in out
+    assert "is not running; 3 replies in run-" in out
     assert "received the final posterior" in out
     code, out, _ = tacit("status", str(base / "north" / "state"), "--json")
     assert json.loads(out)["answers"] == 3

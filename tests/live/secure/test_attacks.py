@@ -305,7 +305,7 @@ def test_a_request_is_not_answered_again_after_another_set_up(make_group, vector
         group.server = server_side.take_offer(group.server, party.offer)
     group.server = server_side.make_roster(group.server)
     group.deal()
-    with refused("another slot or set-up"):
+    with refused("another sum or after another set-up"):
         group.mask("p000", 0, "r0", sent["p000"])
     group.mask("p000", 0, "r1", sent["p000"])
 

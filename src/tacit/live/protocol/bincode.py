@@ -106,8 +106,8 @@ def decode_bincode(payload: bytes, layout: Layout, known: Mapping[str, type[M]])
     number = _Reader(payload, layout).read("u32")
     if number >= len(variants):
         raise PeerError(
-            f"an unknown message of {len(payload)} bytes; bincode has only the {len(variants)} "
-            "messages of the thesis: use msgpack, cbor or json for other messages"
+            f"an unknown message of {len(payload)} bytes; bincode supports only {len(variants)} "
+            "messages: use msgpack, cbor or json for other messages"
         )
     name, fields = variants[number]
     kind = known.get(name)
