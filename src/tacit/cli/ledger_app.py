@@ -51,7 +51,7 @@ def ledger_budget(
         str,
         typer.Argument(
             metavar="ID|CONFIG.toml|PARTY.toml",
-            help="A data set, or all data sets of a run or party file.",
+            help="Id of a data set, or a file: all data sets of this run or party.",
         ),
     ],
     epsilon: Annotated[float, typer.Option(help="Total ε that may be spent.")],

@@ -273,9 +273,9 @@ def spread_caution(plan: Plan, memory: Arrays) -> list[Caution]:
         Caution(
             "too-narrow",
             f"The spread of {names} within the declared bounds is known with an error of "
-            f"{worst:.0%}, due to the privacy noise, so intervals of its coefficient may be wrong; "
-            "declare narrower public bounds, or use method 'dp-scores', more records or a larger "
-            "epsilon",
+            f"{worst:.0%}, due to the privacy noise, so intervals of the coefficients may be "
+            "wrong; declare narrower public bounds, or use method 'dp-scores', more records or a "
+            "larger epsilon",
         )
     ]
 

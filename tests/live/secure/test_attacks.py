@@ -287,7 +287,7 @@ def test_a_vector_is_sent_once_for_a_slot_and_a_request(group, vectors):
     assert group.mask("p000", 0, "r0", sent + 1) == first, "the stored words, not a new vector"
     with refused("was used for request"):
         group.mask("p000", 0, "r1", sent)
-    with refused("another slot"):
+    with refused("another sum"):
         group.mask("p000", 1, "r0", sent)
     with refused("the set-up has"):
         group.mask("p000", 2, "r2", sent)

@@ -109,7 +109,7 @@ class ServerLines:
         if seen > MOST_REFUSALS:
             return None
         who = line.get("party") or line.get("address", "a peer")
-        more = "; further ones of this kind are in log.jsonl only" if seen == MOST_REFUSALS else ""
+        more = "; further refusals of this kind: see log.jsonl" if seen == MOST_REFUSALS else ""
         return f"refused: {who} ({kind}: {line['reason']}){more}"
 
 
@@ -234,7 +234,7 @@ _PARTY_EVENTS: dict[str, Callable[[Line], str | None]] = {
     "waiting": lambda line: line["reason"],
     "approval sent": lambda line: line["reason"],
     "version": lambda line: f"version {line['version']} of the agreed file takes effect",
-    "refused": lambda line: f"REFUSED a message of the server: {line['reason']}",
+    "refused": lambda line: f"REFUSED a message from the server: {line['reason']}",
     "server error": lambda line: f"the server replied with an error: {line['reason']}",
     "server closes": lambda line: f"{line['reason']}; reconnecting in {line['back']:g} s",
     "cut off": lambda line: f"connection to {line['server']} lost: {line['reason']}; reconnecting",
@@ -411,7 +411,7 @@ def _presence(one: dict[str, Any], *, running: bool) -> str:
         return "away, skipped" if one["passed_over"] else "away"
     if one["asked"] and one["refused"]:
         return "its reply was refused"
-    return "at work" if one["asked"] else "here"
+    return "computing" if one["asked"] else "connected"
 
 
 def show_party_status(status: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The messages of the thesis in bincode, the binary format of its peers.
+"""The messages of the thesis (see docs/glossary.md) in bincode, the binary format of its peers.
 
 bincode is not self-describing: a message consists of the values of its fields, in the order of Code
 3.1 of the thesis, without their names. It therefore supports the messages of the thesis and no
@@ -91,7 +91,7 @@ def encode_bincode(message: Message, layout: Layout) -> bytes:
                 writer.write(kind, value)
             return bytes(writer.out)
     raise PeerError(
-        f"{message.name} cannot be encoded in bincode, which has only the messages of the thesis; "
+        f"{message.name} cannot be encoded in bincode, which supports only a part of the messages; "
         "use msgpack, cbor or json"
     )
 
