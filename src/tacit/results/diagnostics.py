@@ -310,7 +310,7 @@ def correlation_caution(plan: Plan, memory: Arrays) -> list[Caution]:
 
 
 STEEP = 3.0
-"""If the standard deviation of the log-odds over the records is larger, the posterior is skewed."""
+"""The posterior is skewed if the log-odds of the records have a standard deviation above this."""
 
 
 def steep_caution(plan: Plan, posterior: Posterior, memory: Arrays) -> list[Caution]:

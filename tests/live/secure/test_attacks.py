@@ -97,7 +97,7 @@ def test_a_forged_or_borrowed_signature(closed):
         asked = Unmask(slot=0, request="r0", consents=(consents[0], bad, *consents[2:]))
         with refused("did not sign"):
             group.reveal("p000", asked)
-        with refused("signed another set"):
+        with refused("signed a set"):
             server_side.take_consent(group.server, bad)
 
 
