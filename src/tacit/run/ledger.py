@@ -27,7 +27,7 @@ from tacit.run.config import Config
 from tacit.run.directory import checkpoint_path, private_part
 from tacit.support.storage import write_text
 
-SIMULATION = "simulation with seeded noise"
+SIMULATION = "simulation with a seeded noise"
 GENERATED_RECORDS = "records generated from a seed"
 
 
