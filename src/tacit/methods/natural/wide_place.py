@@ -120,7 +120,7 @@ def positive(diagonal: np.ndarray) -> np.ndarray:
 
 
 def known_space(memory: Arrays, size: int) -> Subspace:
-    """Return the stored directions and the products of the information matrix with them.
+    """Return the stored directions and the products of the precision matrix A with them.
 
     Both are read from `memory`, the arrays that the server keeps between rounds.
     """
