@@ -215,7 +215,7 @@ def test_from_certificates_to_the_posterior(tacit, place, start):
     assert _status(base / "server")["round"] == 0, "nobody has said start"
     code, out, _ = tacit("status", str(server))
     assert code == 0
-    assert "the server runs" in out
+    assert "the server is running" in out
     assert "waiting for parties" in out
     assert "in use" in tacit("serve", str(server))[2], "one server a state directory"
     assert tacit("server", "start", str(server))[0] == 0
@@ -275,16 +275,16 @@ def test_from_certificates_to_the_posterior(tacit, place, start):
 
     code, out, _ = tacit("status", str(server))
     assert code == 0
-    assert "finished (all rounds), round 3 of 3; the server does not run" in out
+    assert "finished (all rounds), round 3 of 3; the server is not running" in out
     code, out, _ = tacit("status", str(party))
     assert code == 0
-    assert "does not run; 3 replies in run-" in out
+    assert "is not running; 3 replies in run-" in out
     assert "received the final posterior" in out
     code, out, _ = tacit("status", str(base / "north" / "state"), "--json")
     assert json.loads(out)["answers"] == 3
     code, _, err = tacit("server", "stop", str(server))
     assert code == 2
-    assert "no server runs" in err
+    assert "no server is running" in err
     code, out, err = tacit("join", str(party), "--set", "join.retry_for=0.5s")
     assert (code, err) == (0, "")
     assert "has ended, and this party has its result" in out

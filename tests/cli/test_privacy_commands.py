@@ -93,7 +93,7 @@ def test_operator_sets_a_budget_and_sees_what_was_spent(tacit, ledger, tmp_path)
     code, out, _ = tacit("ledger", "show", "--ledger", path)
     assert code == 0
     assert "replace-one" in out
-    assert "the rest of its plan is reserved and counts" in out
+    assert "its remaining releases count as spent" in out
     assert dataset not in out, "a short id will do"
     code, out, _ = tacit("ledger", "show", "--ledger", path, "--all")
     assert code == 0

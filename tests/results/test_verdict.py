@@ -88,14 +88,14 @@ def test_a_small_last_step_is_convergence_whatever_ended_the_run():
         ({"state": {"moved_since": {}}}, "1 of 1 parties (a) have not contributed"),
         (
             {"state": {"moved_since": {"a": 0.1}}},
-            "(a) have not contributed since q changed too much",
+            "(a) have not contributed recently, and q has changed too much since",
         ),
         ({"state": {"moved_since": {}}, "private": True}, "(a) have not contributed"),
         ({"step_share": None}, "the gradient was not measured"),
         ({"step_share": None, "gradient_step": 3.0}, "would still move q by 3 nats"),
         ({"step_share": None, "gradient_step": float("inf")}, "would still move q by inf nats"),
         ({"private": True, "last_change": 0.0, "state": {"refused_in_a_row": 1}}, "was refused"),
-        ({"private": True, "last_change": 1.1}, "more than the intervals include"),
+        ({"private": True, "last_change": 1.1}, "more than the intervals account for"),
     ],
 )
 def test_what_is_no_convergence(case, words):

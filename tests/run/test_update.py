@@ -90,7 +90,7 @@ def test_released_statistics_of_two_batches_add_up(batches, tmp_path):
     result = run(study(second, tmp_path / "a", privacy=loud, method=wide), tmp_path / "b")
     run(study(both), tmp_path / "c")
     assert_close(tmp_path / "b", tmp_path / "c", 0.005)
-    assert "the earlier run's records have its guarantee" in result.privacy.statement
+    assert "covered by the guarantee of that run" in result.privacy.statement
 
 
 def test_the_ledger_charges_each_record_once(batches, tmp_path):

@@ -272,7 +272,7 @@ def test_score_parts_with_a_wrong_norm_are_found():
 
 def test_outcomes_that_the_model_refuses_are_found():
     model = logistic(simulate=lambda right, *given: right(*given) + 0.5)
-    refused("Simulates", model, "refuses its own outcomes")
+    refused("Simulates", model, "rejects simulated outcomes")
 
 
 @pytest.mark.parametrize("factor", [0.0, 1.5])

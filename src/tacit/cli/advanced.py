@@ -24,7 +24,7 @@ def audit(
     ] = 2.0,
     records: Annotated[
         int | None,
-        typer.Option(help="Number of synthetic records of all parties [default: 100 per party]."),
+        typer.Option(help="Total number of synthetic records [default: 100 per party]."),
     ] = None,
     figure: Annotated[
         Path | None, typer.Option(help="Write a figure of claims and lower bounds, e.g. a.svg.")
@@ -88,9 +88,9 @@ def tune(
 ) -> None:
     """Tune on synthetic data, spending no budget.
 
-    Synthetic records are drawn from the public schema and the model's prior, with the noise of the
-    real run. No record is read. Writes tuned.toml, the configuration with the best settings, and
-    all trials. Examples:
+    Synthetic records are drawn from the public schema and the model's prior. The noise is that of
+    the real run. No record is read. Writes tuned.toml, the configuration with the best settings,
+    and a table of all trials. Examples:
 
       tacit tune examples/adult-private.toml
 
@@ -154,7 +154,7 @@ def sweep(
 def account(
     rounds: Annotated[int, typer.Option(help="Number of releases.")] = 1,
     noise_multiplier: Annotated[
-        float | None, typer.Option(help="Noise sd divided by the clip; computes ε.")
+        float | None, typer.Option(help="Noise sd divided by the clipping bound; computes ε.")
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="Target ε; computes the noise.")] = None,
     delta: Annotated[float, typer.Option(help="The δ; 0 for pure ε with Laplace noise.")] = 1e-5,
@@ -163,7 +163,7 @@ def account(
     ] = "replace-one",
     rate: Annotated[
         float | None,
-        typer.Option(help="Poisson sampling: probability of each record to be in a batch."),
+        typer.Option(help="Poisson sampling: probability that a record is in a batch."),
     ] = None,
     batch: Annotated[
         int | None, typer.Option(help="Size of batches drawn without replacement; needs --of.")

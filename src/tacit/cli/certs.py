@@ -27,7 +27,9 @@ OutDirectory = Annotated[
 Organisation = Annotated[
     str, typer.Option(metavar="NAME", help="Organisation that holds the certificate.")
 ]
-Country = Annotated[str, typer.Option(metavar="CC", help="Its country, as a two-letter code.")]
+Country = Annotated[
+    str, typer.Option(metavar="CC", help="Country of the organisation, a two-letter code.")
+]
 Renew = Annotated[bool, typer.Option("--renew", help="Issue a new certificate for the same key.")]
 _OWN = Path("pki")
 COLUMNS = ("role", "name", "until", "state", "serial", "key", "holder", "note")

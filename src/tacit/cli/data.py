@@ -31,7 +31,7 @@ def data_fetch(
 ) -> None:
     """Download a public data set to the cache, checked against its SHA-256.
 
-    Files under $TACIT_DATA/NAME are used first and never downloaded. Example:
+    If $TACIT_DATA/NAME has the files, they are used and nothing is downloaded. Example:
 
       tacit data fetch adult
     """

@@ -51,7 +51,7 @@ def ledger_budget(
         str,
         typer.Argument(
             metavar="ID|CONFIG.toml|PARTY.toml",
-            help="A data set, or all data sets of a run or party file.",
+            help="Id of a data set, or a file: all data sets of this run or party.",
         ),
     ],
     epsilon: Annotated[float, typer.Option(help="Total ε that may be spent.")],
@@ -70,9 +70,9 @@ def ledger_budget(
     ledger: LedgerPath = None,
     json: Json = False,
 ) -> None:
-    """Set the budget of a data set. Servers and runs cannot do this.
+    """Set the budget of a data set. Servers and runs cannot set or raise budgets.
 
-    With a run file, sets the budget of every party's records. With a party file, sets the budget of
+    With CONFIG.toml, sets the budget of every party's records. With PARTY.toml, sets the budget of
     that party's records. The file names the ledger; a missing ledger is created.
 
     Examples:

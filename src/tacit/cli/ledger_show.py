@@ -57,7 +57,7 @@ def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
         if unfinished:
             console.print(
                 '"planned": ε of all planned releases of the run. Until it is finished or closed '
-                "(tacit ledger close RUN), the rest of its plan is reserved and counts.",
+                "(tacit ledger close RUN), its remaining releases count as spent.",
                 highlight=False,
             )
     allowed = _operator_rows(entries, names)
@@ -70,8 +70,9 @@ def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
     else:
         if adaptive:
             console.print(
-                '"as one run": ε if all runs had been planned in advance. A budget over several '
-                'runs counts the larger "ε spent", which holds however each run was chosen.',
+                '"as one run": ε if all runs had been planned in advance. The budget is compared '
+                'with the larger "ε spent", which also holds if a run was chosen because of the '
+                "results of earlier runs.",
                 highlight=False,
             )
         console.print(

@@ -86,11 +86,11 @@ def _check_server(setup: ServerSetup) -> None:
             state += f"; it follows version {old}, and version {new} waits for approvals"
     trouble = _not_free(setup.own.serve.listen)
     address = setup.own.serve.listen + (
-        " (this server runs now)" if running else " (free)" if trouble is None else " (IN USE)"
+        " (this server is running)" if running else " (free)" if trouble is None else " (IN USE)"
     )
     show_server_check(setup, plan, address, state)
     if running:
-        say("the server runs now; see tacit status")
+        say("the server is running; see tacit status")
     elif trouble is not None:
         raise trouble
     else:

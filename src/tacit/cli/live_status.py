@@ -94,7 +94,7 @@ def stop_command(path: Path, *, return_in: float | None, reason: str, for_good: 
     from tacit.live.state_dir import in_use
 
     if not in_use(setup.state):
-        raise ConfigError(f"no server runs in {setup.state}; there is nothing to stop")
+        raise ConfigError(f"no server is running in {setup.state}; there is nothing to stop")
     back = None if for_good else return_in or setup.own.serve.restart_delay_s
     _give(setup, "close", {"reason": reason, "return_in_s": back})
     told = "will not reconnect" if back is None else f"will reconnect in {back:g} s"
@@ -106,7 +106,7 @@ def _give(setup: ServerSetup, name: str, body: dict[str, Any] | None = None) -> 
     from tacit.live.state_dir import in_use
 
     give_command(setup.state, name, body or {})
-    return "sent" if in_use(setup.state) else "stored until the server runs"
+    return "sent" if in_use(setup.state) else "stored until the server is started"
 
 
 def _place(path: Path) -> tuple[Path, Path | None, Literal["server", "party"]]:

@@ -26,10 +26,10 @@ HELP = (
     "Private federated Bayesian inference: one posterior, while records stay at the parties.\n\n"
     "Start with `tacit run examples/hospitals.toml --report` in any directory: the examples come "
     "with the package. Examples on public data need the files first: `tacit data fetch adult`. "
-    "Between organisations start with certs, approve, serve and join (docs/live.md). Advanced: "
-    "audit, tune, sweep, account, reproduce. Any command takes --quiet to print nothing but "
-    "warnings and errors (and --json's output), and --debug to show a traceback. Exit codes: 2 bad "
-    "configuration, 3 privacy budget, 4 bad or missing data, 5 network or peer."
+    "For a run between organisations, start with certs, approve, serve and join (docs/live.md). "
+    "Advanced: audit, tune, sweep, account, reproduce. With --quiet, any command prints only "
+    "warnings, errors and the output of --json; with --debug, it shows a traceback. Exit codes: 2 "
+    "bad configuration, 3 privacy budget, 4 bad or missing data, 5 network or peer."
 )
 COMMANDS = {
     "init": tables.init,

@@ -84,8 +84,8 @@ def join(
 def approve(config: PartyFile, yes: Yes = False) -> None:
     """Show the terms of a federation, and allow this party to take part in one run.
 
-    The approval holds for the digest of the agreed file: a changed file needs a new approval, and a
-    server with a different file is refused. Example:
+    The approval holds for the present contents of the federation's file. If the file changes, a new
+    approval is needed, and a server with a different file is refused. Example:
 
       tacit approve party.toml
     """
@@ -135,7 +135,10 @@ def server_stop(
     config: ServerFile,
     return_in: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="Time until parties reconnect [serve.restart_delay]."),
+        typer.Option(
+            metavar="SECONDS",
+            help="Time until parties reconnect [default: key serve.restart_delay].",
+        ),
     ] = None,
     reason: Annotated[str, typer.Option(help="Reason, sent to the parties.")] = "planned close",
     for_good: Annotated[

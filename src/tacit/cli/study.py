@@ -36,7 +36,7 @@ def check(
 
     The exit code is that of `tacit run`: 2 for a bad configuration, 4 for bad or missing data, 3 if
     the ledger does not allow a private run. Nothing is written or sent, and no budget is spent. For
-    a private run it shows guarantee, noise and signal. The command also checks the files of a live
+    a private run the command shows guarantee, noise and signal. It also checks the files of a live
     federation: certificate, records, approval and budget of a party; certificate, address and state
     of a server. Examples:
 
@@ -202,7 +202,7 @@ def schema(
         str, typer.Option(help="Which file: study, federation, server, party or sweep.")
     ] = "study",
 ) -> None:
-    """Print a JSON Schema of a TOML file, so that editors complete and check it.
+    """Print a JSON Schema of a TOML file, so that editors can complete and check it.
 
     Write the schema to a file, and name that file in the first line of the TOML file, `#:schema
     study.schema.json`:

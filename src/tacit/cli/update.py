@@ -43,7 +43,8 @@ def update(
     Only the new records are read, released and charged; the posterior of the earlier run is the
     prior. Rows that the earlier run has used are refused. The earlier run must have method.kind =
     "exact", "expected-statistics" or "dp-statistics". A private update needs a budget for the new
-    records: write its study file with --study, and set the budget with that file. Examples:
+    records: write the study file of the update with --study, and give that file to `tacit ledger
+    budget`. Examples:
 
       tacit update runs/first records-2027.csv --out runs/second
 

@@ -271,7 +271,7 @@ class _Parser:
                 return "1"
             if token.text == "0":
                 raise self.fault("models without an intercept are not supported; leave 0 out")
-            raise self.fault(f"{token.text} is a number; name columns")
+            raise self.fault(f"{token.text} is a number; write names of columns only")
         if token.kind == "sign" and token.text == ".":
             self.place += 1
             return "."

@@ -126,7 +126,7 @@ def fit(
     seed
         Seed of everything random except privacy noise.
     ledger
-        Ledger file to charge; by default `privacy.ledger`, else the user's. "none": no ledger.
+        Ledger file to charge; by default `privacy.ledger` or your own. "none": no ledger.
     callback, progress
         `callback`: a function of (state, log) that is called after every update of the posterior.
         `progress`: whether to show a progress bar; by default only in notebooks.

@@ -128,8 +128,8 @@ def _of_function(function: Any, data: Any, private: bool, party: str | None) -> 
         found = found if missing else "none of its arguments is a column of the records"
         raise ConfigError(
             f"model = {name} is a function, and its arguments must be columns of the records, but "
-            f"{found}; rename the arguments like columns, or, for arguments that are not records, "
-            f"give {wrapped} with arguments={{…}}"
+            f"{found}; give the arguments the names of columns, or, for arguments that are not "
+            f"records, give {wrapped} with arguments={{…}}"
         )
     wanted = [one.name for one in known if one.name in records]
     return from_numpyro(function, {key: np.asarray(records[key])[:8] for key in wanted})

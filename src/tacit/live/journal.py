@@ -65,7 +65,7 @@ class Journal:
         if seen <= self.MAX_REFUSALS:
             self.write("refused", kind=kind, reason=reason, **fields)
         elif seen == self.MAX_REFUSALS + 1:
-            self.write("refused", kind=kind, reason="further ones are only counted")
+            self.write("refused", kind=kind, reason="further refusals are only counted")
 
     def _within(self, key: str) -> bool:
         seen = self._seen[key] = self._seen.get(key, 0) + 1

@@ -22,7 +22,7 @@ UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 DURATION = r"\d+(\.\d+)?(s|min|h|d)"
 RecordCount = Literal["exact", "rounded", "withheld"]
 MIN_REPORTED_RECORDS = 100
-"""With rounding, a number of records below this one is reported as "fewer than" this one."""
+"""With rounding, a smaller number of records is reported as "fewer than" this number."""
 
 
 class Start(Table, frozen=True, kw_only=True):
@@ -88,7 +88,7 @@ class Serve(_Own, frozen=True, kw_only=True):
     """True: a server without state accepts the factors that parties return."""
     most_records: Count = 10**9
     """Largest number of records of one party. A party that announces more is refused. The bounds by
-    which a party's updates are checked follow from the announced number, or else from this one.
+    which a party's updates are checked follow from the announced number, or else from this key.
     """
     most_connections: Count = 1024
     """Largest number of simultaneous connections."""

@@ -149,7 +149,7 @@ def check_same_terms(before: Plan, after: Plan) -> None:
         changed = _changed(old, after.settled[name])
         if changed:
             raise ConfigError(
-                f"with the new parties, {changed} would change for {name!r}, and thereby the "
+                f"with the new parties, {changed} would change for {name!r}, and with it the "
                 f"party's releases or charges; the approved terms hold for the whole run: {NEW_RUN}"
             )
     if method.memory(after.model, after.family) is not None:

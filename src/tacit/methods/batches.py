@@ -105,7 +105,7 @@ class Batches:
         ⌊rate·units⌋ but at least 1, and the number of units.
 
         If `units` is `ANY_UNITS`, the number of units is not known. The result then describes
-        batches with a share of the units that is `rate`, or slightly more because of rounding.
+        batches that contain a share `rate` of the units, or slightly more because of rounding.
         Noise that is sufficient for this share is sufficient for every party with at least 1/rate
         units.
         """

@@ -34,7 +34,8 @@ SETTINGS = "tacit.models.settings"
 class Entry(NamedTuple):
     """Import path of a model class of this library, and the name of its settings class.
 
-    They are separate so that reading a configuration does not import the model.
+    The settings class is in another module, so that reading a configuration does not import the
+    model.
     """
 
     model: str

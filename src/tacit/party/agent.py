@@ -200,8 +200,8 @@ class PartyAgent:
 def conclude(request: Request, update: Update, settled: Settled | None = None) -> Reply:
     """Make the reply to a request from its update.
 
-    An error is raised if a number is not finite, or if the privacy cost differs from the events in
-    `settled`, which were charged.
+    An error is raised if a number is not finite, or if the privacy cost of the update differs from
+    what was charged for this visit (`settled`).
     """
     if not update.finite:
         raise DataError(

@@ -92,7 +92,7 @@ def _no_outcomes(model: Model) -> str:
 SCORES_REASONS: tuple[tuple[Callable[[Case], bool], str], ...] = (
     (lambda case: bool(_no_outcomes(case.model)), "{outcomes}"),
     (lambda case: case.model.dimension > MOST_PARAMETERS,
-     "{columns} parameters; curvatures of more than {most_parameters} are mostly noise"),
+     "{columns} parameters; for more than {most_parameters}, curvatures are mostly noise"),
     (lambda case: case.privacy.unit not in PrivateScores.units,
      "privacy.unit = {unit}; scores are clipped per record"),
     (lambda case: case.privacy.aggregation not in PrivateScores.aggregations,

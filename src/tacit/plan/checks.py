@@ -53,8 +53,8 @@ def choose_family(
     "auto" means a full covariance for up to `most_full` parameters, and mean-field for more. It
     always means mean-field for multimodal models such as neural networks. It also means mean-field
     if `private` is True, because a full covariance of d parameters would need noise in about d²
-    numbers instead of 2d. A mean-field q has too narrow intervals if parameters are correlated, and
-    converges slowly if many parties update it at once.
+    numbers instead of 2d. Intervals of a mean-field q are too narrow if parameters are correlated,
+    and q converges slowly if many parties update it at once.
     """
     if model.own_family is not None:
         if kind not in ("auto", model.own_family.kind):

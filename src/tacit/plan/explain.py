@@ -125,7 +125,7 @@ def _around_exact(
     return [
         ("eavesdrops", f"{sees}, if the channel is not encrypted", 0.0,
          "messages are exact: encrypt the channel"),
-        *((who, what, 1.0, "the noise is the server's") for who, what, _, _ in insiders),
+        *((who, what, 1.0, "the server adds the noise") for who, what, _, _ in insiders),
         ("the server", f"{sees} and every factor", 0.0,
          "messages are exact: the server must be trusted to add the noise"),
     ]  # fmt: skip

@@ -129,7 +129,7 @@ def plan_rows(plan: Plan) -> list[tuple[str, str]]:
     elif isinstance(damping, PowerDamping):
         damping = f"({damping.offset:g} + t)^−{damping.decay:g}"
     elif isinstance(damping, StalenessDamping):
-        damping = f"by staleness, at least {damping.least:g}"
+        damping = f"decreasing with staleness, at least {damping.least:g}"
     visited = schedule.parties_per_round or len(plan.parties)
     return [
         ("model", f"{plan.model.kind}, {plan.model.dimension} parameters"),

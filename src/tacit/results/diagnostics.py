@@ -273,9 +273,9 @@ def spread_caution(plan: Plan, memory: Arrays) -> list[Caution]:
         Caution(
             "too-narrow",
             f"The spread of {names} within the declared bounds is known with an error of "
-            f"{worst:.0%}, due to the privacy noise, so intervals of its coefficient may be wrong; "
-            "declare narrower public bounds, or use method 'dp-scores', more records or a larger "
-            "epsilon",
+            f"{worst:.0%}, due to the privacy noise, so intervals of the coefficients may be "
+            "wrong; declare narrower public bounds, or use method 'dp-scores', more records or a "
+            "larger epsilon",
         )
     ]
 
@@ -310,7 +310,7 @@ def correlation_caution(plan: Plan, memory: Arrays) -> list[Caution]:
 
 
 STEEP = 3.0
-"""If the standard deviation of the log-odds over the records is larger, the posterior is skewed."""
+"""The posterior is skewed if the log-odds of the records have a standard deviation above this."""
 
 
 def steep_caution(plan: Plan, posterior: Posterior, memory: Arrays) -> list[Caution]:

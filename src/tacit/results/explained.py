@@ -81,7 +81,10 @@ def explained_lines(rows: Sequence[Explained]) -> list[str]:
 def _response(diagnostics: Mapping[str, Any]) -> list[Explained]:
     least, median = diagnostics["independent_sd"]
     error = diagnostics.get("mean_error")
-    meaning = "estimated error of the worst mean: correlations enter expectations by random vectors"
+    meaning = (
+        "estimated error of the least accurate mean, due to the random vectors that represent "
+        "correlations"
+    )
     return [
         *([] if error is None else [Explained("error of means", f"{error:.2g} sd", meaning)]),
         Explained(

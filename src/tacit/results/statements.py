@@ -49,7 +49,8 @@ def not_declared(columns: Sequence[str], *, user_program: bool) -> str:
 
 
 EARLIER_RECORDS = (
-    "This guarantee covers the records of this run; the earlier run's records have its guarantee."
+    "This guarantee covers the records of this run; the records of the earlier run are covered by "
+    "the guarantee of that run."
 )
 
 

@@ -61,8 +61,8 @@ MOST_MEAN_ERROR = 0.3
 vectors.
 """
 MOSTLY_CLIPPED = 0.5
-"""A caution is issued if the share of clipped units is larger. The norm of the median contribution
-is then larger than the clip.
+"""A caution is issued if the share of clipped units is larger than this. The norm of the median
+contribution is then larger than the clip.
 """
 ROUNDED_EIGENVALUE = 4 * float(np.finfo(np.float64).eps)
 
@@ -196,7 +196,7 @@ def judge(
             "when converged); use more schedule.rounds, or bring the columns to a similar scale",
         )
     if stale:
-        since = "contributed since q changed too much; use more schedule.rounds"
+        since = "contributed recently, and q has changed too much since; use more schedule.rounds"
         return Verdict(False, _silent(stale, state, since))
     return Verdict(True, f"after {number} a whole step would move q by {step:.2g} nats")
 
@@ -357,7 +357,9 @@ def judge_wide(state: ServerState, log: Sequence[dict[str, Any]]) -> Verdict:
             f"after {number} the random vectors that represent correlations move a mean by "
             f"{error:.2g} sd (at most {MOST_MEAN_ERROR:g}); use narrower priors or fewer columns",
         )
-    known = f", and other random vectors its means by up to {error:.2g} sd" if error else ""
+    known = (
+        f", and other random vectors would move its means by up to {error:.2g} sd" if error else ""
+    )
     return Verdict(
         True,
         f"after {number} a whole step would move q by {step:.1g} nats{known}; standard deviations "
@@ -398,7 +400,7 @@ def _judge_private(family: Family, moved: float, number: str) -> Verdict:
         return Verdict(
             False,
             f"the last of the planned {number} moved q by {spread}: more than the intervals "
-            "include; use a larger epsilon or another number of rounds",
+            "account for; use a larger epsilon or another number of rounds",
         )
     return Verdict(True, f"ran the planned {number}; the last one moved q by {spread}")
 
@@ -477,8 +479,8 @@ def unresolved_caution(residual: float) -> list[Caution]:
     return [
         Caution(
             "too-narrow",
-            "Intervals are too narrow: the linear systems that bring correlations between "
-            f"parameters into their standard deviations were not solved (residual {residual:.2g}, "
+            "Intervals are too narrow: standard deviations account for correlations by solving "
+            f"linear systems, and these were not solved (residual {residual:.2g}, "
             f"at most {UNRESOLVED:g}); use narrower priors, or leave out columns that are nearly "
             "multiples of others.",
         )

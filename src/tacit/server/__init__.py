@@ -1,4 +1,4 @@
-"""The server's half of a run: messages, schedules, state, step and checkpoint. NumPy only.
+"""The server's half of a run: messages, schedules, state, step and checkpoint, without JAX.
 
 This file imports nothing, so importing a module of this package does not load a compiler.
 """

@@ -1,4 +1,4 @@
-"""Refuse updates that would make q unusable, and exclude parties that cause them. NumPy only."""
+"""Refuse updates that would make q unusable, and exclude parties that cause them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Open requests to parties, check the replies, and close the requests. NumPy only."""
+"""Open requests to parties, check the replies, and close the requests, without JAX."""
 
 from __future__ import annotations
 

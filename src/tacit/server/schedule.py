@@ -1,6 +1,6 @@
 """Schedules: which parties update the posterior, in what order, with what damping.
 
-See thesis ch. 3 and TMLR §3.1.
+See thesis ch. 3 and TMLR §3.1 (docs/glossary.md).
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The server's step: pure functions from (state, reply) to (state, log), for all engines. NumPy
-only.
+"""The server's step: pure functions from (state, reply) to (state, log), for all engines.
 
 After `begin` and after every `step`, the requests to send are `open_requests(state)`. A request can
 be sent again, because only the first reply to it is applied.

@@ -86,7 +86,7 @@ def _are_counts(y: np.ndarray) -> bool:
 
 
 def _density(subject: Subject, theta: np.ndarray, record: Any, y: np.ndarray) -> np.ndarray:
-    """Return p(y | θ) for the record with each outcome. It is 0 where the model has no value."""
+    """Return p(y | θ) of the record for each outcome in `y`; 0 if the log-likelihood is NaN."""
     rows = {name: np.repeat(value, len(y), axis=0) for name, value in record.items()}
     with np.errstate(all="ignore"):
         logs = subject.log_likelihood(theta, rows | {"y": y})

@@ -427,7 +427,7 @@ def check_simulation(subject: Subject) -> None:
     try:
         subject.model.check_records("simulated", subject.records | {"y": y})
     except TacitError as error:
-        raise AssertionError(f"simulate: the model refuses its own outcomes: {error}") from error
+        raise AssertionError(f"simulate: the model rejects simulated outcomes: {error}") from error
     value = subject.log_likelihood(subject.thetas[0], subject.records | {"y": y})
     assert np.all(np.isfinite(value)), "simulate: an outcome has no finite log-likelihood"
     check_simulated_law(subject)

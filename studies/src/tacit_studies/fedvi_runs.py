@@ -171,7 +171,7 @@ def damping_experiment(rugged: Experiment) -> Experiment:
 def visit_experiment(mean: Experiment, *, quick: bool) -> Experiment:
     """The Gaussian mean with several numbers of steps and draws per visit, sequential only.
 
-    The regression is no use here: its expectations are in closed form, so that nothing is drawn.
+    The regression is left out, because its expectations are in closed form and nothing is drawn.
     """
     settings = tuple(
         Setting(

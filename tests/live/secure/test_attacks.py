@@ -97,7 +97,7 @@ def test_a_forged_or_borrowed_signature(closed):
         asked = Unmask(slot=0, request="r0", consents=(consents[0], bad, *consents[2:]))
         with refused("did not sign"):
             group.reveal("p000", asked)
-        with refused("signed another set"):
+        with refused("signed a set"):
             server_side.take_consent(group.server, bad)
 
 
@@ -287,7 +287,7 @@ def test_a_vector_is_sent_once_for_a_slot_and_a_request(group, vectors):
     assert group.mask("p000", 0, "r0", sent + 1) == first, "the stored words, not a new vector"
     with refused("was used for request"):
         group.mask("p000", 0, "r1", sent)
-    with refused("another slot"):
+    with refused("another sum"):
         group.mask("p000", 1, "r0", sent)
     with refused("the set-up has"):
         group.mask("p000", 2, "r2", sent)
@@ -305,7 +305,7 @@ def test_a_request_is_not_answered_again_after_another_set_up(make_group, vector
         group.server = server_side.take_offer(group.server, party.offer)
     group.server = server_side.make_roster(group.server)
     group.deal()
-    with refused("another slot or set-up"):
+    with refused("another sum or after another set-up"):
         group.mask("p000", 0, "r0", sent["p000"])
     group.mask("p000", 0, "r1", sent["p000"])
 

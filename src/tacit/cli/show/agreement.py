@@ -49,7 +49,7 @@ def show_approval(ready: ReadyParty, path: Path) -> None:
     )
     _section("Who sees it", _seen_by(plan))
     say(f"digest: {agreed.digest}")
-    say("  (the same for the same file: compare it with the other parties over another channel)")
+    say("  (check over another channel that the other parties have the same digest)")
 
 
 def show_version(ready: ReadyParty, added: list[str]) -> None:
@@ -77,7 +77,7 @@ def show_version(ready: ReadyParty, added: list[str]) -> None:
         ]
     _section("What stays", unchanged)
     say(f"digest: {agreed.digest}")
-    say("  (the same for the same file: compare it with the other parties over another channel)")
+    say("  (check over another channel that the other parties have the same digest)")
 
 
 def _limits(plan: Plan) -> list[str]:
@@ -226,7 +226,7 @@ def show_server_check(setup: ServerSetup, plan: Plan, address: str, state: str) 
         ["a round needs", _quorum(federation, plan)],
         ["late parties", _late(serve.deadline_s, quorum)],
         ["revocation list", serve.revoked or "none: a lost key cannot be revoked"],
-        ["metrics", serve.metrics or "nowhere"],
+        ["metrics", serve.metrics or "not published"],
         *_agreed_rows(setup.agreed, plan),
     ]
     show_table("The server", ["item", "value"], rows)
@@ -290,10 +290,10 @@ def _start(start: Start, parties: int) -> str:
 
 def _quorum(federation: Federation, plan: Plan) -> str:
     if plan.thresholds is not None:
-        return f"{plan.thresholds.quorum} replies of the {len(federation.parties)} parties"
+        return f"{plan.thresholds.quorum} replies from the {len(federation.parties)} parties"
     if federation.quorum is None:
-        return "a reply of every requested party that has not left"
-    return f"{federation.quorum} replies of the {len(federation.parties)} parties"
+        return "a reply from every requested party that has not left"
+    return f"{federation.quorum} replies from the {len(federation.parties)} parties"
 
 
 def _late(deadline_s: float | None, quorum: int | None) -> str:

@@ -109,7 +109,7 @@ class ServerLines:
         if seen > MOST_REFUSALS:
             return None
         who = line.get("party") or line.get("address", "a peer")
-        more = "; further ones of this kind are in log.jsonl only" if seen == MOST_REFUSALS else ""
+        more = "; further refusals of this kind: see log.jsonl" if seen == MOST_REFUSALS else ""
         return f"refused: {who} ({kind}: {line['reason']}){more}"
 
 
@@ -142,8 +142,8 @@ _SERVER_EVENTS: dict[str, Callable[[Line], str | None]] = {
         + (f"; left out: {', '.join(line['left_out'])}" if line.get("left_out") else "")
     ),
     "left out": lambda line: (
-        f"{line['party']} left out from round {line['round']}: {line['reason']}. The run continues "
-        f"without it. Its factor: {line['factor']}"
+        f"{line['party']} is left out from round {line['round']} on: {line['reason']}. The run "
+        f"continues without it. Its factor: {line['factor']}"
     ),
     "proposed": lambda line: (
         f"version {line['version']} is proposed, digest {line['configuration'][:12]}…; it waits "
@@ -234,7 +234,7 @@ _PARTY_EVENTS: dict[str, Callable[[Line], str | None]] = {
     "waiting": lambda line: line["reason"],
     "approval sent": lambda line: line["reason"],
     "version": lambda line: f"version {line['version']} of the agreed file takes effect",
-    "refused": lambda line: f"REFUSED a message of the server: {line['reason']}",
+    "refused": lambda line: f"REFUSED a message from the server: {line['reason']}",
     "server error": lambda line: f"the server replied with an error: {line['reason']}",
     "server closes": lambda line: f"{line['reason']}; reconnecting in {line['back']:g} s",
     "cut off": lambda line: f"connection to {line['server']} lost: {line['reason']}; reconnecting",
@@ -287,8 +287,8 @@ def show_party_end(ready: ReadyParty, end: PartyEnd, spent: Spent | None) -> Non
     stopped = measured.stopped
     if stopped is not None:
         show_warning(
-            f"this party has not contributed from round {stopped['round']} on; the posterior "
-            f"contains its earlier replies and those of the others: {stopped['reason']}"
+            f"this party contributed nothing from round {stopped['round']} on; the posterior uses "
+            f"its earlier replies and the replies of the other parties: {stopped['reason']}"
         )
     state = ready.setup.state
     say(f"posterior and result (shareable): {state / 'public'}")
@@ -342,7 +342,7 @@ def show_server_status(status: dict[str, Any], *, running: bool) -> None:
     where = f", port {status['port']}" if running else ""
     say(
         f"{status['run']}: {_phase(status['phase'])}, round {status['round']} of "
-        f"{status['rounds']}; the server {'runs' if running else 'does not run'} (process "
+        f"{status['rounds']}; the server {'is running' if running else 'is not running'} (process "
         f"{status['process']}{where}, written {status['updated']})"
     )
     if status["negative_elbo"] is not None:
@@ -358,7 +358,7 @@ def show_server_status(status: dict[str, Any], *, running: bool) -> None:
     show_table("Parties", columns, rows)
     for name, found in status.get("left_out", {}).items():
         say(
-            f"{name} left out from round {found['round']}: {found['reason']}; its factor: "
+            f"{name} is left out from round {found['round']} on: {found['reason']}; its factor: "
             f"{found['factor']}; to readmit it: tacit server readmit server.toml {name}"
         )
     proposed = status.get("proposed")
@@ -411,18 +411,18 @@ def _presence(one: dict[str, Any], *, running: bool) -> str:
         return "away, skipped" if one["passed_over"] else "away"
     if one["asked"] and one["refused"]:
         return "its reply was refused"
-    return "at work" if one["asked"] else "here"
+    return "computing" if one["asked"] else "connected"
 
 
 def show_party_status(status: dict[str, Any]) -> None:
     """Print a party's state."""
     say(
-        f"{status['state']}: {'takes part now' if status['running'] else 'does not run'}; "
+        f"{status['state']}: {'is running' if status['running'] else 'is not running'}; "
         f"{status['answers']} replies in {status['run'] or 'no run yet'}"
         + ("; received the final posterior" if status["finished"] else "")
     )
     approved = status["approved"]
-    say(f"approved: {approved[:12]}…" if approved else "approved: nothing; tacit approve")
+    say(f"approved: {approved[:12]}…" if approved else "approved: nothing yet; run tacit approve")
     if status["ledger"] is not None:
         book = status["ledger"]
         say(

@@ -33,7 +33,7 @@ def show_explanation(plan: Plan, found: Explanation) -> None:
     for line in plan.thresholds.words() if plan.thresholds else ():
         console.print(f"secure sums: {line}", highlight=False)
     console.print(
-        f"messages: {_messages(plan, found.party)}; raw bytes reveal no more than ε allows. "
+        f"messages: {_messages(plan, found.party)}; the guarantee also covers the raw bytes. "
         "The computing time of a party is not covered.",
         highlight=False,
     )

@@ -293,7 +293,7 @@ def show_coefficients(result: Result | PartyResult) -> None:
     right = [name for name in columns[1:] if name != "per"]
     show_table(title, columns, cells, formatted=right)
     if hidden:
-        console.print(f"… and {hidden} more with less clear signs, in the report")
+        console.print(f"… and {hidden} more in the report; their signs are less certain")
     for line in interaction_lines(result):
         console.print(printable(line), highlight=False)
 

@@ -1,4 +1,4 @@
-"""The messages of the thesis in bincode, the binary format of its peers.
+"""The messages of the thesis (see docs/glossary.md) in bincode, the binary format of its peers.
 
 bincode is not self-describing: a message consists of the values of its fields, in the order of Code
 3.1 of the thesis, without their names. It therefore supports the messages of the thesis and no
@@ -91,7 +91,7 @@ def encode_bincode(message: Message, layout: Layout) -> bytes:
                 writer.write(kind, value)
             return bytes(writer.out)
     raise PeerError(
-        f"{message.name} cannot be encoded in bincode, which has only the messages of the thesis; "
+        f"{message.name} cannot be encoded in bincode, which supports only a part of the messages; "
         "use msgpack, cbor or json"
     )
 
@@ -106,8 +106,8 @@ def decode_bincode(payload: bytes, layout: Layout, known: Mapping[str, type[M]])
     number = _Reader(payload, layout).read("u32")
     if number >= len(variants):
         raise PeerError(
-            f"an unknown message of {len(payload)} bytes; bincode has only the {len(variants)} "
-            "messages of the thesis: use msgpack, cbor or json for other messages"
+            f"an unknown message of {len(payload)} bytes; bincode supports only {len(variants)} "
+            "messages: use msgpack, cbor or json for other messages"
         )
     name, fields = variants[number]
     kind = known.get(name)

@@ -86,7 +86,7 @@ def decode(payload: bytes, encoding: Encoding, known: Mapping[str, type[M]]) -> 
         kind = known.get(tag)
         if kind is None:
             raise PeerError(
-                f"an unknown message of {len(payload)} bytes; known are {', '.join(known)}"
+                f"an unknown message of {len(payload)} bytes; known messages: {', '.join(known)}"
             )
         return _read(body, kind, *_INNER[encoding])
     except PeerError:

@@ -239,7 +239,8 @@ def mask_vector(
         return state, _masked(state, slot, known)
     if request in state.answered | _requests(state):
         raise SecureSumError(
-            f"request {request!r} was answered in another slot or set-up; send a new request"
+            f"request {request!r} was answered in another sum or after another set-up; send a new "
+            "request"
         )
     if not 0 <= slot < len(state.masking):
         raise SecureSumError(

@@ -196,8 +196,8 @@ def take_consent(state: ServerState, consent: Consent) -> ServerState:
     body = told.signed(_roster(state).digest)
     if not is_signed(read_public(offer.public_key), consent.signature, body):
         raise SecureSumError(
-            f"{consent.party!r} signed another set of survivors than the server sent; look for the "
-            "cause at that party",
+            f"{consent.party!r} signed a set of survivors that the server did not send; look for "
+            "the cause at that party",
             consent.party,
         )
     slot = replace(slot, consents=slot.consents | {consent.party: consent})

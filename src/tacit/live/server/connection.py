@@ -66,7 +66,7 @@ class Connection:
 
     @property
     def plain(self) -> bool:
-        """True if the peer supports only the messages of the thesis (protocol 0)."""
+        """True if the peer supports only protocol 0 (docs/protocol.md)."""
         return self.member is None or self.member.protocol == 0
 
     def pack(self, natural: Natural) -> Distribution:

@@ -40,7 +40,7 @@ GUARD_S = 1.0
 """Seconds between two checks of the certificates of connected parties."""
 FAREWELL_S = 5.0
 VERDICT_S = 60.0
-"""The result is sent without a verdict if computing the verdict takes longer (seconds)."""
+"""Time limit for computing the verdict, in seconds. Later the result is sent without a verdict."""
 PATIENCE_S = 60.0
 """Time after which a secure sum that waits for parties is logged, if there is no deadline."""
 MAX_UNANSWERED = 10

@@ -59,7 +59,7 @@ class KeptSlot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Due(NamedTuple):
-    """A message that should be sent to a party; `key` shows whether it was already sent."""
+    """A message to a party. `key` identifies the message, so that it is not sent twice."""
 
     key: str
     message: m.ServerMessage
@@ -246,8 +246,9 @@ class ServerSums:
         """Take the next step of the set-up or of the open sum, if the received messages allow it;
         return a description of the step, or None.
 
-        A slot is closed when all `asked` parties have answered, or when the deadline has passed and
-        a quorum has answered. Each step after that needs the answers of a threshold of survivors.
+        A sum accepts no further vectors when all `asked` parties have answered, or when the
+        deadline has passed and a quorum has answered. For each later step, answers from a threshold
+        number of survivors are needed.
         """
         if self.state.roster is None:
             if set(self.state.offers) == set(self.terms.parties):

@@ -532,8 +532,8 @@ class DPSGD(PrivateMethod):
     def _ended(self, path: Path, total: Natural) -> Natural:
         """Return the natural parameters of the local posterior.
 
-        `total` is the sum of the party's factors after each of the last steps. The mean of these
-        factors is the new factor.
+        The new factor of the party is the mean of its factors after the last `path.last` steps.
+        `total` is the sum of these factors.
         """
         local = power(total, 1.0 / path.last)
         return multiply(multiply(path.rest, local), divide(path.others, path.rest))

@@ -96,7 +96,7 @@ class Weighed(NamedTuple):
 
     @property
     def facts(self) -> Arrays:
-        """Diagnostics of the weights as finite numbers, for the server's memory."""
+        """Diagnostics of the weights, as finite numbers that the server stores."""
         return {
             "pareto_k": np.asarray(min(self.pareto_k, 99.0)),
             "effective_share": np.asarray(self.effective_share),

@@ -86,7 +86,7 @@ diagonal at the mean. A bound that is computed as an average over points has its
 different scales.
 """
 FORGETTING = 0.5
-"""Old products with A are dropped if the relative error of a predicted gradient is larger."""
+"""Old products with A are dropped if a predicted gradient has a larger relative error than this."""
 LITTLE_RESCALED, LONGEST_WITHOUT_DIAGONAL = 0.5, 1
 """Near convergence, products with A stay valid if log-scales change by less than `LITTLE_RESCALED`.
 After `LONGEST_WITHOUT_DIAGONAL` accepted steps without the diagonal, it is requested.

@@ -104,9 +104,7 @@ class Columns(NamedTuple):
         return rows - centre * self.of_constants(rows)
 
     def functionals(self, centre: np.ndarray) -> np.ndarray:
-        """Return one row b per intercept of θ. For parameters φ of centred columns, b·φ is this
-        intercept.
-        """
+        """Return one row b for each intercept of θ, such that b·φ is the intercept."""
         places = self.constants(len(centre))
         rows = np.zeros((len(places), len(centre)))
         rows[np.arange(len(places)), places] = 1.0

@@ -56,7 +56,7 @@ def wide_points(dimension: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def program_public(public: Arrays) -> Arrays:
-    """Add the fixed points to the public arrays of a request, in NumPy."""
+    """Add the points and signs of `wide_points` to the public arrays of a request, in NumPy."""
     points, signs = wide_points(len(public["mean"]))
     return public | {"points": points, "signs": signs}
 

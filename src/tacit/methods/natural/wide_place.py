@@ -120,7 +120,10 @@ def positive(diagonal: np.ndarray) -> np.ndarray:
 
 
 def known_space(memory: Arrays, size: int) -> Subspace:
-    """Return the known directions and their products with the matrix, from the server's memory."""
+    """Return the stored directions and the products of the precision matrix A with them.
+
+    Both are read from `memory`, the arrays that the server keeps between rounds.
+    """
     if "space.directions" not in memory:
         return Subspace.empty(size)
     return Subspace(memory["space.directions"], memory["space.products"])

@@ -173,11 +173,11 @@ def _averages(
 
 
 def _curvature(found: Centring) -> tuple[Array, Array]:
-    """Return rows whose outer products add up to the curvature h of a record, and the deviation of
-    its score ψ that is due to the outcomes simulated in a visit.
+    """Return rows whose outer products add up to the curvature h of a record, and a measure of how
+    much the simulated outcomes change its score ψ.
 
-    This deviation is half the difference of the two weighted centres
-    (`tacit.methods.scores.party`).
+    The measure is half of g₂b₁ − g₁b₂, with the centres b and the gains g of two independent sets
+    of simulated outcomes (`tacit.methods.scores.party`).
     """
     share = found.gains[:, None] * found.weights / found.weights.size
     rows = jnp.sqrt(jnp.maximum(share, 0.0))[..., None] * found.scores

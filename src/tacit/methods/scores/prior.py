@@ -29,7 +29,7 @@ NEGLIGIBLE, MOST_NODES = 9.0, 60
 below the maximum, or until there are `MOST_NODES` nodes.
 """
 CUT_OFF = 1e-3
-"""If the weight of the first or last node is larger, the divided posterior counts as truncated."""
+"""The divided posterior counts as truncated if its first or last node has a weight above this."""
 
 
 class Local(NamedTuple):

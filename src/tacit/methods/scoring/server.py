@@ -83,9 +83,9 @@ class Solved(NamedTuple):
 class Heard(NamedTuple):
     """The scores of all rounds, combined at one point.
 
-    `curvature` is the expected slope of a score and `noise` its covariance. `share` are the weights
-    of the rounds, `gain` is slope times inverse covariance, and `information` is gain times slope.
-    `score` is the weighted mean of the scores, transferred to the point.
+    `curvature` is the expected slope of a score and `noise` its covariance. `share` contains the
+    weights of the rounds. `gain` is slope times inverse covariance, and `information` is gain times
+    slope. `score` is the weighted mean of the scores, after each was extrapolated to the point.
     """
 
     curvature: np.ndarray

@@ -43,8 +43,8 @@ def count_bounds(kind: str, max_count: float | None, schema: ModelSchema) -> tup
     if declared is None:
         if max_count is None:
             raise ConfigError(
-                f"model {kind!r} needs an upper bound on the counts; declare low = 0 and high of "
-                "the outcome in [columns], or set model.max_count"
+                f"model {kind!r} needs an upper bound on the counts; declare the bounds low = 0 "
+                "and high of the outcome in [columns], or set model.max_count"
             )
         return 0.0, max_count
     if max_count not in (None, declared[1]):

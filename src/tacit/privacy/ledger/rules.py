@@ -125,8 +125,8 @@ def warn_of_lookalikes(exposure: Exposure, dataset: DatasetId) -> None:
     charged = any(state.paid_by_run(one) for one in exposure.overlaps.others(dataset.content))
     if shared and charged:
         warnings.warn(
-            f"data set {dataset.short} {shared}; charges to these also count for it, and their"
-            " budgets apply as well",
+            f"data set {dataset.short} {shared}; charges to those data sets also count for"
+            f" {dataset.short}, and their budgets apply to it as well",
             LineageWarning,
             stacklevel=4,
         )

@@ -135,7 +135,7 @@ class TrialRunner:
         trial.
 
         `number` is the index of the federation. If the run succeeds, its score is added to the
-        trial; otherwise the reason of the failure is added. A trial that has failed before is
+        trial; otherwise the reason for the failure is added. A trial that has failed before is
         returned unchanged.
         """
         if trial.failure is not None:
