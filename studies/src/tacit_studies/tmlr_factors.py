@@ -6,16 +6,16 @@ releases Σ clip(Δₖ) + ξ with noise ξ (eq. 4.11), and shard k multiplies t�
 damped change (eq. 4.10), without noise. The library has the public factor tₘ/N instead
 (`tacit.methods.update.method`).
 
-**Privacy.** Let two data sets differ in a unit of shard k, and let all earlier releases be the same,
-so that all earlier q are. The factor of another shard is computed from these q and from its own
-records: it is the same for both. The factor of shard k differs, but its change is clipped after it
-was computed and has norm ≤ C in both. So the sum moves by at most 2C in every round, as with public
-factors, and ε is the same. This needs factors without noise: a factor with a part of ξ would make
-the changes of all shards depend on noise that protects shard k.
+**Privacy.** Let two data sets differ in a unit of shard k, and let all earlier releases be equal,
+so that all earlier q are equal too. The factor of another shard is computed from these q and from
+its own records, so it is the same for both. The factor of shard k differs, but its change is
+clipped after it was computed and has norm ≤ C in both. So the sum moves by at most 2C in every
+round, as with public factors, and ε is the same. This needs factors without noise: a factor with a
+part of ξ would make the changes of all shards depend on the noise that protects shard k.
 
 **Noise.** The factors do not contain the noise of earlier rounds, so no shard takes it back. With
-damping ρ the noise in q is a random walk of variance ρ²S σ² after S rounds, where σ² is the variance
-of ξ. With public factors it is at most ρ/(2 − ρ) σ².
+damping ρ the noise in q is a random walk of variance ρ²Sσ² after S rounds, where σ² is the variance
+of ξ. With public factors it is at most σ²ρ/(2 − ρ).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class OwnFactors(PrivateUpdate):
     Parameters
     ----------
     most_shards
-        Rows of the arrays in which a party keeps the factors; at least its number of shards, rounded
-        up to the length of a batch.
+        Rows of the arrays in which a party keeps the factors; at least its number of shards,
+        rounded up to the length of a batch.
     """
 
     kind: ClassVar[str] = "dp-own-factors"
