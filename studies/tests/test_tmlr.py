@@ -12,10 +12,13 @@ import pytest
 from tacit.cli.main import main
 from tacit.data import DataConfig
 from tacit.data.readers.download import locate
+from tacit.engines.execute import carry_out, first_factors
 from tacit.errors import ConfigError, DataError
-from tacit.models import LinearRegression
+from tacit.models import LinearRegression, NeuralNetwork
+from tacit.server.state import initial_state
 from tacit.testing import check_private_method
 from tacit_studies import STUDIES, tmlr, tmlr_figures, tmlr_runs
+from tacit_studies.tmlr_factors import OwnFactors
 from tacit_studies.tmlr_parameters import ClippedParameters
 from tacit_studies.tmlr_published import PUBLISHED, UNDERSTATED
 from tacit_studies.tmlr_runs import Point, Run, Store, carried_out, job_plan, run_job
@@ -107,7 +110,7 @@ def test_the_settings_are_those_of_the_paper():
     assert settings.splits["adult"]["unbalanced-2"]["label_skew"] == -3
     assert settings.splits["mimic3"]["unbalanced-2"]["label_skew"] == -0.5
     cells = figure_cells(settings, 1, first=0, quick=False)
-    assert len(cells) == 3 * 5 * 17
+    assert len(cells) == 3 * 5 * 13
     assert {cell.job.seed for cell in cells} == set(range(5))
     by_method = {}
     for cell in cells:
@@ -231,14 +234,17 @@ def test_a_figure_has_the_table_of_its_split(no_mimic, tiny):
         (1, "averaged-steps", 15),
         (1, "averaged-trusted", 15),
         (1, "virtual-steps", 15),
+        (1, "virtual-factors", 15),
+        (1, "virtual-factors-trusted", 15),
         (1, "central", 4000),
         (1, "committee-same", 1),
         (4, "averaged", 40),
         (4, "dp-optimisation-sequential", 20),
+        (4, "dp-optimisation-learned", 20),
     ],
 )
 def test_the_papers_end_is_drawn_at_the_papers_exchanges(figure, method, rounds):
-    cells = figure_cells(read_settings(), figure, first=0, quick=False)
+    cells = figure_cells(only(read_settings(), [method]), figure, first=0, quick=False)
     cell = next(cell for cell in cells if cell.method == method)
     run = Run(curve=(Point(exchanges=1, accuracy=0.5, log_likelihood=-1.0),), parties=10,
               epsilon=None, trust="", seconds=0.0)  # fmt: skip
@@ -386,7 +392,7 @@ def test_only_some_methods_can_be_run():
 
 def without_noise(tiny, method, **options):
     """A method of Figure 1 with next to no noise, and what its run came to."""
-    cells = figure_cells(tiny, 1, first=0, quick=False)
+    cells = figure_cells(only(tiny, [method]), 1, first=0, quick=False)
     job = next(c.job for c in cells if (c.method, c.split) == (method, "balanced"))
     recipe = msgspec.structs.replace(job.recipe, rounds=6, options=job.recipe.options | options)
     return run_job(msgspec.structs.replace(job, recipe=recipe, epsilon=1e8)).end.log_likelihood
@@ -412,3 +418,51 @@ def test_clipped_parameters_have_the_charged_sensitivity():
     model = LinearRegression(("a",), prior_sd=1.0, noise_sd=1.0)
     method = ClippedParameters(shards=2, objective="averaged", clip=2.0)
     assert 0.5 < check_private_method(method, model, rounds=1) <= 1.0
+
+
+def test_own_factors_agree_with_public_ones_without_noise_and_clipping(tiny):
+    wide = {"shards": 20, "clip": 20.0}  # the noise grows with the clip
+    public, own = (without_noise(tiny, name, **wide) for name in ("virtual", "virtual-factors"))
+    assert own == pytest.approx(public, abs=1e-5)
+    tight = {"shards": 20, "clip": 0.5}
+    apart = [without_noise(tiny, name, **tight) for name in ("virtual", "virtual-factors")]
+    assert abs(apart[0] - apart[1]) > 1e-4, "a shard's own factor makes its changes smaller"
+
+
+@pytest.mark.parametrize("aggregation", ["plain", "trusted"])
+def test_own_factors_have_the_charged_sensitivity_at_every_visit(aggregation):
+    model = LinearRegression(("a",), prior_sd=1.0, noise_sd=1.0)
+    method = OwnFactors(shards=2, clip=2.0, most_shards=64)
+    reached = check_private_method(method, model, rounds=3, aggregation=aggregation)
+    assert 0.9 < reached <= 1.0
+
+
+class SharedFactors(OwnFactors):
+    """Wrong: the factor of a shard is an equal part of the party's exact factor."""
+
+    def _kept(self, model, family, key, task):
+        kept = super()._kept(model, family, key, task)
+        return {name: value.at[:2].set(value[:2].mean(axis=0)) for name, value in kept.items()}
+
+
+def test_factors_with_the_records_of_other_shards_are_found():
+    model = LinearRegression(("a",), prior_sd=1.0, noise_sd=1.0)
+    with pytest.raises(AssertionError, match="sensitivity"):
+        check_private_method(SharedFactors(shards=2, clip=2.0, most_shards=64), model, rounds=3)
+
+
+def test_own_factors_need_rows_for_all_shards(tiny):
+    with pytest.raises(ConfigError, match="most_shards = 8"):
+        without_noise(tiny, "virtual-factors", shards=20, most_shards=8)
+    with pytest.raises(ConfigError, match="virtual shards"):
+        without_noise(tiny, "virtual-factors", objective="averaged")
+
+
+def test_the_learned_variance_starts_at_a_small_one_and_changes(tiny):
+    cells = figure_cells(only(tiny, ["dp-optimisation-learned"]), 4, first=0, quick=False)
+    plan = job_plan(cells[0].job, tmlr_runs.federation_of(cells[0].job))
+    assert isinstance(plan.model, NeuralNetwork)
+    start = initial_state(plan.rules, first_factors(plan)).q
+    np.testing.assert_allclose(-0.5 / start["quadratic"], 1e-3)
+    end = carry_out(plan).state.q
+    assert np.std(np.log(-end["quadratic"])) > 1e-3

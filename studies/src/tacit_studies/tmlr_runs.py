@@ -31,12 +31,16 @@ from tacit.server.schedule import Sequential, Synchronous
 from tacit.server.settings import DampingSettings
 from tacit.server.state import Log, ServerState
 from tacit.support.storage import write_text
+from tacit_studies.tmlr_factors import OwnFactors
+from tacit_studies.tmlr_network import LearnedVariance
 from tacit_studies.tmlr_parameters import ClippedParameters
 from tacit_studies.tmlr_settings import Job
 
 DRAWS = 100
 """Draws of θ for a predictive distribution without a closed form, as in the paper."""
 SCHEDULES = {"synchronous": Synchronous, "sequential": Sequential}
+PUBLISHED_FORMS = {form.kind: form for form in (ClippedParameters, LearnedVariance, OwnFactors)}
+"""Forms of the paper's methods that the library does not have."""
 POINTS = 12
 """Approximate number of points of a curve; they are denser at its beginning."""
 
@@ -202,8 +206,7 @@ def job_plan(job: Job, federation: Federation) -> Plan:
     """The job as a plan of the library, with the same parts as from a configuration file."""
     recipe, privacy, method = job.recipe, None, None
     if recipe.kind is not None:
-        kinds = {**METHODS, ClippedParameters.kind: ClippedParameters}
-        method = kinds[recipe.kind](**recipe.options)
+        method = (METHODS | PUBLISHED_FORMS)[recipe.kind](**recipe.options)
         privacy = Privacy(
             epsilon=job.epsilon,
             delta=job.delta,

@@ -31,12 +31,15 @@ results are not reused.
 """
 
 
+Kind = Literal["dp-sgd", "dp-updates", "dp-parameters", "dp-own-factors", "dp-learned-variance"]
+
+
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One method with its hyperparameters. Without a `kind` it is `tacit.fit` without privacy."""
 
     label: str
     rounds: int
-    kind: Literal["dp-sgd", "dp-updates", "dp-parameters"] | None = None
+    kind: Kind | None = None
     options: dict[str, Any] = {}
     damping: float | DampingSettings | None = None
     aggregation: Aggregation = "plain"
@@ -61,6 +64,8 @@ class FigureSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     parties: int
     epsilon: float
     methods: tuple[str, ...]
+    more: tuple[str, ...] = ()
+    """Variants that are only run if they are named."""
     hidden: int | None = None
     """Hidden units of a network; None: logistic regression."""
     stand_in: str | None = None
@@ -199,13 +204,14 @@ def on_stand_in(settings: Settings, figure: int) -> Settings | None:
 
 
 def only(settings: Settings, methods: Sequence[str]) -> Settings:
-    """The settings with these methods only."""
+    """The settings with these methods only; they may be variants that are not run by default."""
     for name in methods:
         if name not in settings.methods:
             raise ConfigError(f"methods has {name!r}; choose from {', '.join(settings.methods)}")
     figures = {
         number: msgspec.structs.replace(
-            figure, methods=tuple(name for name in figure.methods if name in methods)
+            figure,
+            methods=tuple(name for name in (*figure.methods, *figure.more) if name in methods),
         )
         for number, figure in settings.figures.items()
     }

@@ -26,10 +26,14 @@ SAME_METHOD = {
     "dp-optimisation-sequential": "dp-optimisation",
     "dp-optimisation-few": "dp-optimisation",
     "dp-optimisation-adam": "dp-optimisation",
+    "dp-optimisation-learned": "dp-optimisation",
+    "dp-optimisation-long": "dp-optimisation",
     "averaged-steps": "averaged",
     "averaged-sequential": "averaged",
     "virtual-steps": "virtual",
     "virtual-sequential": "virtual",
+    "virtual-factors": "virtual",
+    "virtual-factors-trusted": "virtual-trusted",
 }
 """Our variants (schedules, local steps) of one method of the paper."""
 UNDERSTATED_NOTE = (
