@@ -40,11 +40,13 @@ import tacit
 from benchmarks import textbook_models
 from benchmarks.textbook_models import CASES, Case, make_case
 from benchmarks.textbook_more import MORE
+from benchmarks.textbook_small import SMALL
 from tacit.methods.natural.curvature import absolute_eigen
 from tacit.methods.natural.party import with_hessian
 from tacit.methods.natural.search import find_mode
 
 CASES.update(MORE)
+CASES.update(SMALL)
 PARTIES = (1, 5, 20)
 CHAINS, WARMUP, DRAWS, MOST_DRAWS = 4, 500, 1_000, 16_000
 MOST_RHAT, LEAST_ESS, SD_ERROR = 1.01, 1_000, 0.04
