@@ -77,8 +77,8 @@ def scatter(rng: Rng) -> Case:
 
 
 def outlying(rng: Rng) -> Case:
-    """A Cauchy location with three of eleven values far away."""
-    y = np.r_[rng.standard_cauchy(8) * 0.5, 14.0 + 0.6 * rng.normal(size=3)]
+    """A Cauchy location with five of eleven values far away: .5 % of its mass is in a second mode."""
+    y = np.r_[0.5 * rng.normal(size=6), 14.0 + 0.4 * rng.normal(size=5)]
 
     def model(y=None):
         m = sample("m", dist.Normal(0.0, 20.0))
