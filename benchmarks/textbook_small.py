@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -77,7 +76,7 @@ def scatter(rng: Rng) -> Case:
 
 
 def outlying(rng: Rng) -> Case:
-    """A Cauchy location with five of eleven values far away: .5 % of its mass is in a second mode."""
+    """A Cauchy location with five of eleven values far away: two modes, one of them small."""
     y = np.r_[0.5 * rng.normal(size=6), 14.0 + 0.4 * rng.normal(size=5)]
 
     def model(y=None):

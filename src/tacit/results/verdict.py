@@ -29,6 +29,7 @@ import numpy as np
 
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.expfam.rooted import RootedGaussian
+from tacit.methods.natural.more import MIXTURE
 from tacit.methods.natural.precision import MOST_MEAN_ERROR as MOST_MEAN_DRAWN
 from tacit.methods.natural.precision import MOST_SD_ERROR as MOST_SD_DRAWN
 from tacit.methods.natural.precision import Precision
@@ -281,7 +282,7 @@ def judge_solved(
             f"{MAX_PARETO_K}); {corrected}use another parametrisation, or compare with NUTS",
         )
     why = f"after {number} a whole step would move q by {step:.1g} nats; {weights}"
-    if "more" in memory:
+    if float(memory.get("more", 0.0)) == MIXTURE:
         why = f"draws from a fitted mixture of Student-t distributions after {number}; {weights}"
     elif axis is not None:
         why = f"a mixture of normals along {axis!r} after {number}; {weights}"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TAILS_PHASE = 9
 TAILS = "tails"
-"""Name of an entry of the server's memory that is present if the result is draws of `tail_draws`."""
+"""Name of an entry of the server's memory, present if the result consists of `tail_draws`."""
 FREEDOM = 3.0
 """Degrees of freedom of the Student-t, in addition to one per parameter."""
 SOBOL_UP_TO = 16

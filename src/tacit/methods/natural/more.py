@@ -3,14 +3,15 @@
 Every result that consists of weighted draws has Monte-Carlo errors
 (`tacit.methods.natural.precision`). If an error is above its limit, or if the weights are not good
 enough, the solver fits a mixture of Student-t distributions to the weighted draws
-(`tacit.methods.natural.adapt`) and requests the log-likelihood at more draws from this mixture. At
-most `MOST_EXCHANGES` such exchanges follow each other, each with a mixture that is fitted to the
-last draws. This is adaptive importance sampling.
+(`tacit.methods.natural.adapt`) and requests the log-likelihood at more draws from this mixture. If
+the result is a split with good weights, the first of these draws are from the split. At most
+`MOST_EXCHANGES` such exchanges follow each other, each with a mixture that is fitted to the last
+draws. This is adaptive importance sampling.
 
-A result that was trusted before is replaced as soon as the new draws have good weights and smaller
-errors. A result that was not trusted is replaced only if the new draws have good weights and small
-errors, and if their moments agree with those of the exchange before: draws from a proposal that
-misses a part of the posterior may have good weights too.
+A result that was trusted before is replaced if the new draws have good weights, smaller errors and
+more effective draws. A result that was not trusted is replaced only if the new draws have good
+weights and small errors, and if their moments agree with those of the exchange before: draws from a
+proposal that misses a part of the posterior may have good weights too.
 """
 
 from __future__ import annotations
@@ -21,22 +22,31 @@ import numpy as np
 
 from tacit.arrays import Arrays
 from tacit.expfam.quadrature import many_draws, weighing_draws
-from tacit.methods.natural import adapt
+from tacit.methods.natural import adapt, split_phases
 from tacit.methods.natural.heavy import SOBOL_UP_TO, TAILS, tail_draws
 from tacit.methods.natural.precision import EXACT, Precision, precision_of
+from tacit.methods.natural.split_phases import NODES_KEPT
 from tacit.methods.natural.stages import MORE
-from tacit.methods.natural.weights import DOUBTED, Weighed, is_believed, weigh_draws
+from tacit.methods.natural.weights import (
+    CLOSE_SHARE,
+    DOUBTED,
+    Weighed,
+    is_believed,
+    weigh_draws,
+)
 from tacit.server.combine import RoundSum, Shared
 
 if TYPE_CHECKING:
     from tacit.methods.natural.solver import NaturalSolver
 
 MORE_PHASE = 10
+MIXTURE, SPLIT = 1.0, 2.0
+"""Where draws of this phase come from: a fitted mixture, or the split of the result before."""
 MOST_EXCHANGES = 4
 MAX_MORE_K = 0.5
 """Largest Pareto shape k̂ of accepted weights; their variance is then finite."""
 AGREEING = 0.1
-"""Largest difference of means (in sds) and of logarithms of sds between two exchanges that agree."""
+"""Largest difference of means (in sds) and of log sds between two exchanges that agree."""
 BEFORE, LAST, BEST = "more.before.", "more.last.", "more.best."
 
 
@@ -52,12 +62,20 @@ def checked(solver: NaturalSolver, ended: Shared) -> Shared:
     memory |= _packed(precision)
     trusted = is_trusted(memory)
     if not solver.affordable or (trusted and precision.enough):
-        return ended._replace(memory=memory)
+        return ended._replace(memory=_tidied(memory))
     if drawn is None:
         drawn = _wide_start(public)
     facts = {"finished": np.asarray(float(ended.finished == "converged"))}
     memory |= {f"{BEFORE}{name}": one for name, one in (public | facts).items()}
+    if trusted and "split.axis" in memory and any(n.startswith(NODES_KEPT) for n in memory):
+        again = split_phases.more_draws(memory, many_draws(solver.family.dimension))
+        return _asked(ended, memory, again.theta, again.log_density, 1, SPLIT)
     return _request(ended, memory, *drawn, 1)
+
+
+def _tidied(memory: Arrays) -> Arrays:
+    """Return the server's memory without arrays that only this phase needs."""
+    return {name: one for name, one in memory.items() if not name.startswith(("more.", NODES_KEPT))}
 
 
 def is_trusted(memory: Arrays) -> bool:
@@ -76,40 +94,41 @@ def after_more(solver: NaturalSolver, shared: Shared, memory: Arrays, answers: R
     exchanges = int(memory["more.exchanges"])
     precision = precision_of(theta, found.log_weights, solver.sites)
     trusted = is_trusted(memory)
-    good = found.sound and found.pareto_k <= MAX_MORE_K
+    good = found.even or (found.sound and found.pareto_k <= MAX_MORE_K)
     if trusted:
-        best = float(memory.get(f"{BEST}worst", _unpacked(memory).worst))
-        if good and precision.worst < best:
-            memory |= _kept(theta, found, precision)
-        done = good and precision.enough
+        if good and _improves(memory, found, precision):
+            memory |= _kept(theta, found, precision, memory["more.source"])
+        # Nearly all draws are effective: another proposal would not give smaller errors.
+        done = good and (precision.enough or found.effective_share >= CLOSE_SHARE)
     else:
         done = good and precision.enough and _agrees(memory, found)
         if done:
-            memory |= _kept(theta, found, precision)
+            memory |= _kept(theta, found, precision, memory["more.source"])
     if done or exchanges >= MOST_EXCHANGES or not found.effective_share > 0:
-        return finish(solver, shared, memory)
+        return finish(solver, memory)
     memory |= {f"{LAST}mean": found.mean, f"{LAST}variance": np.diagonal(found.covariance).copy()}
     return _request(shared, memory, theta, found.log_weights, exchanges + 1)
 
 
-def finish(solver: NaturalSolver, shared: Shared, memory: Arrays) -> Shared:
+def finish(solver: NaturalSolver, memory: Arrays) -> Shared:
     """End the run with the best additional draws, or with the result from before them."""
     kept = {n.removeprefix(BEST): one for n, one in memory.items() if n.startswith(BEST)}
     before = {n.removeprefix(BEFORE): one for n, one in memory.items() if n.startswith(BEFORE)}
-    memory = {name: one for name, one in memory.items() if not name.startswith("more.")}
+    memory = _tidied(memory)
     if not kept:
         finished = "converged" if bool(before.pop("finished")) else "rounds"
         q = solver.natural(*_moments(solver, before))
         note = "more draws were not better"
         return Shared(q, before, memory, finished=finished, note=note)
     names = ("pareto_k", "effective_share", "skewness", "mean_error", "sd_error")
-    memory = {name: one for name, one in memory.items() if not name.startswith("split.")}
+    if float(kept["source"]) != SPLIT:
+        memory = {name: one for name, one in memory.items() if not name.startswith("split.")}
     memory |= {name: kept[name] for name in names} | {"settled": np.asarray(1.0)}
     memory.pop(DOUBTED, None)
     public = {name: kept[name] for name in ("mean", "root", "more_log_weights", "more_draws")}
     public |= {"weighted": np.asarray(1.0)}
     q = solver.natural(kept["mean"], kept["root"])
-    return Shared(q, public, memory | {"more": np.asarray(1.0)}, finished="converged")
+    return Shared(q, public, memory | {"more": kept["source"]}, finished="converged")
 
 
 def _request(
@@ -117,9 +136,21 @@ def _request(
 ) -> Shared:
     mixture = adapt.fitted(theta, log_weights, exchanges)
     draws = mixture.draw(many_draws(theta.shape[1]), exchanges)
+    return _asked(shared, memory, draws, mixture.log_density(draws), exchanges, MIXTURE)
+
+
+def _asked(
+    shared: Shared,
+    memory: Arrays,
+    draws: np.ndarray,
+    log_density: np.ndarray,
+    exchanges: int,
+    source: float,
+) -> Shared:
     memory |= {
-        "more.log_density": mixture.log_density(draws),
+        "more.log_density": log_density,
         "more.exchanges": np.asarray(exchanges),
+        "more.source": np.asarray(source),
         "phase": np.asarray(MORE_PHASE),
     }
     return Shared(shared.q, {"draws": draws}, memory, stage=MORE, note="more draws")
@@ -157,6 +188,19 @@ def _precision(
     return precision_of(theta, log_weights, solver.sites, exact)
 
 
+def _improves(memory: Arrays, found: Weighed, precision: Precision) -> bool:
+    """True if new draws have smaller errors than the best ones so far, and more of them are
+    effective.
+    """
+    if f"{BEST}worst" in memory:
+        worst, effective = float(memory[f"{BEST}worst"]), float(memory[f"{BEST}effective"])
+    else:
+        worst = Precision(float(memory["mean_error"]), float(memory["sd_error"])).worst
+        effective = float(memory["effective_share"]) * len(memory[f"{BEFORE}log_weights"])
+    more = found.effective_share * len(found.log_weights) > effective
+    return more and precision.worst < worst
+
+
 def _agrees(memory: Arrays, found: Weighed) -> bool:
     if f"{LAST}mean" not in memory:
         return False
@@ -166,20 +210,17 @@ def _agrees(memory: Arrays, found: Weighed) -> bool:
     return bool(np.all(moved <= AGREEING) and np.all(widened <= AGREEING))
 
 
-def _kept(theta: np.ndarray, found: Weighed, precision: Precision) -> Arrays:
+def _kept(theta: np.ndarray, found: Weighed, precision: Precision, source: np.ndarray) -> Arrays:
     kept = found.facts | _packed(precision)
     kept |= {"mean": found.mean, "root": found.root(np.eye(len(found.mean)))}
     kept |= {"more_draws": theta, "more_log_weights": found.log_weights}
-    kept["worst"] = np.asarray(precision.worst)
+    kept |= {"worst": np.asarray(precision.worst), "source": source}
+    kept["effective"] = np.asarray(found.effective_share * len(theta))
     return {f"{BEST}{name}": one for name, one in kept.items()}
 
 
 def _packed(precision: Precision) -> Arrays:
     return {name: np.asarray(min(one, 1e9)) for name, one in precision._asdict().items()}
-
-
-def _unpacked(memory: Arrays) -> Precision:
-    return Precision(float(memory["mean_error"]), float(memory["sd_error"]))
 
 
 def _moments(solver: NaturalSolver, public: Arrays) -> tuple[np.ndarray, np.ndarray]:

@@ -197,7 +197,7 @@ class NaturalSolver:
         if "weighted" in public:
             return shared
         if int(memory.get("phase", MODES)) == more.MORE_PHASE:
-            return more.finish(self, shared, memory)
+            return more.finish(self, memory)
         if np.ndim(public.get("mean", np.zeros((0, 0)))) == 1:
             mean, root = public["mean"], public["root"]
         elif "q.mean" in memory:
