@@ -9,6 +9,7 @@ from jax.scipy.special import logsumexp
 import tacit
 from tacit.expfam import FullGaussian
 from tacit.results.images import images_of, other_mode
+from tacit.results.lines import STEPS, mode_on_lines
 
 
 def squared(x, y=None):
@@ -114,3 +115,28 @@ def test_a_run_that_ends_within_a_split_says_so(recwarn):
     fit = tacit.fit(noisy_mean, {"a": records}, privacy=None, schedule=rounds)
     assert not fit.converged
     assert "before a mixture of normals along 'spread' was complete" in fit.why
+
+
+def cauchy(y):
+    m = numpyro.sample("m", dist.Normal(0.0, 20.0))
+    with numpyro.plate("records", y.shape[0]):
+        numpyro.sample("y", dist.Cauchy(m, 0.8), obs=y)
+
+
+def test_a_mode_behind_a_valley_is_found_and_a_bump_without_mass_is_not():
+    rng = np.random.default_rng(0)
+    for far, found in ((5, True), (3, False)):
+        y = np.r_[0.5 * rng.normal(size=11 - far), 14.0 + 0.4 * rng.normal(size=far)]
+        words = mode_of(cauchy, [0.0], [0.35], {"y": y})
+        assert (words is not None) == found, "5 of 11 values: .5 % of the mass; 3 of 11: 10⁻⁷"
+        assert words is None or words.startswith("m about")
+
+
+def test_a_long_tail_is_no_mode():
+    steps = np.abs(STEPS)
+    falling = -np.log1p(steps**2)
+    assert mode_on_lines(falling[None], ["a"]) is None
+    again = np.logaddexp(falling, -3.0 - 0.5 * np.square(STEPS - 20.0))
+    assert mode_on_lines(np.stack([falling, again]), ["a", "b"]) == (
+        "b about 20 standard deviations away"
+    )

@@ -54,6 +54,8 @@ MANY_FRAMES = 4
 from gradients.
 """
 WEIGHING_DRAWS, DRAWS_PER_DIMENSION, MOST_WEIGHING_DRAWS = 1024, 16, 8192
+MANY = 4
+"""Factor by which the number of draws grows where results need more draws."""
 
 
 @functools.cache
@@ -95,6 +97,16 @@ def weighing_draws(dimension: int) -> np.ndarray:
     half = max(wanted // 2, 2 * dimension)
     draws = np.random.default_rng([dimension, half]).standard_normal((half, dimension))
     return standardised(draws)[0]
+
+
+def many_draws(dimension: int) -> int:
+    """Return the number of draws of a request for more draws: `MANY` times those of
+    `weighing_draws`, but at most `MOST_WEIGHING_DRAWS`.
+
+    >>> many_draws(3)
+    4096
+    """
+    return min(MANY * len(weighing_draws(dimension)), MOST_WEIGHING_DRAWS)
 
 
 def standardised(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -6,18 +6,33 @@ that of a root. A result therefore stores the mean and a lower-triangular root L
 LLᵀ. It may also store importance weights of draws from N(mean, LLᵀ)
 (`tacit.expfam.quadrature.weighing_draws`) against the exact posterior. With `weighted` = 1, moments
 and samples are those of the weighted draws. Draws from a different proposal distribution are stored
-as `draws`; mean and root are then the moments of these weighted draws.
+as `draws`, or as `more_draws` if there are more of them; mean and root are then the moments of
+these weighted draws.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
 from tacit.arrays import Array, Natural, namespace, solve_lower
 from tacit.expfam.gaussian import Free, FullGaussian, _on_diagonal
-from tacit.expfam.quadrature import weighing_draws
+from tacit.expfam.quadrature import many_draws, weighing_draws
+
+
+def stored_for(
+    shapes: dict[str, tuple[int, ...]], names: Collection[str]
+) -> dict[str, tuple[int, ...]]:
+    """Return those of `RootedGaussian.stored_shapes` that a result with arrays of these names has.
+
+    A result has either more draws with their weights, or weights and possibly draws.
+    """
+    if "more_draws" in names:
+        return {name: one for name, one in shapes.items() if name not in ("draws", "log_weights")}
+    absent = ("more_draws", "more_log_weights") + (() if "draws" in names else ("draws",))
+    return {name: one for name, one in shapes.items() if name not in absent}
 
 
 class RootedGaussian(FullGaussian):
@@ -44,12 +59,17 @@ class RootedGaussian(FullGaussian):
             "log_weights": (len(weighing_draws(self.dimension)),),
             "weighted": (),
             "draws": (len(weighing_draws(self.dimension)), self.dimension),
+            "more_log_weights": (many_draws(self.dimension),),
+            "more_draws": (many_draws(self.dimension), self.dimension),
         }
 
     def draws(self, natural: Natural) -> tuple[np.ndarray, np.ndarray] | None:
         """Return weighted draws of θ as (draws, weights); None if q itself is the result."""
         if not natural["weighted"]:
             return None
+        if "more_draws" in natural:
+            weights = np.exp(natural["more_log_weights"])
+            return natural["more_draws"], weights / np.sum(weights)
         weights = np.exp(natural["log_weights"])
         if "draws" in natural:
             return natural["draws"], weights / np.sum(weights)
@@ -62,7 +82,7 @@ class RootedGaussian(FullGaussian):
         If the result has weighted draws, these are the moments of the weighted draws.
         """
         weighted = self.draws(natural)
-        if weighted is None or "draws" in natural:
+        if weighted is None or "draws" in natural or "more_draws" in natural:
             return natural["mean"], natural["root"]
         z, weights = weighing_draws(self.dimension), weighted[1]
         centre = weights @ z

@@ -28,6 +28,7 @@ from msgspec import UNSET, UnsetType
 from tacit.arrays import Arrays, Natural
 from tacit.errors import PeerError
 from tacit.expfam import Family
+from tacit.expfam.rooted import stored_for
 from tacit.live.protocol import arrays as numbers
 from tacit.live.protocol import messages as m
 from tacit.live.protocol.codec import ENCODINGS, Encoding, decode, encode, is_bincode
@@ -450,8 +451,8 @@ class AsyncSession:
             )
         arrays = {} if message.public is UNSET else message.public
         shapes = self.introduction.result_shapes
-        if shapes is not None and "draws" not in arrays:  # only a posterior that is not normal
-            shapes = {name: shape for name, shape in shapes.items() if name != "draws"}
+        if shapes is not None:
+            shapes = stored_for(shapes, arrays)
         public = numbers.unpack_arrays(arrays, shapes, "public")
         verdict = None if message.verdict is UNSET else message.verdict
         self.keep_result(final, public, None if verdict is None else msgspec.to_builtins(verdict))

@@ -13,6 +13,7 @@ from tacit.expfam import FullGaussian, Gaussian, MeanFieldGaussian
 from tacit.methods import DPSGD, Clipped, PrivateMethod, PrivateScores, PrivateScoring
 from tacit.methods.adaptive import SHARE, SHARE_SD
 from tacit.methods.natural.method import SOLVED_UP_TO
+from tacit.methods.natural.precision import Precision
 from tacit.methods.natural.solver import NaturalSolver
 from tacit.methods.natural.stages import DISPERSION
 from tacit.methods.natural.wide import WideSolver
@@ -38,6 +39,7 @@ from tacit.results.verdict import (
     learning_caution,
     misfit_caution,
     narrow_caution,
+    precision_caution,
     rounding_trouble,
     unknown_clipping_caution,
     unresolved_caution,
@@ -148,6 +150,8 @@ def diagnostics_block(
         "effective_share": float(memory["effective_share"]),
         "skewness": dict(zip(plan.model.names, memory["skewness"].tolist(), strict=True)),
         "corrected_by_weights": bool(state.public["weighted"]),
+        "mean_error": float(memory["mean_error"]) if "mean_error" in memory else None,
+        "sd_error": float(memory["sd_error"]) if "sd_error" in memory else None,
         "split_along": plan.model.names[int(memory["split.axis"])]
         if "split.axis" in memory
         else None,
@@ -238,6 +242,9 @@ def cautions_of(
             *narrow_caution(verdict.effective_share),
             *misfit_caution(verdict),
         ]
+    if verdict is not None and verdict.converged and "sd_error" in (memory or {}):
+        errors = [float((memory or {})[name]) for name in ("mean_error", "sd_error")]
+        doubts += precision_caution(Precision(*errors))
     if "residual" in (memory or {}) and isinstance(plan.rules.solver, WideSolver):
         doubts += unresolved_caution(float((memory or {})["residual"]))
     if verdict is not None and plan.privacy is None:

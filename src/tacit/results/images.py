@@ -21,6 +21,7 @@ from tacit.arrays import Natural
 from tacit.expfam import Gaussian
 from tacit.models import Model, Records
 from tacit.models.capabilities import HasImages
+from tacit.results.lines import line_points, mode_on_lines
 
 NEARLY = 7.0
 """An image counts as a mode if its log-density is at most this much below that of the mean."""
@@ -28,6 +29,7 @@ FAR = 6.0
 MOST_IMAGES = 256
 MOST_TERMS = 20_000_000
 """Largest product of the number of images and the number of records."""
+MOST_LINE_POINTS = 4096
 Places = Mapping[str, tuple[slice, tuple[int, ...]]]
 MOST_COMPONENTS = 8
 """Largest length of vectors whose elements are exchanged in pairs."""
@@ -123,11 +125,11 @@ def _pairs(places: Places) -> Iterator[list[tuple[str, str]]]:
 def other_mode(
     model: Model, family: Gaussian, q: Natural, parties: Mapping[str, Records]
 ) -> str | None:
-    """Return the description of an image of q's mean (`images_of`) that is probably another mode of
-    the posterior; None if there is no such image.
+    """Return the description of a point that is probably another mode of the posterior; None if no
+    such point is found.
 
-    Such an image is many standard deviations away, but its posterior density is nearly that of the
-    mean.
+    The points are images of q's mean (`images_of`) that are many standard deviations away, but have
+    nearly the density of the mean, and points on lines through the mean (`tacit.results.lines`).
     """
     if not isinstance(model, HasImages):
         return None
@@ -135,15 +137,18 @@ def other_mode(
     root = np.linalg.cholesky(np.asarray(family.covariance(q), np.float64))
     every = [records for records in parties.values() if records]
     joined = {name: np.concatenate([one[name] for one in every]) for name in every[0]}
-    most = min(MOST_IMAGES, MOST_TERMS // max(len(next(iter(joined.values()))), 1))
+    terms = MOST_TERMS // max(len(next(iter(joined.values()))), 1)
+    most = min(MOST_IMAGES, terms)
     found: dict[str, np.ndarray] = {}
     for name, image in images_of(model, mean):
         if len(found) < most and np.linalg.norm(np.linalg.solve(root, image - mean)) > FAR:
             found[name] = image
-    if not found:
-        return None
-    points = np.stack([mean, *found.values()])
+    lines = line_points(mean, root, min(MOST_LINE_POINTS, terms))
+    points = np.concatenate([np.stack([mean, *found.values()]), lines.reshape(-1, len(mean))])
     padded = np.concatenate([points, np.repeat(points[:1], -len(points) % 32, axis=0)])
     density = np.asarray(model.log_joints(padded, joined))[: len(points)]
-    near = np.flatnonzero(density[1:] > density[0] - NEARLY)
-    return list(found)[int(near[np.argmax(density[1:][near])])] if len(near) else None
+    here, at_images, on_lines = np.split(density, [1, 1 + len(found)])
+    near = np.flatnonzero(at_images > here - NEARLY)
+    if len(near):
+        return list(found)[int(near[np.argmax(at_images[near])])]
+    return mode_on_lines(on_lines.reshape(lines.shape[:2]), model.names)

@@ -20,7 +20,7 @@ from tacit.arrays import Array
 from tacit.data.schema.layout import Feature
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, FullGaussian, Natural, make_family
-from tacit.expfam.rooted import RootedGaussian
+from tacit.expfam.rooted import RootedGaussian, stored_for
 from tacit.models import Model, Records
 from tacit.models.registry import model_class
 from tacit.results.posterior import Posterior
@@ -225,8 +225,7 @@ def _family(model: Model, kind: str, dimension: int, natural: Natural) -> Family
     expected = {key: value.shape for key, value in family.zero().items()}
     if isinstance(family, FullGaussian) and "root" in natural:
         family = RootedGaussian(family.dimension)
-        stored = family.stored_shapes
-        expected |= {key: stored[key] for key in stored if key in natural or key != "draws"}
+        expected |= stored_for(family.stored_shapes, natural)
     if {key: value.shape for key, value in natural.items()} != expected:
         raise DataError(
             f"{POSTERIOR}: the arrays do not have the shapes {expected} of a {family.kind} "

@@ -29,6 +29,10 @@ import numpy as np
 
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.expfam.rooted import RootedGaussian
+from tacit.methods.natural.more import MIXTURE
+from tacit.methods.natural.precision import MOST_MEAN_ERROR as MOST_MEAN_DRAWN
+from tacit.methods.natural.precision import MOST_SD_ERROR as MOST_SD_DRAWN
+from tacit.methods.natural.precision import Precision
 from tacit.methods.natural.weights import (
     BELIEVED_SHARE,
     CLOSE_SHARE,
@@ -99,6 +103,10 @@ class WideIntervalsWarning(UserWarning):
     """Privacy makes intervals far wider than they would be without it."""
 
 
+class ImpreciseWarning(UserWarning):
+    """Means or standard deviations of a fit have a large Monte-Carlo error."""
+
+
 class MissingIndicatorWarning(UserWarning):
     """Missing values were replaced by a constant and an indicator."""
 
@@ -134,6 +142,7 @@ CATEGORIES: dict[str, type[UserWarning]] = {
     "misfit": MisfitWarning,
     "dispersion-not-checked": NotCheckedWarning,
     "missing-indicator": MissingIndicatorWarning,
+    "imprecise": ImpreciseWarning,
     "one-party": OnePartyWarning,
     "too-narrow": TooNarrowWarning,
     "wide": WideIntervalsWarning,
@@ -273,7 +282,9 @@ def judge_solved(
             f"{MAX_PARETO_K}); {corrected}use another parametrisation, or compare with NUTS",
         )
     why = f"after {number} a whole step would move q by {step:.1g} nats; {weights}"
-    if axis is not None:
+    if float(memory.get("more", 0.0)) == MIXTURE:
+        why = f"draws from a fitted mixture of Student-t distributions after {number}; {weights}"
+    elif axis is not None:
         why = f"a mixture of normals along {axis!r} after {number}; {weights}"
     return Verdict(True, why, None if full else share)
 
@@ -466,6 +477,22 @@ def narrow_caution(share: float | None) -> list[Caution]:
             "Intervals are too narrow: the mean-field posterior leaves out correlations, and only "
             f"{share:.0%} of its draws count as draws of the exact posterior; use "
             'posterior="full".',
+        )
+    ]
+
+
+def precision_caution(precision: Precision) -> list[Caution]:
+    """Return a caution if a mean or a standard deviation has a large Monte-Carlo error."""
+    if precision.enough:
+        return []
+    return [
+        Caution(
+            "imprecise",
+            f"Means have a Monte-Carlo standard error of up to {precision.mean_error:.2g} "
+            f"posterior sd, and standard deviations of up to {precision.sd_error:.0%} (at most "
+            f"{MOST_MEAN_DRAWN:g} and {MOST_SD_DRAWN:.0%} expected): the posterior has long tails, "
+            "of which the weighted draws contain few; use informative priors for scales, or "
+            "another parametrisation, or compare with NUTS.",
         )
     ]
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tacit.methods.natural.solver import NaturalSolver
 
 TAILS_PHASE = 9
+TAILS = "tails"
+"""Name of an entry of the server's memory, present if the result consists of `tail_draws`."""
 FREEDOM = 3.0
 """Degrees of freedom of the Student-t, in addition to one per parameter."""
 SOBOL_UP_TO = 16
@@ -91,7 +93,7 @@ def finished(solver: NaturalSolver, memory: Arrays) -> Shared:
     }
     others = ("tails.", "split.", "kept.")
     memory = {name: one for name, one in memory.items() if not name.startswith(others)}
-    memory |= facts | {"settled": np.asarray(1.0)}
+    memory |= facts | {"settled": np.asarray(1.0), TAILS: np.asarray(1.0)}
     return Shared(solver.natural(mean, root), public, memory, finished="converged")
 
 

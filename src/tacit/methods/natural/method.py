@@ -38,6 +38,7 @@ from tacit.expfam import Family, FullGaussian, Gaussian, MeanFieldGaussian, Natu
 from tacit.expfam.rooted import RootedGaussian
 from tacit.methods.base import Answer, Array, LocalMethod, RunFacts, Task
 from tacit.methods.natural import local, party, plain, wide_party
+from tacit.methods.natural.precision import shown_sites
 from tacit.methods.natural.scale_prior import ScaleFacts
 from tacit.methods.natural.solver import NaturalSolver
 from tacit.methods.natural.stages import (
@@ -45,6 +46,7 @@ from tacit.methods.natural.stages import (
     DISPERSION_COUNT,
     DRAWS,
     MODE,
+    MORE,
     PUBLISHED,
     RELEASED,
     WEIGH,
@@ -215,7 +217,8 @@ class NaturalVI(LocalMethod):
             scales, columns = model.scale_coordinates, Columns.of(model)
             parts = (scales, facts, free, columns, intercepts(model))
             return WideSolver(family, prior, settled, *parts)
-        return NaturalSolver(family, prior, settled, model.scale_coordinates, facts)
+        sites = shown_sites(model)
+        return NaturalSolver(family, prior, settled, model.scale_coordinates, facts, sites=sites)
 
     def learns_scale(self, model: Model) -> bool:
         return self._together and ScaleFacts.of(model) is not None
@@ -263,7 +266,7 @@ class NaturalVI(LocalMethod):
     def read(
         self, model: Model, family: Family, natural: Natural, public: Arrays
     ) -> tuple[Family, Natural]:
-        if "log_weights" not in public or not isinstance(family, FullGaussian):
+        if "weighted" not in public or not isinstance(family, FullGaussian):
             return family, natural
         rooted = RootedGaussian(model.dimension)
         kept = [name for name in rooted.stored_shapes if name in public]
@@ -281,10 +284,10 @@ class NaturalVI(LocalMethod):
             assert isinstance(model, InNumPy)
             return Answer(None, None, released=plain.weighed(model, task))
         if self.in_numpy(model) and isinstance(model, InNumPy):
-            if task.stage == DRAWS:
+            if task.stage in (DRAWS, MORE):
                 return Answer(None, None, released=plain.at_draws(model, task))
             return Answer(None, None, released=plain.derivatives(model, family, task))
-        if task.stage == DRAWS:
+        if task.stage in (DRAWS, MORE):
             return Answer(None, None, released=party.at_draws(model, task))
         return Answer(None, None, released=party.derivatives(model, family, task))
 

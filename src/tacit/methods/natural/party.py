@@ -44,6 +44,7 @@ from tacit.methods.natural.stages import (
     EVALUATE,
     FAILED,
     MODE,
+    MORE,
     NODE_COUNT,
     NODES,
     WEIGH,
@@ -69,7 +70,7 @@ def program_of(stage: str) -> str:
     """
     if stage in (MODE, EVALUATE, CANDIDATES):
         return DERIVATIVES
-    return DRAWS if stage == WEIGH else stage
+    return DRAWS if stage in (WEIGH, MORE) else stage
 
 
 def program_public(stage: str, public: Arrays) -> Arrays:

@@ -175,14 +175,10 @@ def mixture_draws(
     degrees = HEAVY_TAILS + size
     noise = rng.standard_normal((half, size))
     noise *= np.sqrt(degrees / rng.chisquare(degrees, (half, 1)))
-    drawn = np.concatenate(
-        [
-            where + np.linalg.solve(factor.T, np.concatenate([normal, -normal]).T).T
-            for (where, factor), normal in zip(
-                states, np.split(noise, np.cumsum(each)[:-1]), strict=True
-            )
-        ]
-    )
+    pairs = zip(states, np.split(noise, np.cumsum(each)[:-1]), strict=True)
+    steps = np.concatenate([np.linalg.solve(one[1].T, normal.T).T for one, normal in pairs])
+    centres = np.repeat([where for where, _ in states], each, axis=0)
+    drawn = np.concatenate([centres + steps, centres - steps])
     densities = np.stack(
         [
             np.log(count) + _log_student(drawn, *state, degrees)

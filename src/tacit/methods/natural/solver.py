@@ -21,6 +21,9 @@ adds the prior.
    (`tacit.methods.natural.tails`).
 5. **Split.** If the weights show that q is wrong, q is replaced by a mixture of normals along one
    axis (`tacit.methods.natural.split`).
+6. **More draws.** If weighted means or standard deviations are not precise enough, or their weights
+   not good enough, up to four exchanges follow with draws from a distribution that is fitted to the
+   last weighted draws (`tacit.methods.natural.more`).
 
 This is PVI with all parties updated together. The factor of a party has the precision −E_q[∇² log
 p] over its records, and may be improper as long as q is proper.
@@ -37,9 +40,10 @@ import numpy as np
 from tacit.arrays import Arrays, Natural, solve_lower
 from tacit.expfam import FullGaussian, Gaussian
 from tacit.expfam.quadrature import weighing_draws
-from tacit.methods.natural import split_phases, tails
+from tacit.methods.natural import more, split_phases, tails
 from tacit.methods.natural.curvature import absolute_eigen, lower_root
 from tacit.methods.natural.move import Move, Place, extrapolated, log_volume, move_of
+from tacit.methods.natural.precision import Sites
 from tacit.methods.natural.scale_prior import (
     TRANSFORM,
     ScaleFacts,
@@ -104,6 +108,9 @@ class NaturalSolver:
         known, `prior` is used instead.
     scale_prior
         The prior with learned scales, once the scales of the columns are known.
+    sites
+        Function that computes the quantities that users see from draws of θ, or None if these are
+        θ itself.
     """
 
     family: Gaussian
@@ -112,6 +119,7 @@ class NaturalSolver:
     scales: tuple[int, ...] = ()
     scale_facts: ScaleFacts | None = None
     scale_prior: LearntScalePrior | None = None
+    sites: Sites | None = None
 
     def __call__(self, shared: Shared, answers: RoundSum) -> Shared:
         memory = dict(shared.memory or {"phase": np.asarray(MODES)})
@@ -135,9 +143,12 @@ class NaturalSolver:
             partial(split_phases.after_nodes, solver),
             partial(split_phases.after_draws, solver),
             partial(tails.after_tails, solver),
+            partial(more.after_more, solver),
         )[phase]
         with np.errstate(all="ignore"):
             following = after(shared, memory, answers)
+            if following.finished is not None and phase != more.MORE_PHASE:
+                following = more.checked(solver, following)
         if following.finished is not None:
             return following
         return following._replace(public=following.public | {"prior_share": share})
@@ -183,8 +194,10 @@ class NaturalSolver:
         It is used if a run ends early.
         """
         public, memory = shared.public, shared.memory or {}
-        if "log_weights" in public:
+        if "weighted" in public:
             return shared
+        if int(memory.get("phase", MODES)) == more.MORE_PHASE:
+            return more.finish(self, memory)
         if np.ndim(public.get("mean", np.zeros((0, 0)))) == 1:
             mean, root = public["mean"], public["root"]
         elif "q.mean" in memory:
@@ -340,7 +353,7 @@ class NaturalSolver:
         if divergence < self.settled_kl and move.definite:
             mean, root = move.taken(place, 1.0)
             return self._finish(shared, memory, mean, root, place, settled=True)
-        slow = steps >= SLOW_STEPS and divergence < SLOW_KL and self._affordable
+        slow = steps >= SLOW_STEPS and divergence < SLOW_KL and self.affordable
         if steps >= MAX_STEPS or (slow and self.scale_prior is None):
             return self._finish(shared, memory, place.mean, place.root, place, settled=False)
         length, changes = float(memory["limit"]), memory.get("changes", np.zeros(0))
@@ -382,7 +395,7 @@ class NaturalSolver:
         if DISPERSION in answers.total:
             memory[DISPERSION] = answers.total[DISPERSION]
         doubtful = not found.believed or not bool(memory["settled"])
-        affordable = self._affordable
+        affordable = self.affordable
         if affordable and self.scale_prior is not None:
             drawn = None
             if doubtful or found.effective_share < CLOSE_SHARE:
@@ -443,7 +456,7 @@ class NaturalSolver:
         return shared._replace(memory=memory, finished="no density", note=note)
 
     @property
-    def _affordable(self) -> bool:
+    def affordable(self) -> bool:
         """True if q has a full covariance and few enough parameters for additional draws or a
         split.
         """

@@ -261,11 +261,11 @@ class Draws(NamedTuple):
     log_density: np.ndarray
 
 
-def draw(nodes: list[Node], axis: int, size: int) -> Draws:
+def draw(nodes: list[Node], axis: int, size: int, count: int | None = None) -> Draws:
     """Draw θ from the mixture that interpolates between the nodes.
 
     The values of the axis coordinate are evenly spaced quantiles, and the other coordinates are
-    normal draws.
+    normal draws. By default there are as many draws as `weighing_draws` has.
     """
     from scipy.interpolate import PchipInterpolator
 
@@ -279,7 +279,7 @@ def draw(nodes: list[Node], axis: int, size: int) -> Draws:
     grid = np.linspace(values[0], values[-1], GRID)
     density = np.exp(energy(grid) - np.max([node.place.energy for node in known]))
     reached = np.concatenate([[0.0], np.cumsum(0.5 * (density[1:] + density[:-1]))])
-    count = len(weighing_draws(size))
+    count = count or len(weighing_draws(size))
     levels = (np.arange(count) + 0.5) / count * reached[-1]
     axis_values = np.interp(levels, reached, grid)
     rng = np.random.default_rng([size, count, 0x5B17])

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 KEPT = "kept."
 """Prefix of the weighted draws from a split in the server's memory."""
+NODES_KEPT = "nodes."
+"""Prefix of the nodes of a complete split in the server's memory."""
 AXIS_PHASE, NODES_PHASE, DRAWS_PHASE = 6, 7, 8
 
 
@@ -79,7 +81,8 @@ def after_nodes(solver: NaturalSolver, shared: Shared, memory: Arrays, answers: 
     if sum(node.status == split.DONE for node in nodes) < 4:
         return _finish_without(solver, shared, memory)
     drawn = split.draw(nodes, axis, len(memory["q.mean"]))
-    memory = _without_nodes(memory) | {
+    memory = _without_nodes(memory) | _stored(nodes, axis)
+    memory |= {
         "split.axis": np.asarray(float(axis)),
         "split.cut_off": np.asarray(float(split.is_cut_off(nodes))),
         "log_density": drawn.log_density,
@@ -138,6 +141,18 @@ def _ask(
     public = split.request(nodes, numbers, axis, len(memory["q.mean"]))
     memory = _without_nodes(memory) | split.pack(nodes, axis, exchanges)
     return Shared(shared.q, public, memory | {"phase": np.asarray(NODES_PHASE)}, stage=NODES)
+
+
+def _stored(nodes: list[split.Node], axis: int) -> Arrays:
+    packed = split.pack(nodes, axis, 0)
+    return {f"{NODES_KEPT}{name}": one for name, one in packed.items()}
+
+
+def more_draws(memory: Arrays, count: int) -> split.Draws:
+    """Return more draws from the split whose nodes are in the server's memory."""
+    packed = {n.removeprefix(NODES_KEPT): v for n, v in memory.items() if n.startswith(NODES_KEPT)}
+    nodes, axis, _ = split.unpack(packed)
+    return split.draw(nodes, axis, len(memory["q.mean"]), count)
 
 
 def _without_nodes(memory: Arrays) -> Arrays:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tacit.expfam.quadrature import weighing_draws
+from tacit.expfam.quadrature import many_draws, weighing_draws
 
 MODE, EVALUATE, CANDIDATES, WEIGH = "mode", "evaluate", "candidates", "weigh"
 NODES, DRAWS = "nodes", "draws"
+MORE = "more"
+"""Like `DRAWS`, with more draws."""
 DERIVATIVES = "derivatives"
 """Name of the compiled program for the stages `MODE`, `EVALUATE` and `CANDIDATES`."""
 CANDIDATE_COUNT = 5
@@ -50,6 +52,7 @@ RELEASED: dict[str, Callable[[int], Shapes]] = {
         "hessian": (NODE_COUNT, d, d),
     },
     DRAWS: lambda d: {"log_likelihood": (len(weighing_draws(d)),)},
+    MORE: lambda d: {"log_likelihood": (many_draws(d),)},
     WIDE: lambda d: {
         "value": (),
         "gradient": (d,),
@@ -77,6 +80,7 @@ PUBLISHED: dict[str, Callable[[int], Shapes]] = {
         "prior_share": (),
     },
     DRAWS: lambda d: {"draws": (len(weighing_draws(d)), d), "prior_share": ()},
+    MORE: lambda d: {"draws": (many_draws(d), d), "prior_share": ()},
     WIDE: lambda d: {
         "mean": (d,),
         "scale": (d,),
