@@ -53,9 +53,12 @@ BEFORE, LAST, BEST = "more.before.", "more.last.", "more.best."
 def checked(solver: NaturalSolver, ended: Shared) -> Shared:
     """Return a finished state with the errors of its result in the server's memory, or a request
     for more draws if the result should be improved.
+
+    With the default prior, draws are from a mixture over its scales already, and a mixture that is
+    fitted to so few draws would not be better.
     """
     memory, public = dict(ended.memory or {}), ended.public
-    if "weighted" not in public or "pareto_k" not in memory:
+    if solver.scale_prior is not None or "weighted" not in public or "pareto_k" not in memory:
         return ended
     drawn = _result_draws(public)
     precision = EXACT if drawn is None else _precision(solver, memory, public, *drawn)
