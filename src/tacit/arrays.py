@@ -120,11 +120,8 @@ def kept_rows(weights: Array, rows: Array) -> Array:
 def whole_blocks(rows: int) -> int:
     """Return `rows` rounded up to a multiple of `BLOCK_ROWS`.
 
-    If the length of an array is not a multiple of the processor's vector length, its last rows are
-    computed by other instructions, which round differently. The contribution of a record would then
-    depend on how many records there are, and for an adversarially chosen posterior q it could
-    change completely. If the number of records is secret, adding a record must not change the
-    contributions of the others.
+    Arrays of few different lengths need few compilations. With a multiple of the processor's vector
+    length, all rows are computed by the same instructions.
 
     >>> whole_blocks(1), whole_blocks(64), whole_blocks(65)
     (64, 64, 128)

@@ -1,21 +1,24 @@
 """One record reaches into its own unit only, whatever numbers it holds."""
 
-import jax
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import tacit
 import tacit.plan.plan
 from tacit.data.records import pooled
+from tacit.data.schema.layout import INTERCEPT, Feature
 from tacit.engines.batching import PartyBatches
-from tacit.expfam import MeanFieldGaussian
-from tacit.methods.dpsgd.clipping import clipped_gradient
+from tacit.errors import DataError
+from tacit.expfam import FullGaussian
+from tacit.methods import DPSGD, PrivateScoring, PrivateStatistics, PrivateUpdate, Whitened
 from tacit.methods.private import group_rows
-from tacit.methods.scoring.party import score_sum
 from tacit.models import LogisticRegression, SoftmaxRegression
-from tacit.party.compute import padded_rows, stack_records
-from tacit.privacy.sampling import chunk_length
+from tacit.party.compute import SinglePartyComputer, stack_records
+from tacit.privacy.bounded import pack_symmetric
 from tacit.results.verdict import TooNarrowWarning
+from tacit.server.messages import Request
 
 
 @pytest.mark.parametrize("bad", [np.inf, np.nan, 1e30])
@@ -57,88 +60,136 @@ def cancelling(width, size=1.1e8, dtype=np.float32):
     return theta.astype(dtype)
 
 
-@pytest.mark.full_optimisation
-@pytest.mark.parametrize("kind", ["logistic", "softmax", "many levels"])
-def test_a_record_counts_the_same_whatever_the_length_of_the_array(kind):
-    """One record more may make the array longer, which must not change what others add."""
-    rng, width = np.random.default_rng(0), 50
-    x = rng.normal(size=(128, width)).astype(np.float32)
+WIDTH = 50
+NAMES = tuple(f"c{place}" for place in range(WIDTH))
+OPEN = {"adjacency": "add-or-remove-one"}
+LEVELS = {"softmax": ("u", "v", "w"), "many levels": tuple(f"l{place}" for place in range(20))}
+
+
+def hostile_records(count, rng, levels=2):
+    x = rng.normal(size=(count, WIDTH))
     x[:, [0, -1]] = 1.0
-    y = rng.integers(0, 2, 128).astype(np.float32)
-    names = tuple(f"c{place}" for place in range(width))
-    model = LogisticRegression(names)
-    if kind == "softmax":
-        model = SoftmaxRegression(names, levels=("u", "v", "w"))
-    if kind == "many levels":  # products of 17 and more columns have instructions of their own
-        model = SoftmaxRegression(names, levels=tuple(f"l{place}" for place in range(20)))
-    family = MeanFieldGaussian(model.dimension)
-    outputs = model.dimension // width
-    growing = 1.0 + np.arange(outputs)[:, None] / outputs
-    free = {
-        "location": (growing * cancelling(width)).astype(np.float32).reshape(-1),
-        "scale": np.full(model.dimension, -8.0, np.float32),
-    }
-    maps = {"location": np.ones(model.dimension, np.float32)}
-    still = np.zeros(model.dimension, np.float32)
-
-    def total(x, y, weights):
-        given = (model, family, free, still, {"x": x, "y": y}, weights, 1.0, maps)
-        return clipped_gradient(*given).value["location"]
-
-    assert_same_in_every_length(total, x, y)
+    return {"x": x, "y": rng.integers(0, levels, count).astype(float)}
 
 
-def assert_same_in_every_length(total, x, y):
-    """The sum of the first records in arrays of several lengths, padded with weight 0."""
+def lengthened(records, rows):
+    """Add records that contribute nothing, because they contain NaN."""
+    more = {name: np.repeat(one[-1:], rows, axis=0) for name, one in records.items()}
+    more["x"] = np.full_like(more["x"], np.nan)
+    if "person" in records:
+        more["person"] = np.full(rows, records["person"].max() + 1)
+    return {name: np.concatenate([records[name], more[name]]) for name in records}
 
-    def summed(count, rows):
-        there = (np.arange(rows) < count).astype(x.dtype)
-        places = np.where(there > 0, np.arange(rows), 0)
-        return np.asarray(jax.jit(jax.vmap(total))(x[None, places], y[None, places], there[None]))
 
-    for count in (32, 46, 64, 91):  # ends of blocks, and of a ladder by factors of √2
-        lengths = {padded_rows(count), padded_rows(count + 1), 128}
-        found = [summed(count, rows) for rows in lengths]
-        assert np.linalg.norm(found[0]) > 1.0
-        for one in found[1:]:
-            # The sum itself may round differently, which is charged.
-            np.testing.assert_allclose(one, found[0], rtol=0, atol=1e-12)
+def reply(plan, records, q, public, stage_visit, engine):
+    agreement = plan.agreement
+    stage = plan.method.stage_at(stage_visit)
+    asked = Request(
+        "r", "a", stage_visit, stage_visit, q if stage.needs_q else None,
+        plan.family.zero() if stage.needs_factor else None, 1.0, initial=False,
+        stage=stage.name, public=public,
+    )  # fmt: skip
+    if engine == "one process":
+        batches = PartyBatches(agreement, plan.settled)
+        batches.add({"a": records, "b": records}, batch_parties=True, all_at_once=True)
+        return batches.compute([asked], {}, None)["r"].released
+    computer = SinglePartyComputer(agreement, "a", records, plan.settled["a"])
+    return computer.compute([asked], {})["r"].released
+
+
+def hostile_case(kind):
+    """Return model, method, privacy settings, and the visit whose reply is compared."""
+    if kind in LEVELS:
+        return SoftmaxRegression(NAMES, levels=LEVELS[kind]), DPSGD(), OPEN, 0
+    if kind == "each coordinate":
+        return LogisticRegression(NAMES), DPSGD(precision="per-coordinate"), OPEN, 0
+    if kind == "persons":
+        return LogisticRegression(NAMES), DPSGD(), {"unit": "person"}, 0
+    if kind == "batches":
+        return LogisticRegression(NAMES), DPSGD(sampling_rate=0.5), OPEN, 0
+    if kind == "shards":
+        return LogisticRegression(NAMES), PrivateUpdate(shards=8), OPEN, 0
+    if kind == "statistics":
+        return LogisticRegression(NAMES), PrivateStatistics(), OPEN, 0
+    if kind == "statistics of persons":
+        return LogisticRegression(NAMES), PrivateStatistics(), {"unit": "person"}, 0
+    if kind == "whitened":
+        return LogisticRegression(NAMES), Whitened(inner=DPSGD(), bound=9.0), OPEN, 1
+    if kind == "scoring":
+        levels = LEVELS["softmax"]
+        layout = (INTERCEPT, *(Feature("numeric", name, -1.0, 1.0) for name in NAMES[1:]))
+        return (
+            SoftmaxRegression(NAMES, levels=levels, layout=layout), PrivateScoring(), OPEN, 3,
+        )  # fmt: skip
+    return LogisticRegression(NAMES), DPSGD(), OPEN, 0
+
+
+HOSTILE = [
+    "logistic", "softmax", "many levels", "each coordinate", "persons", "batches", "shards",
+    "statistics", "statistics of persons", "whitened", "scoring",
+]  # fmt: skip
 
 
 @pytest.mark.full_optimisation
-def test_a_score_counts_the_same_whatever_the_length_of_the_array():
-    """As above for private scoring, whose records are float64."""
-    rng, width, levels = np.random.default_rng(0), 50, ("u", "v", "w")
-    x = rng.normal(size=(128, width))
-    x[:, [0, -1]] = 1.0
-    y = rng.integers(0, len(levels), 128).astype(float)
-    model = SoftmaxRegression(tuple(f"c{place}" for place in range(width)), levels=levels)
-    point = cancelling(width, 1.1e15, np.float64)
-    point = np.concatenate([(1.0 + 0.3 * level) * point for level in range(len(levels))])
-    bend = rng.normal(size=(4, width))
-    steered = {"centre": np.zeros(width), "scale": np.ones(width), "bend": 0.1 * bend}
+@pytest.mark.parametrize("engine", ["one process", "alone"])
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_other_records_change_no_contribution(kind, engine):
+    """Records that contribute nothing make the arrays longer. For a q whose products with a record
+    cancel, rounding in another order would change the contributions of all records.
+    """
+    model, method, terms, visit = hostile_case(kind)
+    rng = np.random.default_rng(0)
+    outputs = model.dimension // WIDTH
+    privacy = tacit.Privacy(noise_multiplier=1.0, delta=1e-4, insecure_noise_seed=3, **terms)
+    for count in (64, 256):
+        records = hostile_records(count, rng, max(2, outputs))
+        if terms != OPEN:
+            records["person"] = np.arange(count) // 2
+        parties = {"a": records, "b": records}
+        plan = tacit.plan.plan.make_plan(model, parties, method=method, privacy=privacy)
+        growing = (1.0 + np.arange(outputs)[:, None] / outputs) * cancelling(WIDTH)
+        spread = {"sd": np.full(model.dimension, 1e-3)}
+        if isinstance(plan.family, FullGaussian):
+            spread = {"covariance": 1e-6 * np.eye(model.dimension)}
+        q = plan.family.natural(mean=growing.reshape(-1), **spread)
+        public = hostile_public(plan, visit, outputs)
+        both = [
+            reply(plan, one, q, public, visit, engine)
+            for one in (records, lengthened(records, 1 if terms == OPEN else 7))
+        ]
+        moved = np.concatenate([np.ravel(both[1][name] - both[0][name]) for name in both[0]])
+        if kind == "shards":  # the record changes its own shard, which two clips bound
+            (event,) = plan.settled["a"].events_at(visit)
+            assert np.linalg.norm(moved) * event.step <= event.sensitivity(method.adjacency)
+            continue
+        assert np.max(np.abs(moved)) <= 1, "the sum may be rounded differently, by one step"
+        assert any(np.any(one != 0) for one in both[0].values())
 
-    def total(x, y, weights):
-        likelihood, records = model.score_likelihood(), {"x": x, "y": y}
-        return score_sum(
-            likelihood, records, weights, 1.0, **steered, point=point, reach=np.asarray(1.0)
-        ).value
 
-    assert_same_in_every_length(total, x, y)
+def hostile_public(plan, visit, outputs):
+    shapes = plan.method.public_shapes(plan.model, plan.family, plan.method.stage_at(visit).name)
+    rng = np.random.default_rng(4)
+    public = {name: np.ones(shape) for name, shape in shapes.items()}
+    if "map" in shapes:
+        stretch = rng.normal(size=(WIDTH, WIDTH))
+        stretch[0] += 1e8
+        stretch[-1] -= 1e8
+        public["map"] = np.asarray(pack_symmetric(stretch + stretch.T))
+    if "point" in shapes:
+        base = cancelling(WIDTH, 1.1e15, np.float64)
+        public["point"] = np.concatenate([(1.0 + 0.3 * k) * base for k in range(outputs)])
+        public["bend"] = 0.1 * rng.normal(size=shapes["bend"])
+    return public
 
 
 @pytest.mark.parametrize(
     "terms", [{"adjacency": "add-or-remove-one"}, {"unit": "person"}, {}], ids=str
 )
-def test_arrays_are_whole_blocks_where_their_length_is_secret(terms):
+def test_parties_are_computed_alone_where_their_lengths_are_secret(terms):
     rng = np.random.default_rng(2)
     parties = {
-        name: {
-            "x": rng.normal(size=(count, 2)),
-            "y": np.zeros(count),
-            "person": np.arange(count) // 2,
-        }
-        for name, count in (("a", 46), ("b", 91), ("c", 30))
+        name: {"x": rng.normal(size=(40, 2)), "y": np.zeros(40), "person": np.arange(40) // 2}
+        for name in ("a", "b", "c")
     }
     plan = tacit.plan.plan.make_plan(
         LogisticRegression(("u", "v")), parties, method=tacit.methods.DPSGD(),
@@ -146,7 +197,14 @@ def test_arrays_are_whole_blocks_where_their_length_is_secret(terms):
     )  # fmt: skip
     batches = PartyBatches(plan.agreement, plan.settled)
     batches.add(plan.parties, batch_parties=True, all_at_once=True)
-    lengths = {batches._batch_of[name].weights.shape[1] for name in parties}
-    assert all(length % 64 == 0 for length in lengths) == bool(terms)
-    for rate, units in ((0.01, 4096), (0.5, 128), (0.9, 64)):
-        assert chunk_length(rate, units) % 64 == 0
+    together = {len(batches._batch_of[name].names) for name in parties}
+    assert together == ({1} if terms else {3})
+
+
+def test_a_shard_has_a_fixed_number_of_rows_where_lengths_are_secret():
+    rng = np.random.default_rng(2)
+    records = {"x": rng.normal(size=(400, 2)), "y": np.zeros(400)}
+    method = PrivateUpdate(shards=8, shard_rows=100).bind(adjacency="add-or-remove-one")
+    assert method.arrange("a", records, 0).weights.shape == (8, 100)
+    with pytest.raises(DataError, match=r"a shard has \d+ records, but at most .*= 50"):
+        replace(method, shard_rows=50).arrange("a", records, 0)

@@ -288,7 +288,7 @@ def test_what_it_cannot_serve_is_refused():
         PrivateStatistics().check(
             PoissonRegression(("a",), max_count=5.0, prior_sd=1.0), FullGaussian(1)
         )
-    with pytest.raises(ConfigError, match="depend on the present posterior"):
+    with pytest.raises(ConfigError, match="depend on the current posterior"):
         PrivateStatistics(one_shot=True).check(MODEL, FAMILIES["mean-field"])
     shared = PrivateStatistics(repair="truncate").bind(aggregation="trusted")
     with pytest.raises(ConfigError, match="less noise than is charged"):

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tacit.arrays import whole_blocks
 from tacit.data.records import len_records
 from tacit.engines.padding import batch_size, bucket_lengths
 from tacit.errors import DataError
@@ -63,8 +62,6 @@ class PartyBatches:
         sizes = {name: one.weights.shape[method.variable_axis] for name, one in arranged.items()}
         if batch_parties:
             lengths = bucket_lengths(list(sizes.values()), MAX_LENGTHS, cheap_rows=CHEAP_ROWS)
-            if isinstance(method, PrivateMethod) and method.hides_lengths:
-                lengths = sorted(set(map(whole_blocks, lengths)))
         else:
             lengths = sorted({party_side.padded_rows(size) for size in sizes.values()})
         for below, length in zip([0, *lengths], lengths, strict=False):
@@ -73,6 +70,10 @@ class PartyBatches:
             together = batch_parties and all_at_once and not method.in_numpy(model)
             # Replies of larger models are matrices that would all be in memory at once.
             together = together and model.dimension <= MAX_BATCHED_PARAMETERS
+            if isinstance(method, PrivateMethod) and method.hides_lengths:
+                # How many parties have arrays of one length depends on secret numbers of records,
+                # and numbers may be rounded differently in a batch of another size.
+                together = False
             size = batch_size(len(names), length) if together else 1
             for start in range(0, len(names), size):
                 group = {name: arranged[name] for name in names[start : start + size]}

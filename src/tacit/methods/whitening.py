@@ -51,6 +51,7 @@ from tacit.privacy.bounded import Bounded, Tally, clip_moments, pack_symmetric
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.privacy.mechanisms import Gaussian
+from tacit.privacy.sampling import mapped_in_blocks
 from tacit.privacy.settings import check_clip
 from tacit.server.combine import Combine, RoundSum, Run, Shared
 from tacit.server.messages import Asked, Stage
@@ -325,7 +326,12 @@ class Whitened(PrivateMethod):
         counted from the second one.
         """
         x = task.records["x"]
-        records = task.records | {"x": x @ unpack_symmetric(task.public[MAP]).astype(x.dtype)}
+        stretch = unpack_symmetric(task.public[MAP]).astype(x.dtype)
+        if self.hides_lengths:
+            rows = mapped_in_blocks(lambda some: some @ stretch, x.reshape(-1, x.shape[-1]))
+        else:
+            rows = x @ stretch
+        records = task.records | {"x": rows.reshape(x.shape)}
         terms = _inner_terms(task.terms, jnp.asarray(task.visit, jnp.float64))
         return task._replace(records=records, visit=jnp.asarray(task.visit) - 1, terms=terms)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from tacit.arrays import whole_blocks
 from tacit.privacy.bounded import Array, Bounded, add_disjoint
@@ -16,6 +17,8 @@ from tacit.privacy.mechanisms import Drawn
 from tacit.support.compiler import jax, jnp
 
 WORD_BITS = 32
+BLOCK_UNITS = 256
+"""Number of units that `summed_in_blocks` computes at a time."""
 Clipped = Callable[[Array, Array], Bounded]
 """Function from (rows, mask) to the bounded sum over the rows whose mask is 1."""
 
@@ -37,8 +40,7 @@ def chunk_length(rate: float, units: int) -> int:
     """Return an array length that nearly always holds a complete Poisson batch.
 
     It is the expected batch size plus 4 standard deviations, rounded up to a multiple of the block
-    size of `whole_blocks`, and at most the number of units. With whole blocks, the values computed
-    for a record do not depend on its position.
+    size of `whole_blocks`, and at most the number of units.
     """
     mean = rate * units
     length = math.ceil(mean + 4.0 * math.sqrt(mean * (1.0 - rate)) + 1.0)
@@ -94,6 +96,113 @@ def _place(words: Array, number: Array) -> Array:
         words = jnp.where(above, words >> width, words)
         place = jnp.where(above, place + width, place)
     return place
+
+
+def summed_in_blocks(
+    clipped: Callable[[Any, Array], Bounded],
+    records: Any,
+    weights: Array,
+    units: int = BLOCK_UNITS,
+) -> Bounded:
+    """Return the clipped sum over all units, computed for a fixed number of units at a time.
+
+    A compiler chooses instructions by the lengths of arrays, and different instructions round
+    differently. If `clipped` is called with all units, one more unit can therefore change the
+    contributions of the others, and for an adversarially chosen q by as much as the clip. Here
+    `clipped` is compiled for arrays of one length. It is the body of a loop whose number of
+    repetitions is unknown at compile time, so the compiler cannot unroll the loop.
+
+    Parameters
+    ----------
+    clipped
+        Function from (records, weights) to the bounded sum over these records.
+    records
+        Pytree of arrays with one row per unit.
+    weights
+        Array with one row per unit. Rows of weight 0 are padding.
+    units
+        Number of rows for which `clipped` is called.
+    """
+    count = weights.shape[0]
+    blocks = -(-count // units)
+
+    def lengthened(column: Any) -> Array:
+        column = jnp.asarray(column)
+        more = (blocks * units - count, *column.shape[1:])
+        return jnp.concatenate([column, jnp.broadcast_to(column[:1], more)])
+
+    columns = jax.tree.map(lengthened, records)
+    padded = lengthened(weights).at[count:].set(0)
+    present = jnp.any(padded.reshape(blocks, -1) != 0, axis=1)
+    used = jnp.maximum(1, jnp.max(jnp.where(present, jnp.arange(1, blocks + 1), 0)))
+
+    def block(number: Array) -> Bounded:
+        def part(column: Array) -> Array:
+            return jax.lax.dynamic_slice_in_dim(column, number * units, units)
+
+        return clipped(jax.tree.map(part, columns), part(padded))
+
+    def step(number: Array, total: Bounded) -> Bounded:
+        return add_disjoint(total, block(number))
+
+    shapes = jax.eval_shape(block, jnp.zeros_like(used))
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return jax.lax.fori_loop(0, used, step, nothing)
+
+
+def mapped_in_blocks(function: Callable[[Array], Array], rows: Array) -> Array:
+    """Return `function` of all rows, computed for `BLOCK_UNITS` rows at a time.
+
+    As in `summed_in_blocks`, the result for a row does not depend on the number of rows.
+    """
+    count = rows.shape[0]
+    blocks = -(-count // BLOCK_UNITS)
+    more = jnp.zeros((blocks * BLOCK_UNITS - count, *rows.shape[1:]), rows.dtype)
+    rows = jnp.concatenate([rows, more])
+    used = jnp.where(jnp.all(rows == rows), blocks, blocks + 1)  # unknown at compile time
+
+    def step(number: Array, mapped: Array) -> Array:
+        part = jax.lax.dynamic_slice_in_dim(rows, number * BLOCK_UNITS, BLOCK_UNITS)
+        return jax.lax.dynamic_update_slice_in_dim(
+            mapped, function(part), number * BLOCK_UNITS, axis=0
+        )
+
+    one = jax.eval_shape(function, rows[:BLOCK_UNITS])
+    nothing = jnp.zeros((len(rows), *one.shape[1:]), one.dtype)
+    return jax.lax.fori_loop(0, used, step, nothing)[:count]
+
+
+def summed_by_row(parts: Callable[[Any, Array], Any], records: Any, weights: Array) -> Any:
+    """Return the sums of `parts` over the rows of each unit, added one after another.
+
+    As in `summed_in_blocks`, the result for a unit does not depend on the largest number of rows of
+    other units: `parts` is compiled for one row per unit, and rows of weight 0 add zeros.
+
+    Parameters
+    ----------
+    parts
+        Function from (records, weights) to a pytree of arrays with one row per unit, for records
+        with one row per unit.
+    records
+        Pytree of arrays of shape (units, rows per unit, …).
+    weights
+        Array of shape (units, rows per unit). Rows of weight 0 are padding.
+    """
+    places = jnp.arange(1, weights.shape[1] + 1)
+    used = jnp.max(jnp.where(jnp.any(weights != 0, axis=0), places, 0))
+
+    def row(number: Array) -> Any:
+        def part(column: Any) -> Array:
+            return jax.lax.dynamic_slice_in_dim(jnp.asarray(column), number, 1, axis=1)
+
+        return parts(jax.tree.map(part, records), part(weights))
+
+    def step(number: Array, total: Any) -> Any:
+        return jax.tree.map(jnp.add, total, row(number))
+
+    shapes = jax.eval_shape(row, jnp.zeros_like(used))
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return jax.lax.fori_loop(0, used, step, nothing)
 
 
 def subset_rows(key: Array, present: Array, length: int) -> Array:

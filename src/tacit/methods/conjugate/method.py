@@ -16,6 +16,7 @@ stage in which no two contributions have a negative inner product (`StatisticsSt
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +32,7 @@ from tacit.methods.private import units_present
 from tacit.methods.summed import SummedMethod
 from tacit.models import Model
 from tacit.models.conjugate import ConjugateExponential, StageSum, StatisticsStage
-from tacit.privacy.bounded import Bounded, Tally, clip_sum
+from tacit.privacy.bounded import Bounded, Tally, add_disjoint, clip_sum
 from tacit.privacy.events import GaussianEvent
 from tacit.server.combine import Combine, RoundSum, Run, Shared
 from tacit.server.messages import Asked, Stage
@@ -44,6 +45,8 @@ NOISY_CHANGE = 0.05
 """A private run has converged if its last round changes the log-density by less than this many nats
 per record.
 """
+BLOCK_RECORDS = 1024
+"""Number of records whose statistics are computed at a time if their number is secret."""
 KEPT = "kept."
 """Prefix of arrays that the server keeps but does not publish."""
 
@@ -288,6 +291,22 @@ class PrivateConjugateStages(_Staged, SummedMethod):
         return self._clipped(model, task)
 
     def _clipped(self, model: Model, task: Task, tally: Tally | None = None) -> Bounded:
+        if not self.hides_lengths:
+            return self._clipped_block(model, task, tally)
+        # Products are rounded differently in arrays of other lengths; see `summed_in_blocks`.
+        count = len(task.weights)
+        blocks = []
+        for start in range(0, count, BLOCK_RECORDS):
+            rows = np.arange(start, start + BLOCK_RECORDS)
+            weights = np.where(rows < count, task.weights[np.minimum(rows, count - 1)], 0.0)
+            records = {
+                n: np.asarray(v)[np.minimum(rows, count - 1)] for n, v in task.records.items()
+            }
+            part = task._replace(records=records, weights=weights)
+            blocks.append(self._clipped_block(model, part, tally))
+        return functools.reduce(add_disjoint, blocks)
+
+    def _clipped_block(self, model: Model, task: Task, tally: Tally | None) -> Bounded:
         assert isinstance(model, ConjugateExponential)
         found = model.stage_statistics(task.stage, task.public, task.records)
         clip = task.terms.clips[0]

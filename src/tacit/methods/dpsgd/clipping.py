@@ -1,9 +1,9 @@
-"""Clipped gradients of E_q[log p(unit | θ)] in the parameters of a mean-field Gaussian q.
+"""Clipped gradients of E_q[log p(unit | θ)] with respect to the parameters of q.
 
-q has the mean m ("location") and the standard deviations s, with log s as parameter ("scale"). The
-contribution of a unit is c = (α∘∂/∂m, κ∘∂/∂log s): both gradients, multiplied coordinate by
-coordinate (∘) with public weights α and κ. The weights determine how the clip is divided among the
-coordinates.
+q is a mean-field Gaussian with mean m ("location") and standard deviations s, whose parameter is
+log s ("scale"). The contribution of a unit is c = (α∘∂/∂m, κ∘∂/∂log s): both gradients, multiplied
+coordinate by coordinate (∘) with public weights α and κ. The weights determine how the clip is
+divided among the coordinates.
 
 Clipping needs the norm of c. For two kinds of model the norm has a closed form, so single
 contributions need not be computed:
@@ -43,6 +43,7 @@ from tacit.methods.base import Array
 from tacit.models import Model, Records
 from tacit.models.capabilities import ClippingParts, GaussianExpectations, GradientNorms
 from tacit.privacy.bounded import Bounded, Tally, clip_sum, clip_units, row_norms
+from tacit.privacy.sampling import summed_by_row
 from tacit.support.compiler import jax, jnp
 
 
@@ -72,11 +73,27 @@ def clipped_gradient(
     """
     agnostic = label_agnostic and model.output in ("bernoulli", "categorical")
     maps = {**maps, "location": _unfolded(maps["location"], free)}
-    if fast:
-        parts = _parts(model, family, free, noise, records, maps, agnostic, weights.ndim)
+    if weights.ndim == 1 and fast:
+        parts = _parts(model, family, free, noise, records, maps, agnostic, 1)
         if parts is not None:
-            return _clipped(parts, weights, clip, agnostic, tally)
-    return _one_by_one(model, family, free, noise, records, weights, clip, maps, agnostic, tally)
+            return clip_sum(parts.norms, clip, weights, parts.weighted_sum, tally=tally)
+
+    def one_row(records: Records, weights: Array) -> tuple[Free, Array | None]:
+        parts = None
+        if fast:
+            parts = _parts(model, family, free, noise, records, maps, agnostic, 2)
+        if parts is not None:
+            return _unit_sums(parts, weights, agnostic)
+        return _one_by_one(model, family, free, noise, records, weights, maps, agnostic)
+
+    if weights.ndim == 1:
+        records = {name: value[:, None] for name, value in records.items()}
+        weights = weights[:, None]
+        units, largest = one_row(records, weights)
+    else:
+        units, largest = summed_by_row(one_row, records, weights)
+    present = jnp.any(weights > 0, axis=1)
+    return clip_units(units, clip, present, norm_bound=largest, tally=tally)
 
 
 def _unfolded(value: Array, free: Free) -> Array:
@@ -111,27 +128,17 @@ def _parts(
     return _scores(model, free, noise, records, maps, agnostic) if axes == 1 else None
 
 
-def _clipped(
-    parts: ClippingParts, weights: Array, clip: Array, agnostic: bool, tally: Tally | None
-) -> Bounded:
-    """Return the sum of the units' clipped gradients, computed from the norms and sums in `parts`.
+def _unit_sums(parts: ClippingParts, weights: Array, agnostic: bool) -> tuple[Free, Array | None]:
+    """Return the gradient of each unit, and None or a bound on its norm.
 
-    `weights` has shape (units,) if every unit is one record, otherwise (units, records per unit).
-    If every unit is one record, its norm is taken from `parts`. Otherwise the gradient of each unit
-    is computed, and then its norm.
-
-    If `agnostic` is true, clipping must not depend on the labels of the records. `parts` then has
-    the largest norm of each record over all labels, and the sum of these norms over the records of
-    a unit is used as the norm of the unit's gradient.
+    `weights` has shape (units, records per unit). If `agnostic` is true, clipping must not depend
+    on the labels of the records. `parts` then has the largest norm of each record over all labels,
+    and the bound is the sum of these norms over the records of a unit.
     """
-    if weights.ndim == 1:
-        return clip_sum(parts.norms, clip, weights, parts.weighted_sum, tally=tally)
     assert parts.unit_sums is not None
     units = parts.unit_sums(weights)
     there = jnp.where(weights > 0, parts.norms.reshape(weights.shape), 0.0)
-    largest = jnp.sum(there, axis=1) if agnostic else None
-    present = jnp.any(weights > 0, axis=1)
-    return clip_units(units, clip, present, norm_bound=largest, tally=tally)
+    return units, jnp.sum(there, axis=1) if agnostic else None
 
 
 def _scores(
@@ -182,17 +189,12 @@ def _one_by_one(
     noise: Array,
     records: Records,
     weights: Array,
-    clip: Array,
     maps: Free,
     agnostic: bool,
-    tally: Tally | None,
-) -> Bounded:
-    """Return the sum of the clipped gradients. The gradient of each unit is computed by automatic
-    differentiation.
+) -> tuple[Free, Array | None]:
+    """Return the gradient of each unit, computed by automatic differentiation, and None or a bound
+    on its norm for any labels.
     """
-    if weights.ndim == 1:
-        records = {name: value[:, None] for name, value in records.items()}
-        weights = weights[:, None]
 
     def expected(free: Free, unit: Records, present: Array) -> Array:
         if isinstance(model, GaussianExpectations):
@@ -216,11 +218,9 @@ def _one_by_one(
         return kept
 
     own = contributions(records, weights)
-    mask = jnp.any(weights > 0, axis=1)
     if not agnostic:
-        return clip_units(own, clip, mask, tally=tally)
-    largest = _largest(contributions, records, weights, own, model.labels)
-    return clip_units(own, clip, mask, norm_bound=largest, tally=tally)
+        return own, None
+    return own, _largest(contributions, records, weights, own, model.labels)
 
 
 def _largest(contributions: Any, records: Records, weights: Array, own: Free, labels: int) -> Array:

@@ -25,6 +25,7 @@ receives only sums and takes the step itself (`from_integers`).
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -59,6 +60,7 @@ from tacit.privacy.bounded import Bounded, Tally
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.privacy.mechanisms import Cost, Gaussian, Release
+from tacit.privacy.sampling import summed_in_blocks
 from tacit.privacy.settings import check_clip
 from tacit.pvi import cavity, damped_update, divide, multiply, power
 from tacit.server.combine import Combine, RoundSum, Run
@@ -672,7 +674,9 @@ class DPSGD(PrivateMethod):
                 label_agnostic=self.label_agnostic, tally=tally,
             )  # fmt: skip
 
-        return clipped
+        if not self.hides_lengths:
+            return clipped
+        return functools.partial(summed_in_blocks, clipped)
 
     def _maps(self, model: Model, free: Free, scale: Array) -> Free:
         """Return the public weights that multiply the parts of a contribution before clipping."""

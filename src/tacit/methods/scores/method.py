@@ -31,9 +31,10 @@ from tacit.arrays import Arrays
 from tacit.errors import ConfigError
 from tacit.expfam import Family
 from tacit.expfam.gaussian import Gaussian as GaussianFamily
-from tacit.methods.base import LocalMethod, RunFacts, Task
+from tacit.methods.base import Array, LocalMethod, RunFacts, Task
 from tacit.methods.scores.covariates import Design, check_ranges, counted_outcome, design_of
 from tacit.methods.scores.party import (
+    CHUNK,
     LEVELS,
     RANKS,
     curvature_sum,
@@ -58,6 +59,7 @@ from tacit.models import Model, Records
 from tacit.models.capabilities import LearnsScale, SimulatesOutcomes
 from tacit.privacy.bounded import Bounded
 from tacit.privacy.events import GaussianEvent
+from tacit.privacy.sampling import summed_in_blocks
 from tacit.server.combine import Combine, Run
 from tacit.server.messages import Asked, Stage
 from tacit.support.compiler import jnp
@@ -347,20 +349,36 @@ class PrivateScores(SummedMethod):
         law, public = model.outcome_law(), task.public
         records, weights, clip = task.records, task.weights, task.terms.clips[0]
         if task.stage in (COUNTS, MOMENT):
-            x = law.covariates.flat(records)
-            if self._columns > x.shape[1]:
-                x = jnp.concatenate([x, jnp.ones((x.shape[0], 1))], axis=1)
-            if task.stage == MOMENT:
-                return moment_sum(x, public["centre"], public["scale"], weights, clip)
-            counted = {"x": x} | ({"y": records["y"]} if counted_outcome(model) else {})
-            return counts_sum(_design(model).counted, counted, weights, clip)
-        key, point = draws_key(task.secret), public["point"]
+            design = functools.partial(self._design_sum, model, task)
+            if self.hides_lengths:
+                return summed_in_blocks(design, records, weights)
+            return design(records, weights)
+        given = {
+            "point": public["point"], "key": draws_key(task.secret), "chunk": self._chunk(weights)
+        }  # fmt: skip
         if task.stage == RANK:
-            edges = public["edges"]
-            return rank_sum(law, records, weights, clip, point=point, edges=edges, key=key)
-        mapping = public["map"]
+            return rank_sum(law, records, weights, clip, edges=public["edges"], **given)
         summed = curvature_sum if task.stage == CURVATURE else score_sum
-        return summed(law, records, weights, clip, point=point, mapping=mapping, key=key)
+        return summed(law, records, weights, clip, mapping=public["map"], **given)
+
+    def _chunk(self, weights: Array) -> int:
+        """Return the number of records that are computed at a time.
+
+        If the number of records is secret, the result does not depend on it.
+        """
+        return CHUNK if self.hides_lengths else min(CHUNK, weights.shape[0])
+
+    def _design_sum(self, model: Model, task: Task, records: Records, weights: Array) -> Bounded:
+        """Return the clipped sum of counts or of second moments of the covariates."""
+        assert isinstance(model, SimulatesOutcomes)
+        public, clip = task.public, task.terms.clips[0]
+        x = model.outcome_law().covariates.flat(records)
+        if self._columns > x.shape[1]:
+            x = jnp.concatenate([x, jnp.ones((x.shape[0], 1))], axis=1)
+        if task.stage == MOMENT:
+            return moment_sum(x, public["centre"], public["scale"], weights, clip)
+        counted = {"x": x} | ({"y": records["y"]} if counted_outcome(model) else {})
+        return counts_sum(_design(model).counted, counted, weights, clip)
 
     def learns_scale(self, model: Model) -> bool:
         """True if the model declares no prior.

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tacit.arrays import Array, computed_once
 from tacit.models import Records
@@ -44,10 +44,10 @@ from tacit.models.outcomes import OutcomeLaw
 from tacit.privacy.bounded import (
     LARGEST_NORM,
     Bounded,
-    add_disjoint,
     clip_moments,
     clip_units,
 )
+from tacit.privacy.sampling import summed_in_blocks
 from tacit.support.compiler import jax, jnp
 
 CLIP = 1.3
@@ -178,6 +178,7 @@ def score_sum(
     point: Array,
     mapping: Array,
     key: Array,
+    chunk: int = CHUNK,
 ) -> Bounded:
     """Return the sum of the records' centred scores, each scaled to a norm of at most `clip`.
 
@@ -196,7 +197,7 @@ def score_sum(
         scale = clip / score_bound(dimension)
         return clip_units(scale * jax.vmap(one)(rows, keys), clip, present)
 
-    return _in_chunks(summed, records, mask, key)
+    return _in_chunks(summed, records, mask, key, chunk)
 
 
 def curvature_sum(
@@ -208,6 +209,7 @@ def curvature_sum(
     point: Array,
     mapping: Array,
     key: Array,
+    chunk: int = CHUNK,
 ) -> Bounded:
     """Return the sum of the records' curvatures as a packed upper triangle.
 
@@ -229,7 +231,7 @@ def curvature_sum(
         weights = jnp.broadcast_to(present[:, None], each.shape[:2])
         return clip_moments(each, clip, weights)
 
-    return _in_chunks(summed, records, mask, key)
+    return _in_chunks(summed, records, mask, key, chunk)
 
 
 def rank_sum(
@@ -241,6 +243,7 @@ def rank_sum(
     point: Array,
     edges: Array,
     key: Array,
+    chunk: int = CHUNK,
 ) -> Bounded:
     """Return a histogram of the records' ranks for each level of the predicted mean.
 
@@ -257,42 +260,27 @@ def rank_sum(
     def summed(rows: Records, present: Array, keys: Array) -> Bounded:
         return clip_units(clip * jax.vmap(one)(rows, keys), clip, present, nonnegative=True)
 
-    return _in_chunks(summed, records, mask, key)
+    return _in_chunks(summed, records, mask, key, chunk)
 
 
 def _in_chunks(
-    summed: Callable[[Records, Array, Array], Bounded], records: Records, mask: Array, key: Array
+    summed: Callable[[Records, Array, Array], Bounded],
+    records: Records,
+    mask: Array,
+    key: Array,
+    chunk: int,
 ) -> Bounded:
-    """Return the sum over all records, computed for `CHUNK` records at a time.
+    """Return the sum over all records, computed for `chunk` records at a time.
 
     `summed` is called with the records of a chunk, each with an additional axis of length 1, their
     mask, and one random key per record.
     """
-    count = mask.shape[0]
-    size = min(CHUNK, count)
-    chunks = math.ceil(count / size)
 
-    def split(column: Any) -> Array:
-        column = jnp.asarray(column)
-        rows = jnp.concatenate(
-            [column, jnp.broadcast_to(column[:1], (chunks * size - count, *column.shape[1:]))]
-        )
-        return rows.reshape(chunks, size, *column.shape[1:])
-
-    present = jnp.concatenate([mask, jnp.zeros(chunks * size - count, mask.dtype)])
-    parts = (
-        {name: split(column)[:, :, None] for name, column in records.items()},
-        present.reshape(chunks, size).astype(jnp.float64),
-        jnp.arange(chunks * size, dtype=jnp.uint32).reshape(chunks, size),
-    )
-
-    def chunk(rows: Records, there: Array, positions: Array) -> Bounded:
+    def each(given: tuple[Records, Array], present: Array) -> Bounded:
+        rows, positions = given
         keys = jax.vmap(lambda position: jax.random.fold_in(key, position))(positions)
-        return summed(rows, there, keys)
+        own = {name: jnp.asarray(column)[:, None] for name, column in rows.items()}
+        return summed(own, present.astype(jnp.float64), keys)
 
-    def step(total: Bounded, part: Any) -> tuple[Bounded, None]:
-        return add_disjoint(total, chunk(*part)), None
-
-    shapes = jax.eval_shape(chunk, *jax.tree.map(lambda leaf: leaf[0], parts))
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    return jax.lax.scan(step, nothing, parts)[0]
+    positions = jnp.arange(mask.shape[0], dtype=jnp.uint32)
+    return summed_in_blocks(each, (records, positions), mask, chunk)

@@ -221,7 +221,7 @@ class PriorTerm:
         here = self._evaluation(likelihood, mean, precision, free)
         rate = 0.5
         for _ in range(STEPS):
-            # A floor relative to the present q in every direction: coordinates in raw units are
+            # A floor relative to the current q in every direction: coordinates in raw units are
             # correlated, and a floor per coordinate would make q too narrow in weakly determined
             # directions.
             root = np.linalg.cholesky(precision)

@@ -35,11 +35,12 @@ from tacit.methods.scoring.party import counts_sum, moment_sum, score_sum
 from tacit.methods.scoring.stages import COUNTS, LEAST_ROUNDS, MOMENT, SCORE
 from tacit.methods.scoring.units import counted_columns
 from tacit.methods.summed import SummedMethod
-from tacit.models import Model
+from tacit.models import Model, Records
 from tacit.models.capabilities import LearnsScale, Scores
 from tacit.models.scores import ScoreLikelihood
 from tacit.privacy.bounded import Bounded, Tally
 from tacit.privacy.events import GaussianEvent
+from tacit.privacy.sampling import summed_in_blocks
 from tacit.server.combine import Combine, Run
 from tacit.server.messages import Asked, Stage
 
@@ -171,12 +172,17 @@ class PrivateScoring(SummedMethod):
     def bounded(self, model: Model, task: Task) -> Bounded:
         assert isinstance(model, Scores)
         public, clip = task.public, task.terms.clips[0]
-        if task.stage == COUNTS:
-            return counts_sum(counted_columns(model), task.records, task.weights, clip)
-        if task.stage == MOMENT:
-            x = task.records["x"]
-            return moment_sum(x, public["centre"], public["scale"], task.weights, clip)
-        return self._scores(model, task)
+
+        def summed(records: Records, weights: Array) -> Bounded:
+            if task.stage == COUNTS:
+                return counts_sum(counted_columns(model), records, weights, clip)
+            if task.stage == MOMENT:
+                return moment_sum(records["x"], public["centre"], public["scale"], weights, clip)
+            return self._scores(model, task._replace(records=records, weights=weights))
+
+        if self.hides_lengths:
+            return summed_in_blocks(summed, task.records, task.weights)
+        return summed(task.records, task.weights)
 
     def _scores(self, model: Model, task: Task, tally: Tally | None = None) -> Bounded:
         public = task.public

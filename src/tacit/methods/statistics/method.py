@@ -38,6 +38,7 @@ C + ω/2 in the L1 norm (`tacit.methods.adaptive`).
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
@@ -72,6 +73,7 @@ from tacit.privacy.events import GaussianEvent, LaplaceEvent
 from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.privacy.mechanisms import Gaussian as GaussianMechanism
 from tacit.privacy.mechanisms import Laplace as LaplaceMechanism
+from tacit.privacy.sampling import summed_by_row, summed_in_blocks
 from tacit.privacy.settings import check_clip
 from tacit.pvi import cavity, divide, multiply, power
 from tacit.server.combine import Combine, RoundSum, Run, Shared
@@ -257,7 +259,7 @@ class PrivateStatistics(PrivateMethod):
             raise ConfigError(
                 f"method.one_shot = true cannot be combined with model {model.kind!r}, posterior "
                 f"{family.kind!r} and method.sampling_rate = {self.sampling_rate}, because "
-                "statistics that are released once must not depend on the present posterior or on "
+                "statistics that are released once must not depend on the current posterior or on "
                 "a batch: use a conjugate model with posterior = 'full' and method.sampling_rate = "
                 "1, or leave method.one_shot out"
             )
@@ -407,6 +409,8 @@ class PrivateStatistics(PrivateMethod):
         def clipped(records: Records, weights: Array) -> Bounded:
             return self._clipped(model, family, for_model, task, records, weights)
 
+        if self.hides_lengths and model.traceable:
+            clipped = functools.partial(summed_in_blocks, clipped)
         bounded, drawn = self.batches.summed(for_batch, task, clipped, traced=model.traceable)
         noise_sd, lattice = task.terms.noise_sds[0], task.terms.lattice
         shares = jnp.inf if self.aggregation == "server" else task.terms.shares
@@ -552,9 +556,13 @@ class PrivateStatistics(PrivateMethod):
                 tally=tally,
                 norm=self._norm,
             )
-        contributions = jax.vmap(lambda own, there: statistics(own, there).total(there))(
-            records, weights
-        )
+
+        def row(records: Records, weights: Array) -> Any:
+            return jax.vmap(lambda own, there: statistics(own, there).total(there))(
+                records, weights
+            )
+
+        contributions = summed_by_row(row, records, weights)
         there = jnp.any(weights > 0, axis=1)
         if self.adaptive is not None:
             contributions = jax.tree.map(lambda leaf: scale * leaf, contributions)

@@ -51,7 +51,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from tacit.arrays import Arrays
-from tacit.errors import ConfigError
+from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, MeanFieldGaussian, Natural
 from tacit.methods.adam import EPSILON
 from tacit.methods.adaptive import (
@@ -131,6 +131,8 @@ class PrivateUpdate(PrivateMethod):
         Clip and noise multiplier at the last visit, each divided by its value at the first visit.
     shards
         Number of shards of a party; by default one per two units.
+    shard_rows
+        Largest number of records in one of several shards, if the number of records is secret.
     objective
         "virtual": a shard is treated like a separate party. "averaged": the weight of each record
         is multiplied by the number of shards, and the changes of the shards are averaged.
@@ -169,6 +171,7 @@ class PrivateUpdate(PrivateMethod):
     own_factors: ClassVar[bool] = True
     damping: ClassVar[float | None] = 0.1
     shards: int | None = None
+    shard_rows: int = 64
     objective: Literal["averaged", "virtual"] = "virtual"
     clip: float = 4.0
     precision_weight: float = 0.2
@@ -197,6 +200,8 @@ class PrivateUpdate(PrivateMethod):
             check_clip(self.clip_per_record, "method.clip_per_record")
         if self.shards is not None and not self.shards >= 1:
             raise ConfigError(f"method.shards = {self.shards}; it must be at least 1")
+        if not self.shard_rows >= 1:
+            raise ConfigError(f"method.shard_rows = {self.shard_rows}; it must be at least 1")
         check_clip(self.precision_weight, "method.precision_weight")
         if not 0 <= self.average_last <= 1:
             raise ConfigError(f"method.average_last = {self.average_last}; it must be in [0, 1]")
@@ -276,7 +281,30 @@ class PrivateUpdate(PrivateMethod):
             shard = shard_of_slots(party, count, shards, seed)
         else:
             shard = shard_of_content(party, contents(plain, codes, count), shards, seed)
-        return group_rows(plain, shard[codes], shards)
+        grouped = group_rows(plain, shard[codes], shards)
+        if shards == 1 or not self.hides_lengths:
+            return grouped
+        return self._lengthened(party, grouped)
+
+    def _lengthened(self, party: str, grouped: Arranged) -> Arranged:
+        """Return the shards with `shard_rows` rows each.
+
+        The contribution of a shard may depend on the length of its array, because different lengths
+        are rounded differently. The length must therefore not depend on the records of others.
+        """
+        most = grouped.weights.shape[1]
+        if most > self.shard_rows:
+            raise DataError(
+                f"party {party!r}: a shard has {most} records, but at most method.shard_rows = "
+                f"{self.shard_rows} are allowed; increase method.shards or method.shard_rows"
+            )
+
+        def padded(column: np.ndarray) -> np.ndarray:
+            more = np.repeat(column[:, :1], self.shard_rows - most, axis=1)
+            return np.concatenate([column, more], axis=1)
+
+        weights = np.pad(grouped.weights, ((0, 0), (0, self.shard_rows - most)))
+        return Arranged({name: padded(one) for name, one in grouped.records.items()}, weights)
 
     def shards_of(self, units: int) -> int:
         """Return the number of shards of a party with `units` units."""

@@ -14,6 +14,10 @@ class PrivateUpdateSettings(WhitenedSettings, frozen=True, kw_only=True, tag="dp
     builds = "tacit.methods.update.method:PrivateUpdate"
     shards: Count | None = None
     """Number of shards into which a party's records are split; by default one per two records."""
+    shard_rows: Count | None = None
+    """Largest number of records in one of several shards, if the number of records is secret; by
+    default 64.
+    """
     objective: Literal["averaged", "virtual"] | None = None
     """Objective of each shard: "virtual" treats it like a separate party, and "averaged" gives its
     records the weight of all records of the party.
