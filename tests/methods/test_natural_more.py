@@ -1,5 +1,7 @@
 """Monte-Carlo errors of weighted moments, and more draws where they are too large."""
 
+import warnings
+
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -11,12 +13,22 @@ from tacit.expfam import FullGaussian
 from tacit.expfam.quadrature import many_draws, weighing_draws
 from tacit.expfam.rooted import RootedGaussian, stored_for
 from tacit.methods.natural.adapt import fitted
-from tacit.methods.natural.more import is_trusted
-from tacit.methods.natural.precision import MOST_SD_ERROR, Precision, precision_of
+from tacit.methods.natural.more import SCALES, is_trusted
+from tacit.methods.natural.precision import (
+    CAUTIONED_SD_ERROR,
+    MOST_MEAN_ERROR,
+    MOST_SD_ERROR,
+    Precision,
+    precision_of,
+)
 from tacit.methods.natural.solver import NaturalSolver
 from tacit.methods.natural.stages import FAILED, MORE, NODES, WEIGH
 from tacit.methods.natural.weights import weigh_draws
-from tacit.results.verdict import ImpreciseWarning, precision_caution
+from tacit.results.verdict import (
+    ImpreciseWarning,
+    MissingIndicatorWarning,
+    precision_caution,
+)
 from tacit.server.combine import RoundSum, Shared
 
 
@@ -198,3 +210,24 @@ def test_a_standard_deviation_that_no_number_of_draws_determines_is_cautioned():
         fit = tacit.fit(model, {"p0": {"y": np.array([1.0])}}, privacy="none")
     assert fit.diagnostics["sd_error"] > MOST_SD_ERROR
     assert any("Monte-Carlo" in one for one in fit.cautions)
+
+
+@pytest.mark.parametrize("records", [400, 2000])
+def test_errors_are_computed_with_the_default_prior(records):
+    cohort = tacit.datasets.load("synthetic-cohort", parties=2, records=records, seed=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MissingIndicatorWarning)
+        fit = tacit.fit(tacit.models.LogisticRegression, cohort, privacy=None)
+    assert 0 < fit.diagnostics["mean_error"] <= MOST_MEAN_ERROR
+    assert 0 < fit.diagnostics["sd_error"] <= CAUTIONED_SD_ERROR
+    assert not any("Monte-Carlo" in one for one in fit.cautions)
+
+
+def test_an_imprecise_result_with_the_default_prior_takes_more_draws_of_its_scales():
+    cohort = tacit.datasets.load("synthetic-cohort", parties=2, records=400, seed=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MissingIndicatorWarning)
+        fit = tacit.fit(tacit.models.LogisticRegression, cohort, privacy=None)
+    memory = fit._outcome.state.memory
+    assert memory is not None
+    assert float(memory["more"]) == SCALES

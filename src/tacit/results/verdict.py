@@ -30,8 +30,8 @@ import numpy as np
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.expfam.rooted import RootedGaussian
 from tacit.methods.natural.more import MIXTURE
+from tacit.methods.natural.precision import CAUTIONED_SD_ERROR as MOST_SD_DRAWN
 from tacit.methods.natural.precision import MOST_MEAN_ERROR as MOST_MEAN_DRAWN
-from tacit.methods.natural.precision import MOST_SD_ERROR as MOST_SD_DRAWN
 from tacit.methods.natural.precision import Precision
 from tacit.methods.natural.weights import (
     BELIEVED_SHARE,
@@ -475,15 +475,15 @@ def narrow_caution(share: float | None) -> list[Caution]:
         Caution(
             "too-narrow",
             "Intervals are too narrow: the mean-field posterior leaves out correlations, and only "
-            f"{share:.0%} of its draws count as draws of the exact posterior; use "
-            'posterior="full".',
+            f"{share:.0%} of its draws are effective (importance weights relative to the exact "
+            'posterior); use posterior="full".',
         )
     ]
 
 
 def precision_caution(precision: Precision) -> list[Caution]:
     """Return a caution if a mean or a standard deviation has a large Monte-Carlo error."""
-    if precision.enough:
+    if precision.mean_error <= MOST_MEAN_DRAWN and precision.sd_error <= MOST_SD_DRAWN:
         return []
     return [
         Caution(
@@ -584,11 +584,11 @@ def _unlearned(learned: np.ndarray, names: Sequence[str]) -> list[Caution]:
 
 
 def missing_caution(columns: Sequence[str]) -> list[Caution]:
-    """Return a caution if missing values became a constant and an indicator (`missing =
-    "indicator"`).
+    """Return a caution if missing values were replaced by a constant and an indicator
+    (`missing = "indicator"`).
 
-    Even if values are missing at random given the other columns, the constant biases the
-    coefficients of these columns, for any number of records.
+    The constant biases the coefficients even if values are missing at random given the other
+    columns. More records do not reduce this bias.
     """
     if not columns:
         return []

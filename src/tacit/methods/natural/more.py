@@ -24,7 +24,9 @@ from tacit.arrays import Arrays
 from tacit.expfam.quadrature import many_draws, weighing_draws
 from tacit.methods.natural import adapt, split_phases
 from tacit.methods.natural.heavy import SOBOL_UP_TO, TAILS, tail_draws
+from tacit.methods.natural.move import Place
 from tacit.methods.natural.precision import EXACT, Precision, precision_of
+from tacit.methods.natural.scale_prior import mixture_draws
 from tacit.methods.natural.split_phases import NODES_KEPT
 from tacit.methods.natural.stages import MORE
 from tacit.methods.natural.weights import (
@@ -40,8 +42,10 @@ if TYPE_CHECKING:
     from tacit.methods.natural.solver import NaturalSolver
 
 MORE_PHASE = 10
-MIXTURE, SPLIT = 1.0, 2.0
-"""Where draws of this phase come from: a fitted mixture, or the split of the result before."""
+MIXTURE, SPLIT, SCALES = 1.0, 2.0, 3.0
+"""Where draws of this phase come from: a fitted mixture, the split of the result before, or the
+mixture over the scales of the default prior.
+"""
 MOST_EXCHANGES = 4
 MAX_MORE_K = 0.5
 """Largest Pareto shape k̂ of accepted weights; their variance is then finite."""
@@ -54,11 +58,11 @@ def checked(solver: NaturalSolver, ended: Shared) -> Shared:
     """Return a finished state with the errors of its result in the server's memory, or a request
     for more draws if the result should be improved.
 
-    With the default prior, draws are from a mixture over its scales already, and a mixture that is
-    fitted to so few draws would not be better.
+    With the default prior, a result that is trusted but imprecise takes more draws from the mixture
+    over the scales of the prior, in one exchange.
     """
     memory, public = dict(ended.memory or {}), ended.public
-    if solver.scale_prior is not None or "weighted" not in public or "pareto_k" not in memory:
+    if "weighted" not in public or "pareto_k" not in memory:
         return ended
     drawn = _result_draws(public)
     precision = EXACT if drawn is None else _precision(solver, memory, public, *drawn)
@@ -66,14 +70,36 @@ def checked(solver: NaturalSolver, ended: Shared) -> Shared:
     trusted = is_trusted(memory)
     if not solver.affordable or (trusted and precision.enough):
         return ended._replace(memory=_tidied(memory))
+    if solver.scale_prior is not None and not trusted:
+        return ended._replace(memory=_tidied(memory))
     if drawn is None:
         drawn = _wide_start(public)
     facts = {"finished": np.asarray(float(ended.finished == "converged"))}
     memory |= {f"{BEFORE}{name}": one for name, one in (public | facts).items()}
+    if solver.scale_prior is not None:
+        more = _more_scales(solver, memory)
+        if more is None:
+            return ended._replace(memory=_tidied(memory))
+        return _asked(ended, memory, *more, MOST_EXCHANGES, SCALES)
     if trusted and "split.axis" in memory and any(n.startswith(NODES_KEPT) for n in memory):
         again = split_phases.more_draws(memory, many_draws(solver.family.dimension))
         return _asked(ended, memory, again.theta, again.log_density, 1, SPLIT)
     return _request(ended, memory, *drawn, 1)
+
+
+def _more_scales(solver: NaturalSolver, memory: Arrays) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return draws from the mixture over the scales of the prior, and their log-densities; None if
+    no draws can be made.
+    """
+    place = Place.unpack(memory)
+    assert solver.scale_prior is not None
+    assert place is not None
+    names = ("q.mean", "q.root") if "q.mean" in memory else (f"{BEFORE}mean", f"{BEFORE}root")
+    mean, root = (memory[name] for name in names)
+    try:
+        return mixture_draws(solver.scale_prior, place, mean, root, many_draws(len(mean)))
+    except np.linalg.LinAlgError:  # the likelihood is not finite there
+        return None
 
 
 def _tidied(memory: Arrays) -> Arrays:

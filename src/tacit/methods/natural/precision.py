@@ -23,7 +23,13 @@ from tacit.models import Model
 MOST_MEAN_ERROR = 0.033
 """Largest accepted standard error of a mean, in posterior sds: three of them are 0.1 sd."""
 MOST_SD_ERROR = 0.04
-"""Largest accepted standard error of a standard deviation, as a share of it."""
+"""Largest standard error of a standard deviation, as a share of it, without more draws."""
+CAUTIONED_SD_ERROR = 0.05
+"""A larger relative standard error of a standard deviation gives a caution: two of them are 10 %.
+
+It is above `MOST_SD_ERROR`, because more draws hardly reduce this error if a marginal has long
+tails, as with the default prior of regressions and few records.
+"""
 EXPLAINED_SHARE = 8
 """Exact averages are used if there are at least this many draws per explaining function."""
 Sites = Callable[[np.ndarray], np.ndarray]
@@ -73,8 +79,10 @@ def precision_of(
     sites: Sites | None = None,
     exact: np.ndarray | None = None,
 ) -> Precision:
-    """Return the largest standard errors over the coordinates of θ and, if `sites` is given, over
-    the quantities that users see.
+    """Return the largest standard error of a mean, and the largest one of a standard deviation.
+
+    Both are the largest over the coordinates of θ and, if `sites` is given, over the quantities
+    that users see.
 
     Parameters
     ----------

@@ -146,7 +146,11 @@ def _settled(
 
 
 def mixture_draws(
-    prior: LearntScalePrior, place: Place, mean: np.ndarray, root: np.ndarray
+    prior: LearntScalePrior,
+    place: Place,
+    mean: np.ndarray,
+    root: np.ndarray,
+    count: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return draws of θ from an approximation of the posterior, and the logarithms of their
     densities up to a constant.
@@ -155,7 +159,8 @@ def mixture_draws(
     prior are drawn from their posterior, given the quadratic approximation of the likelihood at
     `place`. Given the scales, θ is drawn from a Student-t distribution, because the tails of a
     likelihood are often heavier than normal. The caller corrects the approximation by importance
-    weights. All random numbers come from a fixed seed.
+    weights. All random numbers come from a fixed seed. `count` is the number of draws; by default
+    it is that of `weighing_draws`.
     """
     rng = np.random.default_rng(SEED)
     size = len(mean)
@@ -170,7 +175,7 @@ def mixture_draws(
     start = prior.transform @ (mean - prior.mean)
     states = _scale_states(prior, form, slope + form @ middle, start, rng)
     # Each state gets about the same number of draws, even if their number does not divide evenly.
-    half = len(weighing_draws(size)) // 2
+    half = (count or len(weighing_draws(size))) // 2
     each = [half // len(states) + (k < half % len(states)) for k in range(len(states))]
     degrees = HEAVY_TAILS + size
     noise = rng.standard_normal((half, size))

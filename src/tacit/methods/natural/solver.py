@@ -87,7 +87,7 @@ MODES, LAPLACE, STARTS, STEP, BACKTRACK, WEIGHTS, AXIS, NODES, DRAWS = range(9)
 
 @dataclass(frozen=True, eq=False)
 class NaturalSolver:
-    """Computes the next request of the server from the sums of the parties' replies.
+    """Computes the server's next request from the sums of the parties' replies.
 
     The solver has no state. Everything that it needs from earlier rounds is in the arguments of a
     call.

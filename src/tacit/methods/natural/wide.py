@@ -99,7 +99,7 @@ alternately, at most `TURNS` times, until the log-precisions change by at most `
 
 @dataclass(frozen=True, eq=False)
 class WideSolver:
-    """Computes the next request of the server from the sums of the parties' replies, as a pure
+    """Computes the server's next request from the sums of the parties' replies, as a pure
     function.
 
     Parameters
