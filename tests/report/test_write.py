@@ -417,7 +417,7 @@ def test_a_missing_file_is_named(make_run, result, name):
     [
         ("result.json", "{", r"result\.json: .*truncated"),
         ("result.json", "[]", r"result\.json: Expected `object`"),
-        ("result.json", '{"name": "x"}', r"schema None, this version reads 'tacit/result/2'"),
+        ("result.json", '{"name": "x"}', r"schema None, but this version of tacit reads"),
         ("result.json", '{"schema": "tacit/result/2"}', r"missing required field `converged`"),
         ("events.jsonl", '{"event": "start"}\nnot json', r"events\.jsonl, line 2: "),
         ("events.jsonl", '{"event": "round", "round": "1"}', r"line 1: Expected `int`.*round"),

@@ -345,7 +345,7 @@ def test_an_empty_checkpoint_starts_from_the_beginning(plans, undisturbed, path)
 def test_a_checkpoint_of_version_0_1_is_refused(finished):
     with sqlite3.connect(finished) as database:
         database.execute("PRAGMA user_version = 0")
-    with pytest.raises(DataError, match="checkpoint format 0, this version of tacit reads 3"):
+    with pytest.raises(DataError, match="checkpoint format 0, but this version of tacit reads 3"):
         open_and_load(finished)
 
 

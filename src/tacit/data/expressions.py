@@ -40,8 +40,8 @@ def _positive(name: str, least: float) -> Callable[[Range], None]:
     def check(given: Range) -> None:
         if not given[0] > least:
             raise ConfigError(
-                f"{name}(…) of values in [{given[0]:g}, {given[1]:g}]; they must be above "
-                f"{least:g}: declare a larger low"
+                f"the values in {name}(…) have the bounds [{given[0]:g}, {given[1]:g}], but they "
+                f"must be above {least:g}; declare a larger lower bound (low)"
             )
 
     return check
@@ -54,8 +54,8 @@ def _any(given: Range) -> None:
 def _not_negative(given: Range) -> None:
     if given[0] < 0:
         raise ConfigError(
-            f"sqrt(…) of values in [{given[0]:g}, {given[1]:g}]; they must not be negative: "
-            "declare a larger low"
+            f"the values in sqrt(…) have the bounds [{given[0]:g}, {given[1]:g}], but they must "
+            "not be negative; declare a larger lower bound (low)"
         )
 
 

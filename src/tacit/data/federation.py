@@ -232,7 +232,8 @@ def federation_of_table(
     if schema.positive is not None and (y == y[0]).all():
         raise DataError(
             f'column "{schema.outcome}": all {len(y)} training records have y = {y[0]:g}, but both'
-            f' classes are needed; check the records, and that y = 1 is "{schema.positive}"'
+            f' classes are needed; check the records, and check that "{schema.positive}" is the'
+            " level for y = 1"
         )
     if read.groups is not None:
         rows, notes = {name: part[~held[part]] for name, part in read.groups.items()}, ()

@@ -141,8 +141,10 @@ class Fit:
 
     @property
     def party_metrics(self) -> dict[str, dict[str, float | None]]:
-        """Metrics of each party on its held-out records. If none are held out, metrics on all
-        records of the party; with privacy, no metrics.
+        """Metrics of each party on its held-out records.
+
+        If no records are held out, a fit without privacy has metrics on all records of each party
+        instead, and a private fit has none.
         """
         return self._result.party_metrics
 

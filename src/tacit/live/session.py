@@ -74,9 +74,9 @@ class ClosedError(PeerError):
 
 
 class Turn(NamedTuple):
-    """A request of the server for an update.
+    """A request from the server for an update.
 
-    `posterior` is the current posterior, and `factor` is this party's factor of it. Each is None if
+    `posterior` is the current posterior, and `factor` is the factor of this party. Each is None if
     the stage does not need it.
     """
 

@@ -149,8 +149,9 @@ def check_same_terms(before: Plan, after: Plan) -> None:
         changed = _changed(old, after.settled[name])
         if changed:
             raise ConfigError(
-                f"with the new parties, {changed} would change for {name!r}, and with it the "
-                f"party's releases or charges; the approved terms hold for the whole run: {NEW_RUN}"
+                f"with the new parties, {changed} would change for {name!r}, which would "
+                "change the party's releases or charges, but the approved terms hold for the whole "
+                f"run; {NEW_RUN}"
             )
     if method.memory(after.model, after.family) is not None:
         raise ConfigError(

@@ -27,7 +27,7 @@ MAX_FULL_COVARIANCE = 256
 
 
 class Task(NamedTuple):
-    """The inputs from which one party computes its answer to one request of the server, as arrays.
+    """The inputs, as arrays, from which one party computes its answer to one request.
 
     q is the current approximation of the posterior. A party's factor is its contribution to q: q is
     the product of the prior and the factors of all parties. A visit is one request to a party and

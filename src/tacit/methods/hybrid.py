@@ -131,7 +131,7 @@ class Hybrid(PrivateMethod):
         return self.then.arrange(party, records, seed)
 
     def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
-        """Return the privacy events of a visit after the first."""
+        """Return the privacy events of one visit other than the first."""
         ratio = (self.gradient_clip or self.clip) / self.clip
         return self.then.release(clip=clip * ratio, noise_sd=noise_sd * ratio, units=units)
 

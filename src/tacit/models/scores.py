@@ -93,8 +93,8 @@ class ScoreLikelihood(abc.ABC):
 
     @property
     def least_bound(self) -> float:
-        """The minimum over η of max_y |ψ(y, η)| / sd(ψ(y, η)), where y has the predictor η. It is
-        about 1 for most likelihoods.
+        """The minimum over η of max_y |ψ(y, η)| / sd(ψ(y, η)), where sd is the standard deviation
+        over outcomes y with the predictor η. It is about 1 for most likelihoods.
 
         The clip of private scoring is at least this many standard deviations of a record's score,
         and the noise is proportional to the clip.

@@ -109,9 +109,9 @@ def _response(diagnostics: Mapping[str, Any]) -> list[Explained]:
 
 
 def _weights(share: float, shape: float) -> list[Explained]:
-    of_draws = "share of draws from the fitted posterior that count as draws from the exact one"
+    of_draws = "effective share of draws from the fitted posterior, weighted to the exact posterior"
     if share >= CLOSE_SHARE:
-        of_draws += "; the two are close, unless there is another mode that no draw reaches"
+        of_draws += "; both posteriors are close, unless there is another mode that no draw reaches"
     elif share >= BELIEVED_SHARE:
         of_draws += (
             f"; at least {BELIEVED_SHARE:.0%} is required. It does not detect another mode: "

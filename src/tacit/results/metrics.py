@@ -105,8 +105,9 @@ def concordance(predicted: np.ndarray, y: np.ndarray) -> float:
 
 
 def _ordered_pairs(order: np.ndarray, y: np.ndarray) -> float:
-    """Count the pairs with different y whose values of `order` are in the same order as their y;
-    equal values count half. The counts are computed with a Fenwick tree.
+    """Count the pairs of records that have different y and are ordered alike by `order` and by y.
+
+    A pair with equal values of `order` counts as one half. The function uses a Fenwick tree.
     """
     size = int(order.max()) + 1
     tree = [0] * (size + 1)

@@ -430,8 +430,8 @@ def read_result(folder: Path) -> Result:
     found = decode(text, dict[str, Any], path).get("schema")
     if found != SCHEMA:
         raise DataError(
-            f"{path}: schema {found!r}, this version reads {SCHEMA!r}; read it with the version of "
-            "tacit that wrote it, or run again"
+            f"{path}: schema {found!r}, but this version of tacit reads {SCHEMA!r}; read it with "
+            "the version of tacit that wrote it, or run again"
         )
     return decode(text, Result, path)
 

@@ -79,7 +79,7 @@ class Checkpoint:
             if written_as != FORMAT:
                 self.close()
                 raise DataError(
-                    f"{path} has checkpoint format {written_as}, this version of tacit reads "
+                    f"{path} has checkpoint format {written_as}, but this version of tacit reads "
                     f"{FORMAT}; finish that run with the version that started it, or start again "
                     "with another --out"
                 )
@@ -327,8 +327,9 @@ class _transaction:  # noqa: N801 - reads as a statement
 
 
 def _pack(value: Any) -> bytes:
-    """Encode a value with MessagePack, after a CRC-32 checksum, because SQLite does not detect
-    changed bytes.
+    """Return a CRC-32 checksum of 4 bytes, followed by the value encoded with MessagePack.
+
+    The checksum is needed because SQLite does not detect changed bytes.
     """
     body = msgspec.msgpack.encode(value)
     return zlib.crc32(body).to_bytes(4, "big") + body

@@ -38,7 +38,7 @@ class ServerRun:
         self.rules, self.checkpoint = rules, checkpoint
         saved = None if checkpoint is None else checkpoint.load()
         self.state: ServerState | None = None if saved is None else saved[0]
-        """The present state; None before `begin`, unless the checkpoint contains a state."""
+        """The current state; None before `begin`, unless the checkpoint contains a state."""
         if checkpoint is not None and self.state is not None:
             _check_requests(rules, self.state, checkpoint)
         self.history: list[dict[str, Any]] = [] if saved is None else list(saved[1])
@@ -98,7 +98,10 @@ class ServerRun:
         return log
 
     def take_sum(self, total: Arrays, terms: Sequence[str], now: float) -> Log:
-        """Apply a round, given only the sum `total` of the replies of the parties `terms`."""
+        """Apply a round of which only the sum `total` of the replies is known.
+
+        `terms` are the names of the parties whose replies are in the sum.
+        """
         assert self.state is not None
         others, self._held = list(self._held.values()), {}
         state, log = server_step.step_sum(self.rules, self.state, total, terms, others, now)

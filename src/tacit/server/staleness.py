@@ -16,7 +16,7 @@ def staleness(family: Family, now: Natural, sent: Natural, change: Natural) -> f
     """Estimate how often other updates have already moved q by the step of this update.
 
     q is the server's approximation of the posterior, and `change` is a party's update of q. `sent`
-    is the q that was sent to the party with the request, and `now` is the present q.
+    is the q that was sent to the party with the request, and `now` is the current q.
 
     The result is s = max(0, ⟨u, v⟩)/⟨u, u⟩, where ⟨·, ·⟩ is the inner product. u is the shift of
     q's location that the full update would cause now. v is the shift of q's location since the

@@ -127,7 +127,7 @@ class Kinds(Generic[T]):
         return table
 
     def keys(self, kind: str) -> tuple[str, ...]:
-        """Return the keys of this kind's table; empty if it cannot be loaded."""
+        """Return the keys of the table of a kind, or () if the table cannot be loaded."""
         try:
             return tuple(fields_of(self[kind]))
         except ConfigError:

@@ -165,7 +165,7 @@ class EarlyLeaveCluster(ClientMessage, frozen=True, kw_only=True):
 
 
 class FinalLeaveTraining(ClientMessage, frozen=True, kw_only=True):
-    """A party leaves at the end."""
+    """The answer to EndOfTraining: the party leaves."""
 
     available_for_future_training: bool
 

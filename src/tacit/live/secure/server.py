@@ -127,7 +127,7 @@ def take_parcels(state: ServerState, dealer: str, parcels: Sequence[Parcel]) -> 
 
 
 def parcels_for(state: ServerState, recipient: str) -> tuple[Parcel, ...]:
-    """Return the encrypted shares for one party; raise an error if some dealer's are missing."""
+    """Return the encrypted shares for one party; raise an error if a dealer has not sent any."""
     missing = sorted(set(_roster(state).names) - set(state.parcels))
     if missing:
         raise SecureSumError(f"{', '.join(missing)} have not sent their shares yet; wait for them")

@@ -205,7 +205,7 @@ def name_of(path: Path) -> str:
 
 
 def fingerprint(public_key: Any) -> str:
-    """Return the SHA-256 of the public key, which identifies a peer across renewals."""
+    """Return the SHA-256 of the public key. A peer keeps it when its certificate is renewed."""
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     return hashlib.sha256(public_key.public_bytes(serialization.Encoding.DER, form)).hexdigest()
 

@@ -107,7 +107,7 @@ class LogisticRegression(ExplicitDerivatives):
         return math.sqrt(0.25 * square * (1.0 + square / 16.0))
 
     def working(self, family: Family, q: Natural, records: Records) -> Working:
-        """Return the numbers s and ω of each record for which s·η − ½ω·η² replaces log p(y | η), by
+        """Return two numbers s and ω per record, so that s·η − ½ω·η² replaces log p(y | η), by
         Pólya–Gamma augmentation.
 
         With a latent variable ω ~ PG(1, 0), p(y, ω | η) ∝ exp((y − ½)η − ½ωη²), so that s = y − ½.

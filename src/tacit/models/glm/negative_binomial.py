@@ -151,8 +151,8 @@ class NegativeBinomialRegression(ExplicitDerivatives):
         check_counts(party, records["y"], self.max_count, self.kind)
 
     def working(self, family: Family, q: Natural, records: Records) -> Working:
-        """Return the numbers s and ω of each record for which s·η − ½ω·η² replaces log p(y | η), as
-        derived in the module docstring.
+        """Return two numbers for each record: s and ω. The quadratic s·η − ½ω·η² replaces
+        log p(y | η), as derived in the module docstring, where ω is called E[ω].
         """
         import jax.numpy as jnp
 

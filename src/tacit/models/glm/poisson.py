@@ -137,8 +137,9 @@ class PoissonRegression(PoissonVariance, ExplicitDerivatives):
     ) -> DispersionSums:
         """Return `poisson_sums` at the mean of q, corrected for the uncertainty of θ.
 
-        Because θ is estimated, the expected term of each record is lower by μ² Var[η], where μ is
-        its rate. The correction adds this amount.
+        The term k of a record has the expectation 0 at the true θ. At an estimated θ, the
+        expectation is about −μ² Var[η], where μ is the rate of the record. The correction adds
+        μ² Var[η] to each term.
         """
         rate = self.inverse_link(eta)
         found = poisson_sums(rate, y, weights)

@@ -264,10 +264,11 @@ class SoftmaxRegression(LinearPredictor):
         return softmax_gradient_norms(self, family, free, records, maps, label_agnostic)
 
     def derivative_bounds(self) -> DerivativeBounds:
-        """Return bounds on the derivatives of the log-likelihood in the predictor of each level.
+        """Return bounds on the derivatives of the log-likelihood with respect to the predictors of
+        the levels.
 
-        There is no positive lower bound on the curvature, because it is 0 if all predictors change
-        by the same number.
+        There is no positive lower bound on the curvature, because it is 0 in the direction in which
+        all predictors change by the same amount.
         """
         levels = len(self.levels)
         predictor = math.log(2.0 * levels)

@@ -147,7 +147,7 @@ class StudentRegression(ExplicitDerivatives):
         return y
 
     def working(self, family: Family, q: Natural, records: Records) -> Working:
-        """Return the numbers s and ω of each record for which s·η − ½ω·η² replaces log p(y | η), as
+        """Return two numbers s and ω per record, so that s·η − ½ω·η² replaces log p(y | η), as
         derived in the module docstring.
         """
         assert isinstance(family, Gaussian)

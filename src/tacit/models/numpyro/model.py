@@ -205,8 +205,8 @@ class NumPyroModel(SimulatedOutcomes, ComparedCounts, Model):
         if self.layout.target is None:
             raise ConfigError(
                 f"observed sites {list(self.layout.observed)} do not have one mean per record; "
-                "response needs a single observed site with one number (not a class) per record; "
-                "use predictive instead"
+                "the method response needs a single observed site with one number (not a class) "
+                "per record; use the method predictive instead"
             )
         return self._response(jnp.asarray(theta), self.program.batch(records))
 

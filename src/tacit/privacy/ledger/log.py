@@ -59,7 +59,7 @@ class EntryLog:
 
     @contextmanager
     def writing(self) -> Iterator[State]:
-        """Lock the ledger against other writers and yield the present state. An error undoes all
+        """Lock the ledger against other writers and yield the current state. An error undoes all
         changes.
         """
         if os.getpid() != self._pid:

@@ -202,9 +202,9 @@ class Overlaps:
         return [frozenset(choice) for choice in product(*parts)]
 
     def size(self, content: str) -> int | None:
-        """Return the number of record hashes of a data set, including hashes of persons.
+        """Return the number of hashes of the records and persons of a data set.
 
-        The result is None if the record hashes are not known.
+        The result is None if these hashes are not known.
         """
         return self._sizes.get(content)
 

@@ -12,7 +12,7 @@ have treated the number of records as public.
 budget for a smaller unit, with a different sensitivity. For example, adding a person adds a
 contribution of norm C, but adding a record changes the contribution of its person, by up to 2C.
 Replacing a record may change the contributions of two persons. `counted` returns an event with the
-sensitivity for the budget. If batches are sampled, such a charge is refused.
+sensitivity for the budget. If batches are sampled, a charge for a larger unit is refused.
 """
 
 from __future__ import annotations
