@@ -16,6 +16,7 @@ from tacit.data.schema.layout import INTERCEPT, Feature
 from tacit.methods import PrivateScores
 from tacit.methods.scores import party
 from tacit.models import LogisticRegression, from_numpyro
+from tacit.privacy import sampling
 from tacit.privacy.mechanisms import Gaussian
 from tacit.testing import check_private_method
 
@@ -112,7 +113,7 @@ def test_the_proven_bounds_hold_before_anything_is_clipped_again(monkeypatch):
     A centre that is not part of the weights, as in a mutant, breaks the bound.
     """
     monkeypatch.setattr(party, "clip_units", _plain)
-    monkeypatch.setattr(party, "add_disjoint", lambda first, second: first + second)
+    monkeypatch.setattr(sampling, "add_disjoint", lambda first, second: first + second)
     model, rng = MODELS["quantiles"], np.random.default_rng(3)
     law, records = model.outcome_law(), attacking_records(2, rng)
 

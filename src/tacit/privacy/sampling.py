@@ -17,7 +17,7 @@ from tacit.privacy.mechanisms import Drawn
 from tacit.support.compiler import jax, jnp
 
 WORD_BITS = 32
-BLOCK_UNITS = 256
+BLOCK_UNITS = 64
 """Number of units that `summed_in_blocks` computes at a time."""
 Clipped = Callable[[Array, Array], Bounded]
 """Function from (rows, mask) to the bounded sum over the rows whose mask is 1."""

@@ -34,7 +34,6 @@ from tacit.expfam.gaussian import Gaussian as GaussianFamily
 from tacit.methods.base import Array, LocalMethod, RunFacts, Task
 from tacit.methods.scores.covariates import Design, check_ranges, counted_outcome, design_of
 from tacit.methods.scores.party import (
-    CHUNK,
     LEVELS,
     RANKS,
     curvature_sum,
@@ -59,7 +58,7 @@ from tacit.models import Model, Records
 from tacit.models.capabilities import LearnsScale, SimulatesOutcomes
 from tacit.privacy.bounded import Bounded
 from tacit.privacy.events import GaussianEvent
-from tacit.privacy.sampling import summed_in_blocks
+from tacit.privacy.sampling import BLOCK_UNITS, summed_in_blocks
 from tacit.server.combine import Combine, Run
 from tacit.server.messages import Asked, Stage
 from tacit.support.compiler import jnp
@@ -354,19 +353,14 @@ class PrivateScores(SummedMethod):
                 return summed_in_blocks(design, records, weights)
             return design(records, weights)
         given = {
-            "point": public["point"], "key": draws_key(task.secret), "chunk": self._chunk(weights)
-        }  # fmt: skip
+            "point": public["point"],
+            "key": draws_key(task.secret),
+            "chunk": BLOCK_UNITS if self.hides_lengths else None,
+        }
         if task.stage == RANK:
             return rank_sum(law, records, weights, clip, edges=public["edges"], **given)
         summed = curvature_sum if task.stage == CURVATURE else score_sum
         return summed(law, records, weights, clip, mapping=public["map"], **given)
-
-    def _chunk(self, weights: Array) -> int:
-        """Return the number of records that are computed at a time.
-
-        If the number of records is secret, the result does not depend on it.
-        """
-        return CHUNK if self.hides_lengths else min(CHUNK, weights.shape[0])
 
     def _design_sum(self, model: Model, task: Task, records: Records, weights: Array) -> Bounded:
         """Return the clipped sum of counts or of second moments of the covariates."""

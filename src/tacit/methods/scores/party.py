@@ -178,7 +178,7 @@ def score_sum(
     point: Array,
     mapping: Array,
     key: Array,
-    chunk: int = CHUNK,
+    chunk: int | None = None,
 ) -> Bounded:
     """Return the sum of the records' centred scores, each scaled to a norm of at most `clip`.
 
@@ -209,7 +209,7 @@ def curvature_sum(
     point: Array,
     mapping: Array,
     key: Array,
-    chunk: int = CHUNK,
+    chunk: int | None = None,
 ) -> Bounded:
     """Return the sum of the records' curvatures as a packed upper triangle.
 
@@ -243,7 +243,7 @@ def rank_sum(
     point: Array,
     edges: Array,
     key: Array,
-    chunk: int = CHUNK,
+    chunk: int | None = None,
 ) -> Bounded:
     """Return a histogram of the records' ranks for each level of the predicted mean.
 
@@ -268,9 +268,10 @@ def _in_chunks(
     records: Records,
     mask: Array,
     key: Array,
-    chunk: int,
+    chunk: int | None,
 ) -> Bounded:
-    """Return the sum over all records, computed for `chunk` records at a time.
+    """Return the sum over all records, computed for `chunk` records at a time, by default for at
+    most `CHUNK`.
 
     `summed` is called with the records of a chunk, each with an additional axis of length 1, their
     mask, and one random key per record.
@@ -283,4 +284,4 @@ def _in_chunks(
         return summed(own, present.astype(jnp.float64), keys)
 
     positions = jnp.arange(mask.shape[0], dtype=jnp.uint32)
-    return summed_in_blocks(each, (records, positions), mask, chunk)
+    return summed_in_blocks(each, (records, positions), mask, chunk or min(CHUNK, len(mask)))
