@@ -10,7 +10,7 @@ ratios of their sds, the same of the scale of the intercepts, the exchanges per 
 fit flags itself, and how far the schedules are apart. A case counts as right if every fixed effect
 is within .1 sd with a ratio of .85 to 1.15, and every schedule gives the same within .02 sd.
 
-    python -m benchmarks.hierarchical [--groups 3 8 85] [--schedules synchronous] [--seed 0]
+    python -m benchmarks.hierarchical [--groups 3 8 85] [--schedules synchronous] [--sampling]
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def sample_reference(case: Case) -> dict[str, Any]:
     }
 
 
-def run(case: Case, form: str, schedule: str) -> dict[str, Any]:
+def run(case: Case, form: str, schedule: str, method: Any = "auto") -> dict[str, Any]:
     """One fit with the groups as parties; mean and sd of the compared quantities."""
     records = make_records(case)
     parties = {
@@ -164,7 +164,9 @@ def run(case: Case, form: str, schedule: str) -> dict[str, Any]:
         model = tacit.from_numpyro(
             make_model(case.outcome, form), example, arguments={"groups": case.groups}
         )
-        fit = tacit.fit(model, parties, privacy="none", schedule=schedule, seed=case.seed)
+        fit = tacit.fit(
+            model, parties, privacy="none", schedule=schedule, seed=case.seed, method=method
+        )
     spent = time.process_time() - started
     found = columns(fit.posterior.draws(POSTERIOR_DRAWS, seed=case.seed))
     with tempfile.TemporaryDirectory() as folder:
@@ -219,7 +221,9 @@ def main() -> int:
     parser.add_argument("--outcomes", choices=OUTCOMES, nargs="+", default=OUTCOMES)
     parser.add_argument("--schedules", choices=SCHEDULES, nargs="+", default=SCHEDULES)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--sampling", action="store_true", help="method.sampling = true")
     chosen = parser.parse_args()
+    method = tacit.methods.NaturalVI(sampling=True) if chosen.sampling else "auto"
     print(
         f"{'case':22} {'form':12} {'schedule':13} {'error':>8} {'sd ratio':13} {'tau err':>8} "
         f"{'ratio':>6} {'exch.':>6} {'CPU s':>7}"
@@ -234,7 +238,7 @@ def main() -> int:
         for form in FORMS:
             every = []
             for schedule in chosen.schedules:
-                found = run(case, form, schedule)
+                found = run(case, form, schedule, method)
                 one = judge(found, truth)
                 every.append(found)
                 counts["right" if one["right"] else "flagged" if found["flagged"] else "WRONG"] += 1

@@ -12,7 +12,7 @@ A fit is right if every mean is within .1 sd and every ratio of sds in .88 to 1.
 coordinates of all sites; flagged if it is not right and the fit says so; WRONG otherwise. Models
 that cannot be fitted as sums over independent records should be refused with one line.
 
-    python -m benchmarks.textbook [NAME ...] [--parties 1 5 20] [--seed 0]
+    python -m benchmarks.textbook [NAME ...] [--parties 1 5 20] [--seed 0] [--sampling]
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def adapted(name: str, seed: int) -> Any:
     return tacit.from_numpyro(case.model, example, arguments=case.arguments)
 
 
-def run(name: str, parties: int, seed: int) -> tuple[str, str]:
+def run(name: str, parties: int, seed: int, method: Any = "auto") -> tuple[str, str]:
     """The verdict and one line on one fit."""
     case = make_case(name, seed)
     started = time.process_time()
@@ -216,7 +216,7 @@ def run(name: str, parties: int, seed: int) -> tuple[str, str]:
         warnings.simplefilter("ignore")
         try:
             model = adapted(name, seed)
-            fit = tacit.fit(model, dealt(case, parties, seed), privacy="none")
+            fit = tacit.fit(model, dealt(case, parties, seed), privacy="none", method=method)
         except tacit.TacitError as error:
             return "refused" if case.refused else "REFUSED", f"{type(error).__name__}: {error}"
     spent, found = time.process_time() - started, fit.diagnostics
@@ -224,7 +224,8 @@ def run(name: str, parties: int, seed: int) -> tuple[str, str]:
     facts = (
         f"{len(fit.history):3d} exchanges {spent:6.1f} s, share "
         f"{found.get('effective_share', np.nan):.2f}, k {found.get('pareto_k', np.nan):.2f}, split "
-        f"{found.get('split_along')}; {'' if fit.converged else fit.why} {cautions}"
+        f"{found.get('split_along')}, R-hat {found.get('nested_r_hat', np.nan):.3f}; "
+        f"{'' if fit.converged else fit.why} {cautions}"
     )
     truth = reference(name, seed)
     errors = errors_of(fit.posterior.draws(POSTERIOR_DRAWS, seed=0), truth["sites"])
@@ -244,12 +245,14 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CASES))
     parser.add_argument("--parties", type=int, nargs="+", default=PARTIES)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--sampling", action="store_true", help="method.sampling = true")
     chosen = parser.parse_args()
+    method = tacit.methods.NaturalVI(sampling=True) if chosen.sampling else "auto"
     counts: dict[str, int] = {}
     for name in chosen.names or CASES:
         for parties in chosen.parties:
             try:
-                word, line = run(name, parties, chosen.seed)
+                word, line = run(name, parties, chosen.seed, method)
             except Exception as error:  # one model must not end the others
                 word, line = "ERROR", f"{type(error).__name__}: {error}"
             counts[word] = counts.get(word, 0) + 1

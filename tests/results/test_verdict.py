@@ -185,7 +185,7 @@ def test_a_large_shape_beside_converged_is_explained():
     assert "above 0.7" in words
     assert "the weights are not used" in words
     assert "95% effective draws" in words
-    assert "NUTS" in shape_words(0.3, 1.28)
+    assert "method.sampling" in shape_words(0.3, 1.28)
     assert "usable" in shape_words(0.99, 0.2)
 
 

@@ -93,6 +93,8 @@ class Fit:
           nats; `pareto_k` and `effective_share` of importance weights against the exact posterior;
           `skewness` of each parameter; `corrected_by_weights`, whether the weights corrected the
           moments; `split_along`, the parameter along which the posterior is a mixture of normals.
+        * Instead, if the posterior was sampled: `nested_r_hat`, `divergent_share`, `chains` (number
+          of chains and draws of each) and the Monte-Carlo errors `mean_error` and `sd_error`.
         * Instead, with more than 1,024 parameters: `independent_sd`, the smallest and median sd of
           a mean-field posterior relative to the reported sds; `sd_noise`, the relative error of the
           reported sds; `residual` of the linear systems from which these are computed;

@@ -216,6 +216,27 @@ class LearntScalePrior(NamedTuple):
             found = found - 0.5 * (FREEDOM + np.sum(~free)) * xp.log(wide + beyond)
         return found
 
+    def log_density_slope(self, theta: np.ndarray) -> np.ndarray:
+        """Return the gradient of `log_density` for each row of a matrix θ."""
+        middle = (theta - self.mean) @ self.transform.T
+        squares, free, size = np.square(middle), self.column >= 0, self._sizes
+        members = (self.column[:, None] == np.arange(len(size))).astype(np.float64)
+        sums = squares @ members / self.unit**2
+        degrees = FREEDOM + size
+        rest = _log_prior() + FREEDOM * len(size) * _LOGS
+        each = FREEDOM * np.square(GRID)[:, None, None] + sums
+        fits = rest[:, None] - 0.5 * np.log(each) @ degrees
+        weights = np.exp(fits - np.max(fits, axis=0))
+        weights /= np.sum(weights, axis=0)
+        pull = np.einsum("gn,gnc->nc", weights, degrees / each) / self.unit**2
+        inner = -(pull @ members.T) * middle
+        if not np.all(free):
+            wide = FREEDOM * (CONSTANT_SCALE * self.unit) ** 2
+            beyond = squares @ (1.0 * ~free)
+            factor = (FREEDOM + np.sum(~free)) / (wide + beyond)
+            inner = np.where(free, inner, -factor[:, None] * middle)
+        return inner @ self.transform
+
     @property
     def widest_sd(self) -> np.ndarray:
         """Prior scale of each coordinate of θ if the learned common scale is `unit`, which is large

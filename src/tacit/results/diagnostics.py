@@ -144,6 +144,16 @@ def diagnostics_block(
         }
     if plan.rules.solver is None or "pareto_k" not in memory:
         return found
+    if "sampled.r_hat" in memory:
+        return found | {
+            "last_step": float(memory["last_change"]),
+            "nested_r_hat": float(memory["sampled.r_hat"]),
+            "divergent_share": float(memory["sampled.divergent"]),
+            "chains": [int(one) for one in memory["sampled.draws"]],
+            "skewness": dict(zip(plan.model.names, memory["skewness"].tolist(), strict=True)),
+            "mean_error": float(memory["mean_error"]),
+            "sd_error": float(memory["sd_error"]),
+        }
     return found | {
         "last_step": float(memory["last_change"]),
         "pareto_k": float(memory["pareto_k"]),

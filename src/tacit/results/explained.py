@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tacit.methods.natural.chains import MAX_NESTED_R_HAT, MOST_DIVERGENT
 from tacit.methods.natural.weights import BELIEVED_SHARE, CLOSE_SHARE, MAX_PARETO_K
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ def explained(
             *_weights(diagnostics["effective_share"], diagnostics["pareto_k"]),
             _skewness(diagnostics["skewness"]),
         ]
+    if "nested_r_hat" in diagnostics:
+        rows = [*_chains(diagnostics), _skewness(diagnostics["skewness"])]
     if "sd_noise" in diagnostics:
         rows = [
             _bound(diagnostics["elbo"]),
@@ -108,6 +111,33 @@ def _response(diagnostics: Mapping[str, Any]) -> list[Explained]:
     ]
 
 
+def _chains(diagnostics: Mapping[str, Any]) -> list[Explained]:
+    return [
+        Explained(
+            "draws",
+            "{} chains of {}".format(*diagnostics["chains"]),
+            "Hamiltonian Monte Carlo: means, standard deviations and draws are those of the chains",
+        ),
+        Explained(
+            "nested R̂",
+            f"{diagnostics['nested_r_hat']:.3f}",
+            f"agreement of chains that started apart; at most {MAX_NESTED_R_HAT} is required. It "
+            "does not detect another mode that no chain has reached",
+        ),
+        Explained(
+            "divergent",
+            f"{diagnostics['divergent_share']:.2%}",
+            f"share of trajectories that failed; above {MOST_DIVERGENT:.1%} a narrow region of the "
+            "posterior may be missing: use a non-centred parametrisation",
+        ),
+        Explained(
+            "Monte-Carlo errors",
+            f"{diagnostics['mean_error']:.2g} sd, {diagnostics['sd_error']:.1%}",
+            "largest standard errors of a mean and of a standard deviation",
+        ),
+    ]
+
+
 def _weights(share: float, shape: float) -> list[Explained]:
     of_draws = "effective share of draws from the fitted posterior, weighted to the exact posterior"
     if share >= CLOSE_SHARE:
@@ -120,7 +150,7 @@ def _weights(share: float, shape: float) -> list[Explained]:
     else:
         of_draws += (
             f"; below {BELIEVED_SHARE:.0%} the posterior is far from the fitted one: use another "
-            "parametrisation or more informative priors, or compare with NUTS"
+            "parametrisation, more informative priors, or method.sampling = true"
         )
     return [
         Explained("effective draws", f"{share:.1%}", of_draws),
@@ -141,7 +171,7 @@ def shape_words(share: float, shape: float) -> str:
             "fitted posterior itself is close to the exact one; look at draws if you need its far "
             "tails"
         )
-    return f"{unusable}: use another parametrisation, or compare with NUTS"
+    return f"{unusable}: use another parametrisation, or method.sampling = true"
 
 
 def _bound(elbo: list[float | None]) -> Explained:

@@ -29,6 +29,7 @@ import numpy as np
 
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.expfam.rooted import RootedGaussian
+from tacit.methods.natural.chains import MAX_NESTED_R_HAT, MOST_DIVERGENT
 from tacit.methods.natural.more import MIXTURE
 from tacit.methods.natural.precision import CAUTIONED_SD_ERROR as MOST_SD_DRAWN
 from tacit.methods.natural.precision import MOST_MEAN_ERROR as MOST_MEAN_DRAWN
@@ -249,6 +250,14 @@ def judge_solved(
     unfinished = _unfinished(state, log, number, "pareto_k")
     if unfinished is not None:
         return unfinished
+    if "sampled.r_hat" in memory:
+        return _judge_sampled(memory, number)
+    if "chains.number" in memory:
+        return Verdict(
+            False,
+            f"the run ended after {number}, before its Markov chains did; allow more "
+            "schedule.rounds, or use informative priors or another parametrisation",
+        )
     step, shape = float(memory["last_change"]), float(memory["pareto_k"])
     share = float(memory["effective_share"])
     weights = f"importance weights: {share:.0%} effective draws, Pareto k̂ = {shape:.2f}"
@@ -279,7 +288,8 @@ def judge_solved(
             False,
             "q is the best normal approximation, but the posterior is far from normal "
             f"({weights}; required: at least {BELIEVED_SHARE:.0%} and at most "
-            f"{MAX_PARETO_K}); {corrected}use another parametrisation, or compare with NUTS",
+            f"{MAX_PARETO_K}); {corrected}sample it with method.sampling = true, which takes "
+            "hundreds of exchanges or more, or use another parametrisation",
         )
     why = f"after {number} a whole step would move q by {step:.1g} nats; {weights}"
     if float(memory.get("more", 0.0)) == MIXTURE:
@@ -287,6 +297,29 @@ def judge_solved(
     elif axis is not None:
         why = f"a mixture of normals along {axis!r} after {number}; {weights}"
     return Verdict(True, why, None if full else share)
+
+
+def _judge_sampled(memory: Mapping[str, Any], number: str) -> Verdict:
+    """Return the verdict on a result that consists of draws of Markov chains."""
+    r_hat, divergent = float(memory["sampled.r_hat"]), float(memory["sampled.divergent"])
+    chains, draws = (int(one) for one in memory["sampled.draws"])
+    drawn = f"{chains} chains of {draws} draws after {number}"
+    facts = f"nested R̂ {r_hat:.3f}, {divergent:.2%} divergent"
+    if not r_hat <= MAX_NESTED_R_HAT:
+        return Verdict(
+            False,
+            f"{drawn} do not agree ({facts}; required: R̂ at most {MAX_NESTED_R_HAT}): the "
+            "posterior has several modes or a shape that is hard to sample; use informative "
+            "priors or another parametrisation",
+        )
+    if not divergent <= MOST_DIVERGENT:
+        return Verdict(
+            False,
+            f"{drawn} do not reach a narrow region of the posterior ({facts}; required: at most "
+            f"{MOST_DIVERGENT:.1%} divergent); use a non-centred parametrisation of the effects "
+            "whose scale is weakly determined, or more informative priors for scales",
+        )
+    return Verdict(True, f"Hamiltonian Monte Carlo, {drawn}; {facts}")
 
 
 def _incomplete_split(
@@ -491,8 +524,8 @@ def precision_caution(precision: Precision) -> list[Caution]:
             f"Means have a Monte-Carlo standard error of up to {precision.mean_error:.2g} "
             f"posterior sd, and standard deviations of up to {precision.sd_error:.0%} (at most "
             f"{MOST_MEAN_DRAWN:g} and {MOST_SD_DRAWN:.0%} expected): the posterior has long tails, "
-            "of which the weighted draws contain few; use informative priors for scales, or "
-            "another parametrisation, or compare with NUTS.",
+            "of which the draws contain few; use method.sampling = true, informative priors for "
+            "scales, or another parametrisation.",
         )
     ]
 

@@ -24,7 +24,7 @@ from tacit.server.messages import Reply, Stage, pack_natural, unpack_natural
 from tacit.server.state import Factor, Log, Open, Published, ServerState
 from tacit.support.storage import writing
 
-FORMAT = 3
+FORMAT = 4
 """Format of the file. Version 0.1 wrote format 0, with other contents."""
 _SCHEMA = """
 CREATE TABLE scalars (id INTEGER PRIMARY KEY CHECK (id = 0), body BLOB NOT NULL);
@@ -33,6 +33,7 @@ CREATE TABLE visits (party TEXT PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE posteriors (number INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE requests (id TEXT PRIMARY KEY, place INTEGER NOT NULL, body BLOB NOT NULL);
 CREATE TABLE replies (party TEXT PRIMARY KEY, body BLOB NOT NULL);
+CREATE TABLE arrays (name TEXT PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE memories (party TEXT PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE secret (id INTEGER PRIMARY KEY CHECK (id = 0), body BLOB NOT NULL);
 CREATE TABLE log (place INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB NOT NULL);
@@ -44,7 +45,7 @@ _BULKY = (
     "q", "factors", "open", "issued", "arrived", "previous", "total", "memory", "public",
 )  # fmt: skip
 _SCALARS = tuple(f.name for f in fields(ServerState) if f.name not in _BULKY)
-_NAMED = {-1: "q", -2: "previous", -3: "total", -4: "memory", -6: "public"}
+_NAMED = {-1: "q", -2: "previous", -3: "total", -6: "public"}
 """Attributes of `ServerState` in the table `posteriors`, by row number."""
 Kept = tuple[Natural, int | None, Natural | None]
 """A party's memory, the visit that produced it, and the memory before that visit."""
@@ -115,6 +116,7 @@ class Checkpoint:
     def _put(self, state: ServerState, log: Log) -> None:
         old, db = self._saved, self._db
         self._put_posteriors(state, old)
+        self._put_memory(state, old)
         self._put_factors(state, old)
         if old is None or old.open is not state.open:
             before = {} if old is None else old.open
@@ -127,7 +129,8 @@ class Checkpoint:
             ]
             db.executemany("REPLACE INTO requests VALUES (?, ?, ?)", rows)
         self._put_replies(state, old)
-        scalars = _pack({name: getattr(state, name) for name in _SCALARS})
+        values = {name: getattr(state, name) for name in _SCALARS}
+        scalars = _pack(values | {"remembered": list(state.memory or {})})
         db.execute("REPLACE INTO scalars VALUES (0, ?)", (scalars,))
         db.executemany("INSERT INTO log (body) VALUES (?)", [(_pack(line),) for line in log])
 
@@ -184,6 +187,9 @@ class Checkpoint:
                 named[number] = unpack_natural(body)
             else:
                 issued[number] = Published(*(unpack_natural(part) for part in body))
+        memory: Natural = {}
+        for name, raw in db.execute("SELECT name, body FROM arrays"):
+            memory |= unpack_natural(_unkeyed(name, raw))
         visits = {p: _unkeyed(p, b) for p, b in db.execute("SELECT party, body FROM visits")}
         factors = {}
         for party, body in db.execute("SELECT party, body FROM factors ORDER BY rowid"):
@@ -200,13 +206,14 @@ class Checkpoint:
             replies[party] = Reply(key, party, version, unpack_natural(released), loss)
         values: dict[str, Any] = _unpack(scalars[0])
         values["waiting"] = tuple(values["waiting"])
+        memory = {name: memory[name] for name in values.pop("remembered")}
         for name in ("heard", "absent", "left"):
             values[name] = frozenset(values[name])
         state = ServerState(
             q=named[-1],
             previous=named.get(-2),
             total=named.get(-3),
-            memory=named.get(-4),
+            memory=memory or None,
             public=named[-6],
             issued=issued,
             factors=factors,
@@ -232,6 +239,18 @@ class Checkpoint:
                 )
                 row = (number, _keyed(number, packed))
                 self._db.execute("REPLACE INTO posteriors VALUES (?, ?)", row)
+
+    def _put_memory(self, state: ServerState, old: ServerState | None) -> None:
+        """Write the arrays of the server's memory that have changed, one row each."""
+        now, before = state.memory or {}, {} if old is None else old.memory or {}
+        if now is before:
+            return
+        gone = [(name,) for name in before if name not in now]
+        self._db.executemany("DELETE FROM arrays WHERE name = ?", gone)
+        for name, array in now.items():
+            if before.get(name) is not array:
+                row = (name, _keyed(name, pack_natural({name: array})))
+                self._db.execute("REPLACE INTO arrays VALUES (?, ?)", row)
 
     def _put_factors(self, state: ServerState, old: ServerState | None) -> None:
         """Write factors, versions and visit counts that have changed."""

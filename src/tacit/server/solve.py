@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from tacit.arrays import Arrays
 from tacit.pvi import product
 from tacit.server.combine import RoundSum, Shared
 from tacit.server.messages import Reply
@@ -33,6 +36,7 @@ def solve_round(
         Shared(state.q, state.public, state.memory, stage=stage),
         RoundSum(total, len(replies), number),
     )
+    shared = _in_one_order(shared)
     event: dict[str, Any] = {
         "event": "round",
         "round": number,
@@ -47,7 +51,7 @@ def solve_round(
         event["note"] = shared.note
     finished = shared.finished
     if finished is None and number >= rules.schedule.rounds:
-        finished, shared = "rounds", rules.solver.concluded(shared)
+        finished, shared = "rounds", _in_one_order(rules.solver.concluded(shared))
     answered = {reply.party: 0.0 for reply in replies}
     factors = dict(state.factors)
     if len(replies) < FEW_PARTIES:
@@ -74,6 +78,20 @@ def solve_round(
     return following, (event,)
 
 
+def _in_one_order(shared: Shared) -> Shared:
+    """Return the values with all arrays in C order.
+
+    Arrays that were read from a checkpoint or received over the network are in C order. Products of
+    arrays in another order may differ in the last bits.
+    """
+
+    def ordered(arrays: Arrays) -> Arrays:
+        return {name: np.asarray(one, order="C") for name, one in arrays.items()}
+
+    memory = None if shared.memory is None else ordered(shared.memory)
+    return shared._replace(q=ordered(shared.q), public=ordered(shared.public), memory=memory)
+
+
 def concluded(rules: Rules, state: ServerState) -> ServerState:
     """Return the state with the solver's final q and public arrays. If the run has no solver or has
     not ended, return the state unchanged.
@@ -81,4 +99,5 @@ def concluded(rules: Rules, state: ServerState) -> ServerState:
     if rules.solver is None or not state.finished:
         return state
     shared = rules.solver.concluded(Shared(state.q, state.public, state.memory, stage=state.stage))
+    shared = _in_one_order(shared)
     return replace(state, q=shared.q, public=shared.public, previous=shared.q)

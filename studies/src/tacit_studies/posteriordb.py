@@ -38,6 +38,7 @@ from tacit_studies.posteriordb_runs import (
 from tacit_studies.posteriordb_tables import (
     COMPARED_PARTIES,
     GUIDES,
+    SAMPLED,
     TACIT,
     Run,
     as_csv,
@@ -127,6 +128,15 @@ def _run_all(
         make = partial(run_tacit, posterior, reference, count, seed)
         found = step(f"{name}: {count} parties", asked, make)
         runs.append(_run(posterior, TACIT, count, found))
+    doubted = [run.posterior for run in runs if _is_doubted(run)]
+    for posterior in [one for one in studied if one.name in doubted]:
+        name, count = posterior.name, COMPARED_PARTIES
+        asked = {"what": SAMPLED, "posterior": name, "parties": count, "tacit": library_digest()}
+        reference = reference_of(posterior)
+        make = partial(run_tacit, posterior, reference, count, seed, sampling=True)
+        total += 1
+        found = step(f"{name}: sampled", asked, make)
+        runs.append(_run(posterior, SAMPLED, count, found))
     most = STEPS if quick else MOST_STEPS
     for posterior, guide in product(studied, GUIDES):
         name = posterior.name
@@ -154,6 +164,11 @@ def _run(posterior: Posterior, method: str, parties: int | None, result: Result)
     )
 
 
+def _is_doubted(run: Run) -> bool:
+    """True if this fit with the compared number of parties has not converged."""
+    return run.parties == COMPARED_PARTIES and not run.result.get("converged", True)
+
+
 def _first_compared(count: int) -> tuple[bool, int]:
     """Sort key of a number of parties: the compared number comes first, then increasing order."""
     return count != COMPARED_PARTIES, count
@@ -168,6 +183,8 @@ def _write(
     references: dict[str, Result],
 ) -> dict[str, Any]:
     tables = [summary_table(runs), comparison_table(runs), posterior_table(runs)]
+    if any(run.method == SAMPLED for run in runs):
+        tables.append(posterior_table(runs, SAMPLED))
     if references:
         tables.append(reference_table(references))
     command = f"tacit reproduce posteriordb --seed {seed}"

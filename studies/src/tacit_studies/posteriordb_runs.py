@@ -103,12 +103,16 @@ def library_digest() -> str:
     return digest.hexdigest()[:16]
 
 
-def run_tacit(posterior: Posterior, reference: Result, parties: int, seed: int) -> Result:
+def run_tacit(
+    posterior: Posterior, reference: Result, parties: int, seed: int, *, sampling: bool = False
+) -> Result:
     """Fit with `tacit.fit` and its defaults; return errors, costs and the fit's own assessment.
 
     Costs are exchanges per party and CPU time in seconds. The assessment is whether the fit has
     converged, why, and its cautions. If the fit fails, only the message is returned (`refused`).
+    With `sampling`, `method.sampling` is set, and only one fit is made, with compilation.
     """
+    method = tacit.methods.NaturalVI(sampling=True) if sampling else "auto"
     records, arguments = posterior.load()
     dealt = split(records, parties, seed)
     facts = {"parties": len(dealt), "records": len(next(iter(records.values())))}
@@ -119,11 +123,12 @@ def run_tacit(posterior: Posterior, reference: Result, parties: int, seed: int) 
             warnings.simplefilter("ignore")  # the returned assessment has the same information
             example = {key: value[:4] for key, value in records.items()}
             model = tacit.from_numpyro(posterior.function, example, arguments=arguments)
-            tacit.fit(model, dealt, privacy="none", seed=seed)
-            first = time.process_time() - started
-            started = time.process_time()
-            fit = tacit.fit(model, dealt, privacy="none", seed=seed)
-            again = time.process_time() - started
+            fit = tacit.fit(model, dealt, privacy="none", seed=seed, method=method)
+            first, again = time.process_time() - started, None
+            if not sampling:
+                started = time.process_time()
+                fit = tacit.fit(model, dealt, privacy="none", seed=seed)
+                again = time.process_time() - started
     except TacitError as error:
         return {**facts, "refused": str(error)}
     except Exception as error:  # an error of the library is a result, not the end of the study

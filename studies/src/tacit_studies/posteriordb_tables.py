@@ -15,7 +15,7 @@ from typing import Any
 from tacit_studies.posteriordb_runs import MEAN_ERROR, SD_HIGH, SD_LOW, is_right
 from tacit_studies.tables import Cell, Table
 
-TACIT = "tacit"
+TACIT, SAMPLED = "tacit", "tacit with sampling"
 GUIDES = ("AutoNormal", "AutoMultivariateNormal")
 TIGHT = (0.05, 0.95, 1.05)
 COMPARED_PARTIES = 5
@@ -96,10 +96,10 @@ def summary_table(runs: Sequence[Run]) -> Table:
     )  # fmt: skip
 
 
-def posterior_table(runs: Sequence[Run]) -> Table:
-    """Every run of tacit."""
+def posterior_table(runs: Sequence[Run], method: str = TACIT) -> Table:
+    """Every run of tacit with this method."""
     rows = []
-    for run in sorted((r for r in runs if r.method == TACIT), key=lambda r: r.parties or 0):
+    for run in sorted((r for r in runs if r.method == method), key=lambda r: r.parties or 0):
         result = run.result
         rows.append(
             [run.posterior, result["parties"], result["records"], WORDS[run.outcome],
@@ -112,14 +112,17 @@ def posterior_table(runs: Sequence[Run]) -> Table:
         "sd ratio, min", "max", "exchanges per party", "CPU (s)", "… with compilation (s)",
         "verdict",
     )  # fmt: skip
+    sampled = method == SAMPLED
+    settings = ", method=NaturalVI(sampling=True)" if sampled else ""
+    which = ", for fits that do not converge without it" if sampled else " with defaults"
     return Table(
-        name="posteriors",
-        title="Each posterior",
+        name="sampled" if sampled else "posteriors",
+        title="Sampled posteriors" if sampled else "Each posterior",
         columns=columns,
         rows=rows,
         digits=dict.fromkeys(columns[4:11], 3),
-        note="`tacit.fit(model, parties, privacy=\"none\")` with defaults. Error of the mean: the "
-        "worst coordinate, in reference sds. CPU: time of a second fit of the same "
+        note=f"`tacit.fit(model, parties, privacy=\"none\"{settings})`{which}. Error of the mean: "
+        "the worst coordinate, in reference sds. CPU: time of a second fit of the same "
         "model; with compilation: time of the first fit, including `from_numpyro`, without a "
         "compilation cache.",
     )  # fmt: skip
@@ -203,7 +206,7 @@ def as_csv(runs: Sequence[Run]) -> str:
         "reference": lambda run: "posteriordb" if run.published else "own-nuts",
         "method": lambda run: run.method,
         "parties": lambda run: run.result.get("parties", 1),
-        "outcome": lambda run: run.outcome if run.method == TACIT else
+        "outcome": lambda run: run.outcome if run.method in (TACIT, SAMPLED) else
         ("right" if run.right else "wrong"),
     }  # fmt: skip
     keys = (

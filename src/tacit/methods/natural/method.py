@@ -49,6 +49,7 @@ from tacit.methods.natural.stages import (
     MORE,
     PUBLISHED,
     RELEASED,
+    SLOPES,
     WEIGH,
     WIDE,
 )
@@ -66,6 +67,8 @@ covariance by default.
 """
 WIDE_ROUNDS = 200
 """Default number of rounds for more parameters."""
+SAMPLING_ROUNDS = 15_000
+"""Default number of rounds with `NaturalVI.sampling`. Most runs end far earlier."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +86,10 @@ class NaturalVI(LocalMethod):
         Fixed length of each step, in (0, 1]. Only for generalised linear models.
     dtype
         Floating-point type of the records, "float32" or "float64".
+    sampling
+        True to sample the posterior by Hamiltonian Monte Carlo if it is too far from normal for
+        the other corrections, for example with several weakly determined scales. This takes some
+        hundreds or thousands of exchanges. All parties must answer every round.
     """
 
     kind: ClassVar[str] = "natural"
@@ -92,6 +99,7 @@ class NaturalVI(LocalMethod):
     steps: int | None = None
     step_size: float | None = None
     dtype: str = "float64"
+    sampling: bool = False
     _together: bool = False
     """True if every party answers every round; set by the plan."""
     _wide: bool = False
@@ -109,6 +117,10 @@ class NaturalVI(LocalMethod):
             raise ConfigError(f"method.steps = {self.steps}; it must be at least 1")
         if self.step_size is not None and not 0 < self.step_size <= 1:
             raise ConfigError(f"method.step_size = {self.step_size}; it must be in (0, 1]")
+        if self.sampling and not self.safeguarded:
+            raise ConfigError(
+                "method.sampling = true with method.steps or method.step_size; leave these out"
+            )
 
     def check(self, model: Model, family: Family) -> None:
         if not isinstance(family, Gaussian):
@@ -129,6 +141,8 @@ class NaturalVI(LocalMethod):
             )
 
     def check_run(self, facts: RunFacts) -> None:
+        if self.sampling:
+            self._check_sampling(facts)
         if facts.dimension <= SOLVED_UP_TO or facts.gaussian_sites or self._in_step(facts):
             return
         raise ConfigError(
@@ -136,6 +150,23 @@ class NaturalVI(LocalMethod):
             "round; leave schedule.parties_per_round and quorum out, or use method.kind = "
             "'gradient-vi'"
         )
+
+    def _check_sampling(self, facts: RunFacts) -> None:
+        if not self._in_step(facts):
+            raise ConfigError(
+                "method.sampling = true needs all parties in every round; leave "
+                "schedule.parties_per_round and quorum out, or set method.sampling = false"
+            )
+        if facts.dimension > SOLVED_UP_TO:
+            raise ConfigError(
+                f"method.sampling = true with {facts.dimension} parameters; it supports at most "
+                f"{SOLVED_UP_TO}: set method.sampling = false"
+            )
+        if not facts.full:
+            raise ConfigError(
+                "method.sampling = true with a mean-field posterior; leave posterior out, or set "
+                "method.sampling = false"
+            )
 
     @property
     def safeguarded(self) -> bool:
@@ -159,6 +190,8 @@ class NaturalVI(LocalMethod):
         return SOLVED_UP_TO if solved else super().most_full(everyone=everyone)
 
     def rounds_for(self, model: Model) -> int:
+        if self.sampling:
+            return SAMPLING_ROUNDS
         return WIDE_ROUNDS if model.dimension > SOLVED_UP_TO else self.usual_rounds
 
     def _in_step(self, facts: RunFacts) -> bool:
@@ -218,7 +251,15 @@ class NaturalVI(LocalMethod):
             parts = (scales, facts, free, columns, intercepts(model))
             return WideSolver(family, prior, settled, *parts)
         sites = shown_sites(model)
-        return NaturalSolver(family, prior, settled, model.scale_coordinates, facts, sites=sites)
+        return NaturalSolver(
+            family,
+            prior,
+            settled,
+            model.scale_coordinates,
+            facts,
+            sites=sites,
+            sampling=self.sampling,
+        )
 
     def learns_scale(self, model: Model) -> bool:
         return self._together and ScaleFacts.of(model) is not None
@@ -232,6 +273,7 @@ class NaturalVI(LocalMethod):
         if not self._together:
             return super().stage_table(rounds)
         names = [name for name in RELEASED if (name == WIDE) == self._wide]
+        names = [name for name in names if name != SLOPES or self.sampling]
         return {name: Stage(name, needs_q=False, needs_factor=False) for name in names}
 
     def released_shapes(
@@ -283,6 +325,8 @@ class NaturalVI(LocalMethod):
         if task.stage == WEIGH:
             assert isinstance(model, InNumPy)
             return Answer(None, None, released=plain.weighed(model, task))
+        if task.stage == SLOPES:
+            return Answer(None, None, released=self._slopes(model, task))
         if self.in_numpy(model) and isinstance(model, InNumPy):
             if task.stage in (DRAWS, MORE):
                 return Answer(None, None, released=plain.at_draws(model, task))
@@ -290,6 +334,11 @@ class NaturalVI(LocalMethod):
         if task.stage in (DRAWS, MORE):
             return Answer(None, None, released=party.at_draws(model, task))
         return Answer(None, None, released=party.derivatives(model, family, task))
+
+    def _slopes(self, model: Model, task: Task) -> Arrays:
+        if self.in_numpy(model) and isinstance(model, InNumPy):
+            return plain.at_slopes(model, task)
+        return party.at_slopes(model, task)
 
     def program(self, stage: str) -> str:
         if stage in (UPDATE, WIDE) or (self._dispersion and stage == WEIGH):

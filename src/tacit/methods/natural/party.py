@@ -1,4 +1,4 @@
-"""Party side of `NaturalVI` if the server controls the steps: six kinds of exchange.
+"""Party side of `NaturalVI` if the server controls the steps: seven kinds of exchange.
 
 The server publishes points in the form of a mean and a root, and θ = mean + root·z. A party replies
 with derivatives in z. The server chooses the root so that z has about unit scale under the
@@ -13,6 +13,7 @@ badly conditioned posterior, half as many digits are lost as in θ.
 | `WEIGH` | mean and root | log p at each of `weighing_draws` |
 | `NODES` | means and roots | as `CANDIDATES` |
 | `DRAWS` | draws of θ | log p at each of them |
+| `SLOPES` | one θ per Markov chain | log p and its gradient in θ at each of them |
 
 Compiling the second derivatives of a user's model takes longer than running it. The first three
 stages therefore share one program, `DERIVATIVES`. It is a loop that evaluates one point at a time:
@@ -30,7 +31,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tacit.arrays import Array, Arrays
+from tacit.arrays import Array, Arrays, namespace
 from tacit.expfam import Family, Gaussian
 from tacit.expfam.quadrature import normal_rule, weighing_draws
 from tacit.methods.base import Task
@@ -238,6 +239,26 @@ def at_draws(model: Model, task: Task) -> Arrays:
     value = share_of_log_joint(model, task, task.public["prior_share"])
     values = jax.lax.map(value, task.public["draws"], batch_size=DRAW_BATCH)
     return {"log_likelihood": jnp.where(jnp.isfinite(values), values, FAILED)}
+
+
+def at_slopes(model: Model, task: Task) -> Arrays:
+    """Return what `at_draws` returns, and the gradient in θ at each of the draws."""
+    value = share_of_log_joint(model, task, task.public["prior_share"])
+    both = jax.value_and_grad(value)
+    values, slopes = jax.lax.map(both, task.public["draws"], batch_size=DRAW_BATCH)
+    return finite_slopes(values, slopes)
+
+
+def finite_slopes(values: Array, slopes: Array) -> Arrays:
+    """Return log-likelihoods and their gradients, one row per draw, as arrays of a reply. If a
+    number of a draw is not finite, its log-likelihood is `FAILED` and its gradient 0.
+    """
+    xp = namespace(values)
+    finite = xp.isfinite(values) & xp.all(xp.isfinite(slopes), axis=1)
+    return {
+        "log_likelihood": xp.where(finite, values, FAILED),
+        "gradient": xp.where(finite[:, None], slopes, 0.0),
+    }
 
 
 def log_likelihood(model: Model, task: Task) -> Scalar:

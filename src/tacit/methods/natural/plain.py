@@ -15,7 +15,7 @@ from tacit.arrays import Array, Arrays
 from tacit.expfam import Family, Gaussian
 from tacit.expfam.quadrature import weighing_draws
 from tacit.methods.base import Task
-from tacit.methods.natural.party import gaussian_prior, total
+from tacit.methods.natural.party import finite_slopes, gaussian_prior, total
 from tacit.methods.natural.search import first_search, only_finite, searched
 from tacit.methods.natural.stages import DISPERSION, DISPERSION_COUNT, FAILED
 from tacit.models.base import Records
@@ -62,6 +62,17 @@ def at_draws(model: InNumPy, task: Task) -> Arrays:
     for records, weights in blocks(task, DRAWS_BLOCK_ROWS):
         values += model.log_likelihoods(task.public["draws"], records, weights)
     return {"log_likelihood": np.where(np.isfinite(values), values, FAILED)}
+
+
+def at_slopes(model: InNumPy, task: Task) -> Arrays:
+    """Return the same as `tacit.methods.natural.party.at_slopes`, computed in NumPy."""
+    draws = task.public["draws"]
+    values, slopes, root = np.zeros(len(draws)), np.zeros(draws.shape), np.eye(draws.shape[1])
+    point = task._replace(public={"spread": np.asarray(0.0)})
+    for number, theta in enumerate(draws):
+        found = _at_point(model, point, theta, root)
+        values[number], slopes[number] = found.value, found.gradient
+    return finite_slopes(values, slopes)
 
 
 def weighed(model: InNumPy, task: Task) -> Arrays:

@@ -24,6 +24,8 @@ adds the prior.
 6. **More draws.** If weighted means or standard deviations are not precise enough, or their weights
    not good enough, up to four exchanges follow with draws from a distribution that is fitted to the
    last weighted draws (`tacit.methods.natural.more`).
+7. **Chains**, if `NaturalVI.sampling` is set. If the result is still not trusted or not precise
+   enough, Hamiltonian Monte Carlo samples the exact posterior (`tacit.methods.natural.chains`).
 
 This is PVI with all parties updated together. The factor of a party has the precision −E_q[∇² log
 p] over its records, and may be improper as long as q is proper.
@@ -40,10 +42,11 @@ import numpy as np
 from tacit.arrays import Arrays, Natural, solve_lower
 from tacit.expfam import FullGaussian, Gaussian
 from tacit.expfam.quadrature import weighing_draws
-from tacit.methods.natural import more, split_phases, tails
+from tacit.expfam.rooted import RootedGaussian
+from tacit.methods.natural import chains, more, split_phases, tails
 from tacit.methods.natural.curvature import absolute_eigen, lower_root
 from tacit.methods.natural.move import Move, Place, extrapolated, log_volume, move_of
-from tacit.methods.natural.precision import Sites
+from tacit.methods.natural.precision import Precision, Sites
 from tacit.methods.natural.scale_prior import (
     TRANSFORM,
     ScaleFacts,
@@ -111,6 +114,8 @@ class NaturalSolver:
     sites
         Function that computes the quantities that users see from draws of θ, or None if these are
         θ itself.
+    sampling
+        True to sample the posterior if the result is not trusted otherwise (`NaturalVI.sampling`).
     """
 
     family: Gaussian
@@ -120,6 +125,7 @@ class NaturalSolver:
     scale_facts: ScaleFacts | None = None
     scale_prior: LearntScalePrior | None = None
     sites: Sites | None = None
+    sampling: bool = False
 
     def __call__(self, shared: Shared, answers: RoundSum) -> Shared:
         memory = dict(shared.memory or {"phase": np.asarray(MODES)})
@@ -144,14 +150,30 @@ class NaturalSolver:
             partial(split_phases.after_draws, solver),
             partial(tails.after_tails, solver),
             partial(more.after_more, solver),
+            partial(chains.after_chains, solver),
         )[phase]
         with np.errstate(all="ignore"):
             following = after(shared, memory, answers)
-            if following.finished is not None and phase != more.MORE_PHASE:
+            if following.finished is not None and phase < more.MORE_PHASE:
                 following = more.checked(solver, following)
+            if following.finished is not None and phase != chains.CHAINS_PHASE:
+                following = solver._sampled(following)
         if following.finished is not None:
             return following
         return following._replace(public=following.public | {"prior_share": share})
+
+    def _sampled(self, ended: Shared) -> Shared:
+        """Return a finished state, or a request that starts Markov chains if they are allowed and
+        needed.
+        """
+        memory = ended.memory or {}
+        if not self.sampling or "weighted" not in ended.public or "mean_error" not in memory:
+            return ended
+        errors = Precision(float(memory["mean_error"]), float(memory["sd_error"]))
+        if more.is_trusted(memory) and errors.enough:
+            return ended
+        mean, root = RootedGaussian(self.family.dimension).moments(ended.public)
+        return chains.begin(ended, mean, root)
 
     def _informed(self, shared: Shared, memory: Arrays, answers: RoundSum) -> NaturalSolver:
         """Return the solver with `scale_prior` set, if the prior's scales are learned.
@@ -198,6 +220,8 @@ class NaturalSolver:
             return shared
         if int(memory.get("phase", MODES)) == more.MORE_PHASE:
             return more.finish(self, memory)
+        if int(memory.get("phase", MODES)) == chains.CHAINS_PHASE:
+            return chains.finish_before(self, memory)
         if np.ndim(public.get("mean", np.zeros((0, 0)))) == 1:
             mean, root = public["mean"], public["root"]
         elif "q.mean" in memory:
@@ -450,6 +474,15 @@ class NaturalSolver:
             form, pull = self._prior_form()
             prior = theta @ pull - 0.5 * np.sum((theta @ form) * theta, axis=1)
         return np.where(fit > 0.1 * FAILED, fit + prior, FAILED)
+
+    def prior_slope(self, theta: np.ndarray) -> np.ndarray:
+        """Return the gradient of the log-prior in θ for each row θ of `theta`. It is 0 if the
+        parties add the log-prior.
+        """
+        if self.scale_prior is not None:
+            return self.scale_prior.log_density_slope(theta)
+        form, pull = self._prior_form()
+        return pull - theta @ form
 
     def _give_up(self, shared: Shared, memory: Arrays, note: str) -> Shared:
         memory |= {"settled": np.asarray(0.0), "last_change": np.asarray(1e300)}

@@ -10,6 +10,9 @@ MODE, EVALUATE, CANDIDATES, WEIGH = "mode", "evaluate", "candidates", "weigh"
 NODES, DRAWS = "nodes", "draws"
 MORE = "more"
 """Like `DRAWS`, with more draws."""
+SLOPES = "slopes"
+"""The stage that evaluates one point of every Markov chain."""
+MOST_CHAINS, FEWEST_CHAINS, MANY_PARAMETERS = 256, 64, 256
 DERIVATIVES = "derivatives"
 """Name of the compiled program for the stages `MODE`, `EVALUATE` and `CANDIDATES`."""
 CANDIDATE_COUNT = 5
@@ -30,6 +33,14 @@ finite.
 """
 
 Shapes = dict[str, tuple[int, ...]]
+
+
+def chain_count(dimension: int) -> int:
+    """Return the number of Markov chains. With more chains fewer exchanges are needed, but a
+    request for many parameters would be too large.
+    """
+    return MOST_CHAINS if dimension <= MANY_PARAMETERS else FEWEST_CHAINS
+
 
 RELEASED: dict[str, Callable[[int], Shapes]] = {
     MODE: lambda d: {
@@ -53,6 +64,7 @@ RELEASED: dict[str, Callable[[int], Shapes]] = {
     },
     DRAWS: lambda d: {"log_likelihood": (len(weighing_draws(d)),)},
     MORE: lambda d: {"log_likelihood": (many_draws(d),)},
+    SLOPES: lambda d: {"log_likelihood": (chain_count(d),), "gradient": (chain_count(d), d)},
     WIDE: lambda d: {
         "value": (),
         "gradient": (d,),
@@ -81,6 +93,7 @@ PUBLISHED: dict[str, Callable[[int], Shapes]] = {
     },
     DRAWS: lambda d: {"draws": (len(weighing_draws(d)), d), "prior_share": ()},
     MORE: lambda d: {"draws": (many_draws(d), d), "prior_share": ()},
+    SLOPES: lambda d: {"draws": (chain_count(d), d), "prior_share": ()},
     WIDE: lambda d: {
         "mean": (d,),
         "scale": (d,),
