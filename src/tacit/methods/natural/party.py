@@ -15,10 +15,10 @@ badly conditioned posterior, half as many digits are lost as in θ.
 | `DRAWS` | draws of θ | log p at each of them |
 | `SLOPES` | one θ per Markov chain | log p and its gradient in θ at each of them |
 
-Compiling the second derivatives of a user's model takes longer than running it. The first three
-stages therefore share one program, `DERIVATIVES`. It is a loop that evaluates one point at a time:
-either the next published point, or the next point of a search for the mode. `WEIGH` and `DRAWS`
-share another program.
+Compiling the second derivatives of a user's model takes longer than running it. `MODE`, `EVALUATE`,
+`CANDIDATES` and `NODES` therefore share one program, `DERIVATIVES`. It is a loop that evaluates one
+point at a time: either the next published point, or the next point of a search for the mode.
+`WEIGH` and `DRAWS` share another program.
 
 A prior that is not in the family of q is divided among the parties. Each party adds
 `prior_share`·log p(θ) to its log-likelihood, and the shares of a round add up to 1.
@@ -48,6 +48,7 @@ from tacit.methods.natural.stages import (
     MORE,
     NODE_COUNT,
     NODES,
+    SPLIT_UP_TO,
     WEIGH,
 )
 from tacit.models import Model
@@ -69,7 +70,7 @@ def program_of(stage: str) -> str:
 
     Several stages share a program.
     """
-    if stage in (MODE, EVALUATE, CANDIDATES):
+    if stage in (MODE, EVALUATE, CANDIDATES, NODES):
         return DERIVATIVES
     return DRAWS if stage in (WEIGH, MORE) else stage
 
@@ -86,16 +87,19 @@ def program_public(stage: str, public: Arrays) -> Arrays:
     mean = public["centre"] if stage == MODE else public["mean"]
     size = mean.shape[-1]
     root = np.eye(size) if stage == MODE else public["root"]
-    slots = NODE_COUNT if stage == NODES else CANDIDATE_COUNT
     if mean.ndim == 1:
-        mean = np.concatenate([mean[None], np.zeros((slots - 1, size))])
-        root = np.concatenate([root[None], np.zeros((slots - 1, size, size))])
+        mean, root = mean[None], root[None]
+    points = len(mean)
+    # One length for all stages, so that they share a compiled program.
+    slots = max(points, NODE_COUNT if size <= SPLIT_UP_TO else CANDIDATE_COUNT)
+    mean = np.concatenate([mean, np.zeros((slots - points, size))])
+    root = np.concatenate([root, np.zeros((slots - points, size, size))])
     spread = {MODE: 0.0, EVALUATE: 1.0}.get(stage)
     return {
         "mean": mean,
         "root": root,
         "spread": public["spread"] if spread is None else np.asarray(spread),
-        "points": np.asarray(1 if stage in (MODE, EVALUATE) else slots),
+        "points": np.asarray(points),
         "search": np.asarray(stage == MODE),
         "prior_share": public["prior_share"],
     }
@@ -117,7 +121,10 @@ def stage_released(stage: str, found: Arrays) -> Arrays:
             "modes": theta,
         }
     parts = {name: value for name, value in found.items() if name not in ("theta", "good")}
-    return {name: value[0] for name, value in parts.items()} if stage == EVALUATE else parts
+    if stage == EVALUATE:
+        return {name: value[0] for name, value in parts.items()}
+    points = {CANDIDATES: CANDIDATE_COUNT, NODES: NODE_COUNT}.get(stage)
+    return {name: value[:points] for name, value in parts.items()}
 
 
 class _Loop(NamedTuple):

@@ -59,6 +59,7 @@ from tacit.methods.natural.stages import (
     DISPERSION,
     EVALUATE,
     FAILED,
+    SPLIT_UP_TO,
     WEIGH,
 )
 from tacit.methods.natural.stages import DRAWS as DRAWS_STAGE
@@ -79,10 +80,6 @@ ENERGY_SLACK = 1e-4
 ENERGY_ROUNDING = 1e-11
 NEWTON_DAMPING = (0.0, 0.3, 3.0, 30.0)
 SHORTEST_STEP = 1e-4
-SPLIT_UP_TO = 256
-"""Largest number of parameters for which a posterior is split, because each node of a split costs
-as much as a step.
-"""
 REGULAR_PRECISION = 1e-13
 """Share of its diagonal that is added to a precision matrix; a badly conditioned q stays proper."""
 MODES, LAPLACE, STARTS, STEP, BACKTRACK, WEIGHTS, AXIS, NODES, DRAWS = range(9)

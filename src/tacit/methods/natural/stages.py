@@ -14,9 +14,13 @@ SLOPES = "slopes"
 """The stage that evaluates one point of every Markov chain."""
 MOST_CHAINS, FEWEST_CHAINS, MANY_PARAMETERS = 256, 64, 256
 DERIVATIVES = "derivatives"
-"""Name of the compiled program for the stages `MODE`, `EVALUATE` and `CANDIDATES`."""
+"""Name of the compiled program for the stages `MODE`, `EVALUATE`, `CANDIDATES` and `NODES`."""
 CANDIDATE_COUNT = 5
 NODE_COUNT = 12
+SPLIT_UP_TO = 256
+"""Largest number of parameters for which a posterior is split, because each node of a split costs
+as much as a step.
+"""
 WIDE = "wide"
 """The stage for models with too many parameters for a full covariance."""
 DIRECTION_COUNT = 64
