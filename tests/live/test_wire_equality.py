@@ -310,6 +310,19 @@ def test_the_wire_changes_no_bit(tmp_path, what, kind, encodings):
     assert set(told.values()) == set(encodings)
 
 
+def test_chains_over_the_wire_are_those_of_one_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(chains, "WARM_UP", 4)
+    monkeypatch.setattr(chains, "RESCALED", (1, 2))
+    monkeypatch.setattr(chains, "MOST_EXCHANGES", 40)
+    monkeypatch.setattr("tacit.methods.natural.more.is_trusted", lambda memory: False)
+    sampled = {"method": {"kind": "natural", "sampling": True}}
+    fed = federation(tmp_path / "fed", "site prior", "synchronous", MIX, rounds=900, **sampled)
+    plan = fed.alone()
+    results = asyncio.run(run_all(fed))
+    assert_equal(fed, plan, results)
+    assert "sampled.r_hat" in fed.state().memory
+
+
 def test_a_misfit_is_seen_over_the_wire(tmp_path):
     fed = federation(tmp_path / "fed", "wrong noise", "synchronous", rounds=20)
     plan = fed.alone()

@@ -63,7 +63,7 @@ def cancelling(width, size=1.1e8, dtype=np.float32):
 WIDTH = 50
 NAMES = tuple(f"c{place}" for place in range(WIDTH))
 OPEN = {"adjacency": "add-or-remove-one"}
-LEVELS = {"softmax": ("u", "v", "w"), "many levels": tuple(f"l{place}" for place in range(20))}
+LEVELS = {"softmax": ("u", "v", "w"), "many levels": tuple(f"l{place}" for place in range(12))}
 
 
 def hostile_records(count, rng, levels=2):
@@ -163,7 +163,7 @@ def test_other_records_change_no_contribution(kind, engine):
     """
     model, method, terms, visit = hostile_case(kind)
     outputs = model.dimension // WIDTH
-    for count in (64, 256):
+    for count in (64, 128):
         plan, records, q = hostile_plan(model, method, terms, count)
         public = hostile_public(plan, visit, outputs)
         both = [
