@@ -12,7 +12,7 @@ import tacit
 from tacit.data.codes import MissingCodeWarning
 from tacit.data.prepare import OutsideBoundsWarning
 from tacit.errors import ConfigError, DataError
-from tacit.results.verdict import LittleLearnedWarning
+from tacit.results.cautions import LittleLearnedWarning
 from tacit.support.argument_names import in_python
 
 RNG = np.random.default_rng(11)

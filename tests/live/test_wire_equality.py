@@ -22,6 +22,7 @@ from wire_harness import (
 from tacit.engines.execute import carry_out
 from tacit.live.config import read_agreed
 from tacit.live.plan import server_plan
+from tacit.methods.natural import chains
 from tacit.methods.scores.method import LEAST_ROUNDS
 from tacit.plan.plan import first_factors
 from tacit.run.run import prepare
@@ -314,7 +315,7 @@ def test_chains_over_the_wire_are_those_of_one_process(tmp_path, monkeypatch):
     monkeypatch.setattr(chains, "WARM_UP", 4)
     monkeypatch.setattr(chains, "RESCALED", (1, 2))
     monkeypatch.setattr(chains, "MOST_EXCHANGES", 40)
-    monkeypatch.setattr("tacit.methods.natural.more.is_trusted", lambda memory: False)
+    monkeypatch.setattr("tacit.methods.natural.more.is_trusted", lambda _: False)
     sampled = {"method": {"kind": "natural", "sampling": True}}
     fed = federation(tmp_path / "fed", "site prior", "synchronous", MIX, rounds=900, **sampled)
     plan = fed.alone()

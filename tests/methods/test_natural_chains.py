@@ -17,7 +17,8 @@ from tacit.methods.natural import chains, party, plain
 from tacit.methods.natural.solver import NaturalSolver
 from tacit.methods.natural.stages import FAILED, SLOPES, chain_count
 from tacit.models.learnt_scale import LearntScalePrior
-from tacit.results.verdict import NotConvergedWarning, _judge_sampled
+from tacit.results.cautions import NotConvergedWarning
+from tacit.results.solved import _judge_sampled
 from tacit.server.combine import RoundSum, Shared
 
 

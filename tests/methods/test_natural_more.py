@@ -24,11 +24,7 @@ from tacit.methods.natural.precision import (
 from tacit.methods.natural.solver import NaturalSolver
 from tacit.methods.natural.stages import FAILED, MORE, NODES, WEIGH
 from tacit.methods.natural.weights import weigh_draws
-from tacit.results.verdict import (
-    ImpreciseWarning,
-    MissingIndicatorWarning,
-    precision_caution,
-)
+from tacit.results.cautions import ImpreciseWarning, MissingIndicatorWarning, precision_caution
 from tacit.server.combine import RoundSum, Shared
 
 

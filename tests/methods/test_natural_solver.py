@@ -24,7 +24,7 @@ from tacit.methods.natural.split import (
 )
 from tacit.methods.natural.stages import CANDIDATES, DRAWS, EVALUATE, FAILED, MODE, NODES, WEIGH
 from tacit.methods.natural.weights import DOUBTED, smoothed, weigh_draws
-from tacit.results.verdict import judge_solved
+from tacit.results.solved import judge_solved
 from tacit.server.combine import RoundSum, Shared
 
 

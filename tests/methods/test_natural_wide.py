@@ -24,7 +24,7 @@ from tacit.methods.natural.wide import WideSolver
 from tacit.methods.reply_bounds import Exchange, broken_bound
 from tacit.plan.auto import choose_method
 from tacit.plan.plan import make_plan
-from tacit.results.verdict import judge_wide
+from tacit.results.solved import judge_wide
 from tacit.server.checkpoint import Checkpoint
 from tacit.server.combine import RoundSum, Shared
 from tacit.server.state import Published

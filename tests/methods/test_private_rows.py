@@ -17,7 +17,7 @@ from tacit.methods.private import group_rows
 from tacit.models import LogisticRegression, SoftmaxRegression
 from tacit.party.compute import SinglePartyComputer, stack_records
 from tacit.privacy.bounded import pack_symmetric
-from tacit.results.verdict import TooNarrowWarning
+from tacit.results.cautions import TooNarrowWarning
 from tacit.server.messages import Request
 
 

@@ -33,7 +33,7 @@ from tacit.models.learnt_scale import scaled_prior
 from tacit.plan.auto import choose_method, least_noise_ratio
 from tacit.plan.plan import make_plan
 from tacit.privacy.settings import Privacy
-from tacit.results.verdict import NotConvergedWarning, TooNarrowWarning, WideIntervalsWarning
+from tacit.results.cautions import NotConvergedWarning, TooNarrowWarning, WideIntervalsWarning
 from tacit.server.schedule import Sequential, Synchronous
 
 RECORDS, PARTIES, SCALE = 6_000, 3, 2.0

@@ -1,6 +1,8 @@
 """Tables of methods: every key reaches its method, and further kinds need one line."""
 
+import re
 import sys
+from dataclasses import fields
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -14,6 +16,8 @@ from tacit.support.validation import Count
 
 GOOD = {"privacy": "none", "data": {"source": "adult"}}
 EXTRA = {"whiten", "whiten_bound"}
+FIXED = {"clip", "clip_end", "noise_end", "dtype"}
+"""Arguments that some private methods have but do not accept other values of."""
 
 
 class StepsSettings(MethodSettings, frozen=True, kw_only=True, tag="steps"):
@@ -30,6 +34,18 @@ def test_the_keys_of_a_kind_are_arguments_of_its_method(kind):
     assert method.kind == kind
     assert set(METHOD_SETTINGS.keys(kind)) - EXTRA <= set(method.__dataclass_fields__)
     assert parse_config({**GOOD, "method": {"kind": kind}}).method.make() == method()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in METHOD_SETTINGS if kind != "auto"])
+def test_the_documented_arguments_of_a_method_are_keys_of_its_kind(kind):
+    method = METHOD_SETTINGS[kind].method()
+    listed = (method.__doc__ or "").partition("Parameters")[2]
+    named = re.findall(r"^ {4}(\w[\w, ]*)$", listed, re.M)
+    documented = {name for line in named for name in line.split(", ")}
+    arguments = {one.name for one in fields(method) if one.init and not one.name.startswith("_")}
+    assert documented <= arguments
+    keys = set(METHOD_SETTINGS.keys(kind))
+    assert documented - keys in (set(), FIXED)
 
 
 @pytest.mark.parametrize("way", ["registered", "installed"])

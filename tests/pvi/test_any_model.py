@@ -8,8 +8,8 @@ import pytest
 from jax.experimental.ode import odeint
 
 import tacit
+from tacit.results.cautions import NotConvergedWarning, TooNarrowWarning
 from tacit.results.diagnostics import modes_caution
-from tacit.results.verdict import NotConvergedWarning, TooNarrowWarning
 
 
 def regression(x, y=None):

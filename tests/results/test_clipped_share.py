@@ -18,8 +18,8 @@ from tacit.models import LinearRegression, LogisticRegression
 from tacit.plan.plan import make_plan
 from tacit.privacy.settings import Privacy
 from tacit.report import write_report
+from tacit.results.cautions import ClippingWarning
 from tacit.results.summary import builtins_of
-from tacit.results.verdict import ClippingWarning
 from tacit.run.config import parse_config
 from tacit.run.directory import private_part, public_part
 from tacit.run.run import run

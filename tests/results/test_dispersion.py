@@ -12,8 +12,8 @@ from scipy import stats
 import tacit
 from tacit.models import LinearRegression, PoissonRegression
 from tacit.models.capabilities import DispersionSums
+from tacit.results.cautions import MisfitWarning, NotCheckedWarning
 from tacit.results.dispersion import dispersion_of
-from tacit.results.verdict import MisfitWarning, NotCheckedWarning
 
 POISSON = PoissonRegression(("one", "x"), max_count=1000)
 

@@ -14,16 +14,15 @@ from tacit.data.schema.layout import indicated_columns
 from tacit.expfam import FullGaussian, MeanFieldGaussian
 from tacit.models.learnt_scale import LearntScalePrior
 from tacit.report import write_report
-from tacit.results.diagnostics import cautions_of, run_verdict
-from tacit.results.explained import shape_words
-from tacit.results.figures import BLUE
-from tacit.results.verdict import (
+from tacit.results.cautions import (
     LittleLearnedWarning,
     MissingIndicatorWarning,
     NotConvergedWarning,
-    judge,
-    learned,
 )
+from tacit.results.diagnostics import cautions_of, run_verdict
+from tacit.results.explained import shape_words
+from tacit.results.figures import BLUE
+from tacit.results.verdict import judge, learned
 from tacit.run.config import parse_config
 from tacit.run.directory import public_part
 from tacit.server.state import Rules, initial_state

@@ -505,7 +505,7 @@ def test_methods_and_schedules_are_built_from_their_tables():
         ({"kind": "exact", "steps": 3}, 'method.steps = 3 is not a key of kind = "exact" ('),
         (
             {"kind": "natural", "draws": 3},
-            "its keys are steps, step_size, dtype: choose another",
+            "its keys are steps, step_size, dtype, sampling: choose another",
         ),
         ({"kind": "gradient-vi", "steps": 0}, "method.steps = 0"),
         ({"kind": "gradient-vi", "learning_rate": float("nan")}, "method.learning_rate = nan"),

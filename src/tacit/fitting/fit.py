@@ -38,6 +38,7 @@ from tacit.plan.arguments import (
 )
 from tacit.plan.plan import Plan, make_plan
 from tacit.privacy.settings import Privacy
+from tacit.results.cautions import Caution, warn
 from tacit.results.check import Check, describe
 from tacit.results.compose import compose_result, data_facts, party_row, privacy_facts
 from tacit.results.diagnostics import known_before, second_choice
@@ -53,7 +54,6 @@ from tacit.results.saved import read_saved
 from tacit.results.shown import site_summary
 from tacit.results.statements import not_declared
 from tacit.results.summary import LedgerFacts, Result, declared_columns
-from tacit.results.verdict import Caution, warn
 from tacit.server.schedule import Schedule
 from tacit.support.argument_names import python_names
 

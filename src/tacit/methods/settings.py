@@ -80,6 +80,9 @@ class NaturalVISettings(MethodSettings, frozen=True, kw_only=True, tag="natural"
     """Length of each step."""
     dtype: Precision | None = None
     """Floating-point type of the records."""
+    sampling: bool | None = None
+    """True to sample the posterior by Hamiltonian Monte Carlo if the fit is not trusted without it.
+    """
 
 
 class GradientVISettings(MethodSettings, frozen=True, kw_only=True, tag="gradient-vi"):

@@ -15,10 +15,10 @@ from tacit.models import Records
 from tacit.plan.calibrate import Settled
 from tacit.plan.plan import Plan
 from tacit.plan.signal import POOR, signal
+from tacit.results.cautions import missing_caution
 from tacit.results.diagnostics import constant_caution, known_before
 from tacit.results.evaluation import cannot_evaluate
 from tacit.results.statements import prior_statement, statement
-from tacit.results.verdict import missing_caution
 from tacit.server.schedule import Damping, PowerDamping, StalenessDamping
 
 MOST_ROWS = 12

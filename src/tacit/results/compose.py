@@ -24,6 +24,7 @@ from tacit.models.prior import PRIOR_PARTY
 from tacit.plan.explain import explain
 from tacit.plan.plan import Plan
 from tacit.privacy.guarantee import TRUST
+from tacit.results.cautions import missing_caution
 from tacit.results.coefficients import coefficients, unit_map
 from tacit.results.diagnostics import (
     cautions_of,
@@ -58,7 +59,7 @@ from tacit.results.summary import (
     Result,
     declared_columns,
 )
-from tacit.results.verdict import Verdict, missing_caution
+from tacit.results.verdict import Verdict
 from tacit.server.state import ServerState
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from tacit.expfam import Family, Gaussian, Natural
 from tacit.pvi import divide
-from tacit.results.verdict import Caution
+from tacit.results.cautions import Caution
 
 MOST_SHIFT = 3.0
 """A party is reported only if a posterior mean shifts by more than this without the party, in

@@ -25,25 +25,21 @@ from tacit.models import Model
 from tacit.models.capabilities import Coefficients, Scores, SimulatesOutcomes
 from tacit.models.learnt_scale import LearntScalePrior
 from tacit.plan.plan import Plan
-from tacit.results.dispersion import Dispersion, comparable, dispersion_of
-from tacit.results.posterior import Posterior, posterior_of
-from tacit.results.verdict import (
+from tacit.results.cautions import (
     Caution,
-    Verdict,
     clipping_caution,
     convergence_caution,
-    judge,
-    judge_solved,
-    judge_wide,
-    learned,
     learning_caution,
     misfit_caution,
     narrow_caution,
     precision_caution,
-    rounding_trouble,
     unknown_clipping_caution,
     unresolved_caution,
 )
+from tacit.results.dispersion import Dispersion, comparable, dispersion_of
+from tacit.results.posterior import Posterior, posterior_of
+from tacit.results.solved import judge_solved, judge_wide
+from tacit.results.verdict import Verdict, judge, learned, rounding_trouble
 from tacit.server.state import ServerState
 
 
