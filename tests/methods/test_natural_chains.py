@@ -29,7 +29,7 @@ def sampled(log_joint, size=2, start=1.0, most=20_000):
     begun = {"mean": np.zeros(size), "root": start * np.eye(size), "weighted": np.asarray(0.0)}
     begun["log_weights"] = np.zeros(1)
     ended = Shared({}, begun, {"last_change": np.asarray(0.0)}, finished="rounds")
-    shared = chains.begin(ended, begun["mean"], begun["root"])
+    shared = chains.begin(solver, ended, begun["mean"], begun["root"])
     for number in range(most):
         assert shared.stage == SLOPES
         assert shared.public["draws"].shape == (chain_count(size), size)

@@ -489,6 +489,28 @@ class HasImages(Protocol):
 
 
 @runtime_checkable
+class HasEffects(Protocol):
+    """A model with effects, i.e. parameters whose prior has a location and a scale that depend on
+    other parameters. Coordinates ψ have chosen effects in standardised form (see
+    `tacit.models.numpyro.effects`).
+    """
+
+    def standardised(self, thetas: Array, chosen: Array) -> tuple[Array, Array]:
+        """Return ψ for each row of `thetas`, and the scales of the effects; NaN for other
+        coordinates.
+        """
+        ...
+
+    def unstandardised(self, psis: Array, chosen: Array) -> tuple[Array, Array]:
+        """Return θ and log|dθ/dψ| for each row of `psis`."""
+        ...
+
+    def standardised_slopes(self, psis: Array, slopes: Array, chosen: Array) -> Array:
+        """Return gradients in ψ of log p(θ(ψ)) + log|dθ/dψ|, given gradients of log p in θ."""
+        ...
+
+
+@runtime_checkable
 class TopicTables(Protocol):
     """A model of topics, which can list the most probable words of each topic."""
 
@@ -512,6 +534,7 @@ def abilities(model: Any) -> tuple[str, ...]:
         Simulates,
         SimulatesOutcomes,
         ImpliedVariance,
+        HasEffects,
         TopicTables,
     )
     return tuple(one.__name__ for one in every if isinstance(model, one))

@@ -29,6 +29,7 @@ from tacit.testing.comparisons import (
     expect_average,
     expect_close,
 )
+from tacit.testing.model_effects import check_effects
 from tacit.testing.model_outcomes import check_outcomes
 from tacit.testing.model_scores import check_scores
 from tacit.testing.models import (
@@ -459,5 +460,6 @@ ABILITY_CHECKS: dict[str, Callable[[Subject], None]] = {
     "Simulates": check_simulation,
     "SimulatesOutcomes": check_outcomes,
     "ImpliedVariance": check_implied_variance,
+    "HasEffects": check_effects,
     "TopicTables": check_topics,
 }

@@ -5,11 +5,12 @@ as with several weakly determined scales. The records stay with the parties: in 
 server publishes one point of every chain, and the sum of the replies, with the prior, is the exact
 log-joint and its gradient there. HMC with these values therefore samples the exact posterior.
 
-Many chains run side by side in coordinates z with θ = mean + root·z, in which the posterior has
-about unit scale. A trajectory of a chain has as many leapfrog steps as exchanges. Step size, mean
-and root are adapted in `WARM_UP` trajectories, whose draws are not used afterwards, and are then
-fixed. Lengths and step sizes vary at random between trajectories, because one size does not suit
-all parts of a posterior whose scale varies.
+Many chains run side by side in coordinates z with ψ = mean + root·z, in which the posterior has
+about unit scale. ψ is θ with weakly determined effects in standardised form
+(`tacit.methods.natural.effects`). A trajectory of a chain has as many leapfrog steps as exchanges.
+Step size, mean and root are adapted in `WARM_UP` trajectories, whose draws are not used afterwards,
+and are then fixed. Lengths and step sizes vary at random between trajectories, because one size
+does not suit all parts of a posterior whose scale varies.
 
 The chains start at `STARTS` different draws from the result before, several at each. After the
 warm-up they have converged if the means of the groups that started together agree (nested R̂,
@@ -29,6 +30,7 @@ import numpy as np
 from tacit.arrays import Arrays, solve_lower
 from tacit.expfam.quadrature import many_draws
 from tacit.methods.natural.curvature import lower_root
+from tacit.methods.natural.effects import coordinates, start_of
 from tacit.methods.natural.precision import Precision
 from tacit.methods.natural.stages import FAILED, SLOPES, chain_count
 from tacit.server.combine import RoundSum, Shared
@@ -56,6 +58,8 @@ MOST_DIVERGENT = 1e-3
 """Largest accepted share of divergent trajectories."""
 MOST_HALVINGS = 3
 MAX_NESTED_R_HAT = 1.02
+FARTHEST = 1e12
+"""A chain is lost if a coordinate of θ is larger than this."""
 SEED = 0xC4A1
 """Public fixed seed, so that every server draws the same numbers."""
 PREFIX, BEFORE, DRAWN = "chains.", "chains.before.", "chains.drawn."
@@ -66,14 +70,16 @@ class Chains(NamedTuple):
     chain, in z.
     """
 
+    chosen: np.ndarray
+    """1 for coordinates of ψ that are standardised effects, otherwise 0."""
     mean: np.ndarray
     root: np.ndarray
     position: np.ndarray
     """Start of the trajectory."""
     value: np.ndarray
-    """Log-joint at the start."""
+    """Log-density in ψ at the start."""
     slope: np.ndarray
-    """Gradient of the log-joint at the start."""
+    """Gradient of the log-density at the start."""
     energy: np.ndarray
     """Value minus kinetic energy at the start."""
     moving: np.ndarray
@@ -108,9 +114,8 @@ class Chains(NamedTuple):
     def unpack(cls, memory: Arrays) -> Chains:
         return cls(**{name: memory[f"{PREFIX}{name}"] for name in cls._fields})
 
-    @property
-    def theta(self) -> np.ndarray:
-        return self.mean + self.position @ self.root.T
+    def psi(self, position: np.ndarray) -> np.ndarray:
+        return self.mean + position @ self.root.T
 
 
 class Sampled(NamedTuple):
@@ -128,18 +133,20 @@ class Sampled(NamedTuple):
         return self.r_hat <= MAX_NESTED_R_HAT and self.divergent <= MOST_DIVERGENT
 
 
-def begin(ended: Shared, mean: np.ndarray, root: np.ndarray) -> Shared:
+def begin(solver: NaturalSolver, ended: Shared, mean: np.ndarray, root: np.ndarray) -> Shared:
     """Return a request for the log-joint at the chains' starting points.
 
     `ended` is the finished state with the result so far, which is kept for a run that ends before
     the chains do, and `mean` and `root` are its moments.
     """
     size = len(mean)
+    chosen, mean, root = start_of(solver.effects, mean, root, [SEED, size, 1])
     start = np.random.default_rng([SEED, size]).standard_normal((STARTS, size))
     count = chain_count(size)
     position = np.repeat(start, count // STARTS, axis=0)
     nothing = np.zeros(count)
     chains = Chains(
+        chosen,
         mean,
         root,
         position,
@@ -164,7 +171,7 @@ def begin(ended: Shared, mean: np.ndarray, root: np.ndarray) -> Shared:
     facts = {"finished": np.asarray(float(ended.finished == "converged"))}
     memory = dict(ended.memory or {})
     memory |= {f"{BEFORE}{name}": one for name, one in (ended.public | facts).items()}
-    return _ask(ended, memory, chains, "chains started")
+    return _ask(solver, ended, memory, chains, "chains started")
 
 
 def after_chains(
@@ -174,10 +181,13 @@ def after_chains(
     are precise enough.
     """
     chains = Chains.unpack(memory)
-    theta = shared.public["draws"]
+    theta, psi = shared.public["draws"], chains.psi(chains.moving)
+    maps = coordinates(solver.effects, chains.chosen)
     value = solver.log_joint(theta, answers)
-    slope = (answers.total["gradient"] + solver.prior_slope(theta)) @ chains.root
-    failed = (value <= 0.1 * FAILED) | ~np.all(np.isfinite(slope), axis=1)
+    failed = value <= 0.1 * FAILED
+    value = value + maps.to_theta(psi)[1]
+    slope = maps.slope(psi, answers.total["gradient"] + solver.prior_slope(theta)) @ chains.root
+    failed = failed | ~np.isfinite(value) | ~np.all(np.isfinite(slope), axis=1)
     slope[failed] = 0.0
     if int(chains.number) < 0:
         return _first(solver, shared, memory, chains, value, slope, failed)
@@ -185,7 +195,7 @@ def after_chains(
     if int(chains.left) > 0:
         momentum = chains.momentum + float(chains.size) * slope
         chains = chains._replace(lost=lost, momentum=momentum, left=chains.left - 1)
-        return _ask(shared, memory, _drifted(chains))
+        return _ask(solver, shared, memory, _drifted(chains))
     momentum = chains.momentum + 0.5 * float(chains.size) * slope
     gained = value - 0.5 * np.sum(np.square(momentum), axis=1) - chains.energy
     gained = np.where((lost > 0) | ~np.isfinite(gained), -math.inf, gained)
@@ -198,9 +208,9 @@ def after_chains(
         slope=np.where(taken[:, None], slope, chains.slope),
     )
     if number < WARM_UP:
-        return _ask(shared, memory, _adapted(chains, gained))
+        return _ask(solver, shared, memory, _adapted(chains, gained))
     chains = chains._replace(divergent=chains.divergent + np.sum(gained < -DIVERGED))
-    memory |= {f"{DRAWN}{number - WARM_UP:04d}": chains.theta}
+    memory |= {f"{DRAWN}{number - WARM_UP:04d}": maps.to_theta(chains.psi(chains.position))[0]}
     return _checked(solver, shared, memory, chains)
 
 
@@ -221,7 +231,7 @@ def _first(
     chains = chains._replace(
         position=chains.position[source], value=value[source], slope=slope[source]
     )
-    return _ask(shared, memory, _launched(chains, 0))
+    return _ask(solver, shared, memory, _launched(chains, 0))
 
 
 def _launched(chains: Chains, number: int) -> Chains:
@@ -321,9 +331,9 @@ def _checked(solver: NaturalSolver, shared: Shared, memory: Arrays, chains: Chai
             halvings=chains.halvings + 1,
             divergent=np.asarray(0),
         )
-        return _ask(shared, memory, _launched(chains, WARM_UP), "smaller steps")
+        return _ask(solver, shared, memory, _launched(chains, WARM_UP), "smaller steps")
     if done % wanted:
-        return _ask(shared, memory, _launched(chains, int(chains.number) + 1))
+        return _ask(solver, shared, memory, _launched(chains, int(chains.number) + 1))
     theta = _drawn(memory)
     found = sampled(theta, solver, divergent)
     if (found.sound and found.precision.enough) or int(chains.exchanges) >= MOST_EXCHANGES:
@@ -332,7 +342,7 @@ def _checked(solver: NaturalSolver, shared: Shared, memory: Arrays, chains: Chai
         names = sorted(name for name in memory if name.startswith(DRAWN))
         early = names[: len(names) // 2]
         memory = {name: one for name, one in memory.items() if name not in early}
-    return _ask(shared, memory, _launched(chains, int(chains.number) + 1))
+    return _ask(solver, shared, memory, _launched(chains, int(chains.number) + 1))
 
 
 def sampled(theta: np.ndarray, solver: NaturalSolver, divergent: float = 0.0) -> Sampled:
@@ -435,8 +445,20 @@ def _generator(chains: Chains, purpose: int) -> np.random.Generator:
     return np.random.default_rng(key)
 
 
-def _ask(shared: Shared, memory: Arrays, chains: Chains, note: str = "") -> Shared:
+def _ask(
+    solver: NaturalSolver, shared: Shared, memory: Arrays, chains: Chains, note: str = ""
+) -> Shared:
+    """Request the log-joint and its gradient at the moving positions.
+
+    A chain without a finite θ there is lost, and the position at its start is requested instead.
+    """
+    maps = coordinates(solver.effects, chains.chosen)
+    draws = maps.to_theta(chains.psi(chains.moving))[0]
+    sound = np.all(np.isfinite(draws), axis=1) & (np.max(np.abs(draws), axis=1) < FARTHEST)
+    if not np.all(sound):
+        moving = np.where(sound[:, None], chains.moving, chains.position)
+        chains = chains._replace(moving=moving, lost=np.maximum(chains.lost, ~sound))
+        draws = np.nan_to_num(maps.to_theta(chains.psi(moving))[0], posinf=0.0, neginf=0.0)
     chains = chains._replace(exchanges=chains.exchanges + 1)
-    draws = chains.mean + chains.moving @ chains.root.T
     memory = memory | chains.pack() | {"phase": np.asarray(CHAINS_PHASE)}
     return Shared(shared.q, {"draws": draws}, memory, stage=SLOPES, note=note)

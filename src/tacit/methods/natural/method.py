@@ -56,7 +56,7 @@ from tacit.methods.natural.stages import (
 from tacit.methods.natural.wide import WideSolver
 from tacit.methods.natural.wide_columns import Columns, intercepts
 from tacit.models import Model
-from tacit.models.capabilities import DiagonalExpectations, GaussianSites, InNumPy
+from tacit.models.capabilities import DiagonalExpectations, GaussianSites, HasEffects, InNumPy
 from tacit.server.messages import UPDATE, Stage
 from tacit.support.validation import check_fields
 
@@ -259,6 +259,7 @@ class NaturalVI(LocalMethod):
             facts,
             sites=sites,
             sampling=self.sampling,
+            effects=model if self.sampling and isinstance(model, HasEffects) else None,
         )
 
     def learns_scale(self, model: Model) -> bool:

@@ -64,6 +64,7 @@ from tacit.methods.natural.stages import (
 )
 from tacit.methods.natural.stages import DRAWS as DRAWS_STAGE
 from tacit.methods.natural.weights import CLOSE_SHARE, weigh_draws
+from tacit.models.capabilities import HasEffects
 from tacit.models.learnt_scale import LearntScalePrior
 from tacit.server.combine import RoundSum, Shared
 
@@ -113,6 +114,8 @@ class NaturalSolver:
         θ itself.
     sampling
         True to sample the posterior if the result is not trusted otherwise (`NaturalVI.sampling`).
+    effects
+        The model, if its effects can be standardised for the chains; otherwise None.
     """
 
     family: Gaussian
@@ -123,6 +126,7 @@ class NaturalSolver:
     scale_prior: LearntScalePrior | None = None
     sites: Sites | None = None
     sampling: bool = False
+    effects: HasEffects | None = None
 
     def __call__(self, shared: Shared, answers: RoundSum) -> Shared:
         memory = dict(shared.memory or {"phase": np.asarray(MODES)})
@@ -170,7 +174,7 @@ class NaturalSolver:
         if more.is_trusted(memory) and errors.enough:
             return ended
         mean, root = RootedGaussian(self.family.dimension).moments(ended.public)
-        return chains.begin(ended, mean, root)
+        return chains.begin(self, ended, mean, root)
 
     def _informed(self, shared: Shared, memory: Arrays, answers: RoundSum) -> NaturalSolver:
         """Return the solver with `scale_prior` set, if the prior's scales are learned.

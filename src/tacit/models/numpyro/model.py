@@ -33,6 +33,7 @@ from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, Natural
 from tacit.models.base import Model, ModelSchema, Records, gaussian_natural
 from tacit.models.numpyro.counts import ComparedCounts
+from tacit.models.numpyro.effects import StandardisedEffects
 from tacit.models.numpyro.indices import IndexRange, check_indices, index_ranges
 from tacit.models.numpyro.layout import find_layout
 from tacit.models.numpyro.outcomes import SimulatedOutcomes, checked_columns
@@ -92,7 +93,7 @@ def from_numpyro(
     return model
 
 
-class NumPyroModel(SimulatedOutcomes, ComparedCounts, Model):
+class NumPyroModel(SimulatedOutcomes, ComparedCounts, StandardisedEffects, Model):
     """A model whose prior and per-record log-likelihood are those of a NumPyro function (module
     docstring).
     """

@@ -160,8 +160,21 @@ class Program:
                 f"({latents[-1].stop},); "
                 "model and family must agree on the dimension"
             )
+        substitute = FromUnconstrained(latents, theta)
+        sites = self.call(records, substitute, key=key, simulate=simulate, blank=blank)
+        return sites, substitute.log_det
+
+    def call(
+        self,
+        records: Records,
+        substitute: Messenger,
+        *,
+        key: Array | None = None,
+        simulate: bool = False,
+        blank: bool = False,
+    ) -> Sites:
+        """Call the model once with a handler that sets latent sites, and return all its sites."""
         model = handlers.uncondition(self.model) if simulate else self.model
-        substitute = _FromUnconstrained(latents, theta)
         key = jax.random.key(0) if key is None else key
         flat = _FlatSites(key)
         checked = nullcontext() if not blank else validation_enabled(False)
@@ -170,7 +183,7 @@ class Program:
             _WithinReach(key), handlers.seed(rng_seed=key), flat, substitute,
         ):  # fmt: skip
             model(**records, **self.arguments)
-        return dict(sites), substitute.log_det
+        return dict(sites)
 
 
 class _FlatSites(Messenger):
@@ -234,7 +247,7 @@ def is_flat(distribution: Any) -> bool:
     return isinstance(distribution, dist.ImproperUniform)
 
 
-class _FromUnconstrained(Messenger):
+class FromUnconstrained(Messenger):
     """Sets the value of each latent site from θ.
 
     The transform follows from the support of the site in this call, because the support may depend
