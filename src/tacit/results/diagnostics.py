@@ -124,11 +124,13 @@ def diagnostics_block(
     """Return the numbers on which a verdict is based. Results of importance weights and linear
     response are included if the server computed them.
     """
+    memory = state.memory or {}
     energies = [line["negative_elbo"] for line in rounds]
+    if "sampled.r_hat" in memory:  # the exchanges of Markov chains have no bound
+        energies = [one for one in energies if one is not None]
     found: dict[str, Any] = {"elbo": [None if one is None else -one for one in energies]}
     if dispersion is not None:
         found["dispersion"] = dispersion._asdict()
-    memory = state.memory or {}
     if "sd_noise" in memory:
         narrow = memory["narrow"]
         return found | {

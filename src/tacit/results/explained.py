@@ -128,7 +128,7 @@ def _chains(diagnostics: Mapping[str, Any]) -> list[Explained]:
             "divergent",
             f"{diagnostics['divergent_share']:.2%}",
             f"share of trajectories that failed; above {MOST_DIVERGENT:.1%} a narrow region of the "
-            "posterior may be missing: use a non-centred parametrisation",
+            "posterior may be missing: use more informative priors for scales",
         ),
         Explained(
             "Monte-Carlo errors",

@@ -110,8 +110,8 @@ def _judge_sampled(memory: Mapping[str, Any], number: str) -> Verdict:
         return Verdict(
             False,
             f"{drawn} do not reach a narrow region of the posterior ({facts}; required: at most "
-            f"{MOST_DIVERGENT:.1%} divergent); use a non-centred parametrisation of the effects "
-            "whose scale is weakly determined, or more informative priors for scales",
+            f"{MOST_DIVERGENT:.1%} divergent); use more informative priors for scales, or another "
+            "parametrisation",
         )
     return Verdict(True, f"Hamiltonian Monte Carlo, {drawn}; {facts}")
 
