@@ -190,6 +190,9 @@ def test_errors_above_the_limit_are_stated_with_their_size():
     (caution,) = precision_caution(Precision(0.05, 0.18))
     assert "0.05" in caution.text
     assert "18%" in caution.text
+    assert "method.sampling" in caution.text
+    (caution,) = precision_caution(Precision(0.05, 0.18), sampled=True)
+    assert "method.sampling" not in caution.text
     assert precision_caution(Precision(0.03, 0.03)) == []
 
 

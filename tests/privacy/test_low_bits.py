@@ -79,6 +79,8 @@ NOT_NOISE = {
     "methods/dpsgd/method.py",  # θ of a gradient, from a public key
     "methods/gradient.py",  # the same, without privacy
     "methods/natural/adapt.py",  # the server's draws of a proposal, without privacy
+    "methods/natural/chains.py",  # the server's momenta, without privacy
+    "methods/natural/effects.py",  # the server's draws of q, without privacy
     "methods/natural/scale_prior.py",  # the server's draws of q, without privacy
     "methods/natural/split.py",  # the server's evaluation points
     "methods/natural/subspace.py",  # the server's directions, without privacy

@@ -244,7 +244,7 @@ def decay_in_closed_form(t, y=None):
 
 
 def test_a_differential_equation_has_the_posterior_of_its_solution():
-    t = np.repeat(np.arange(1, 9), 2)
+    t = np.repeat(np.arange(1, 9), 8)
     y = np.exp(-0.3 * t + 0.2 * np.random.default_rng(5).normal(size=len(t)))
     one, other = (fitted(function, {"t": t, "y": y}) for function in (decay, decay_in_closed_form))
     assert one.converged, one.why

@@ -120,18 +120,22 @@ def narrow_caution(share: float | None) -> list[Caution]:
     ]
 
 
-def precision_caution(precision: Precision) -> list[Caution]:
-    """Return a caution if a mean or a standard deviation has a large Monte-Carlo error."""
+def precision_caution(precision: Precision, *, sampled: bool = False) -> list[Caution]:
+    """Return a caution if a mean or a standard deviation has a large Monte-Carlo error.
+
+    `sampled` is true if the posterior was sampled by Markov chains.
+    """
     if precision.mean_error <= MOST_MEAN_DRAWN and precision.sd_error <= MOST_SD_DRAWN:
         return []
+    advice = "" if sampled else "method.sampling = true, "
     return [
         Caution(
             "imprecise",
             f"Means have a Monte-Carlo standard error of up to {precision.mean_error:.2g} "
             f"posterior sd, and standard deviations of up to {precision.sd_error:.0%} (at most "
             f"{MOST_MEAN_DRAWN:g} and {MOST_SD_DRAWN:.0%} expected): the posterior has long tails, "
-            "of which the draws contain few; use method.sampling = true, informative priors for "
-            "scales, or another parametrisation.",
+            f"of which the draws contain few; use {advice}informative priors for scales, or "
+            "another parametrisation.",
         )
     ]
 

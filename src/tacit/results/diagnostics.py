@@ -252,7 +252,8 @@ def cautions_of(
         ]
     if verdict is not None and verdict.converged and "sd_error" in (memory or {}):
         errors = [float((memory or {})[name]) for name in ("mean_error", "sd_error")]
-        doubts += precision_caution(Precision(*errors))
+        sampled = "sampled.r_hat" in (memory or {})
+        doubts += precision_caution(Precision(*errors), sampled=sampled)
     if "residual" in (memory or {}) and isinstance(plan.rules.solver, WideSolver):
         doubts += unresolved_caution(float((memory or {})["residual"]))
     if verdict is not None and plan.privacy is None:
