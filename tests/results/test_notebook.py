@@ -52,10 +52,23 @@ def test_a_federation_shows_no_record_and_no_count(federation):
     assert not re.search(rf"\b{len(planted)}\b", html)
 
 
-def test_the_progress_bar_is_shown_on_request_and_removed(capsys):
+def test_short_rounds_are_not_all_shown(capsys):
+    class State:
+        round = 0
+
+    with Progress(5_000, enabled=True) as bar:
+        observe = bar.observer(None)
+        assert observe is not None
+        for State.round in range(5_000):
+            observe(State(), ())
+    assert 1 <= capsys.readouterr().err.count("round") < 1_000
+
+
+def test_the_progress_bar_is_shown_on_request_and_removed(capsys, monkeypatch):
     class State:
         round = 2
 
+    monkeypatch.setattr("tacit.fitting.progress.SHOWN_EVERY_S", 0.0)
     seen = []
     with Progress(5, enabled=True) as bar:
         observe = bar.observer(lambda state, _: seen.append(state.round))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from typing import Any
 
 from tacit.engines.execute import Observer
+
+SHOWN_EVERY_S = 0.2
+"""Seconds between two updates; a run may have thousands of short rounds."""
 
 
 def in_notebook() -> bool:
@@ -32,6 +37,7 @@ class Progress:
         self._handle: Any = None
         self._enabled = notebook if enabled is None else enabled
         self._notebook = notebook
+        self._shown_at = -math.inf
 
     def __enter__(self) -> Progress:
         self._show(0)
@@ -59,8 +65,10 @@ class Progress:
         return both
 
     def _show(self, round_number: int) -> None:
-        if not self._enabled:
+        now = time.monotonic()
+        if not self._enabled or now < self._shown_at + SHOWN_EVERY_S:
             return
+        self._shown_at = now
         text = f"round {round_number} of at most {self._rounds}"
         if not self._notebook:
             self._handle = True

@@ -118,7 +118,10 @@ def words_of(hint: Any, value: Any = None) -> str:
     if literals and not others:
         return choose_from(value, map(str, literals))
     words = [repr(word) for word in literals] + [_type_words(one) for one in others]
-    return f"it must be {' or '.join(words)}"
+    texts = any(one in (tuple[str, ...], list[str]) for one in others)
+    listed = isinstance(value, list | tuple) and any(not isinstance(one, str) for one in value)
+    advice = ', e.g. ["0", "1"]' if texts and listed else ""
+    return f"it must be {' or '.join(words)}{advice}"
 
 
 @functools.cache
