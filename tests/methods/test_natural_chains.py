@@ -22,8 +22,10 @@ from tacit.results.solved import _judge_sampled
 from tacit.server.combine import RoundSum, Shared
 
 
-def sampled(log_joint, size=2, start=1.0, most=20_000):
-    """Run the chains against a log-joint of one row of coordinates; no party is involved."""
+def sampled(log_joint, size=2, start=1.0, most=20_000, kept=None):
+    """Run the chains against a log-joint of one row of coordinates; no party is involved. With
+    `kept`, stop after this many trajectories and conclude.
+    """
     both = jax.jit(jax.vmap(jax.value_and_grad(log_joint)))
     solver = NaturalSolver(FullGaussian(size), None)
     begun = {"mean": np.zeros(size), "root": start * np.eye(size), "weighted": np.asarray(0.0)}
@@ -38,6 +40,8 @@ def sampled(log_joint, size=2, start=1.0, most=20_000):
         shared = chains.after_chains(solver, shared, dict(shared.memory), answers)
         if shared.finished is not None:
             return shared, number
+        if kept and sum(name.startswith(chains.DRAWN) for name in shared.memory) == kept:
+            return solver.concluded(shared), number
     raise AssertionError("the chains did not end")
 
 
@@ -230,6 +234,26 @@ def test_two_weak_scales_are_sampled_where_the_default_is_flagged(crossed_model,
     assert diagnostics["nested_r_hat"] <= chains.MAX_NESTED_R_HAT
     assert diagnostics["mean_error"] <= 0.033
     assert "nested R̂" in str(fit)
+
+
+def test_slowly_mixing_chains_agree_once_they_have_enough_draws():
+    """A window of fixed length would never be long enough."""
+    rng = np.random.default_rng(6)
+    position, draws = rng.normal(size=(256, 4)), []
+    for _ in range(400):
+        position = 0.95 * position + np.sqrt(1.0 - 0.95**2) * rng.normal(size=(256, 4))
+        draws.append(position)
+    theta = np.stack(draws)
+    assert np.max(chains.nested_r_hat(theta[:32])) > chains.MAX_NESTED_R_HAT
+    assert np.max(chains.nested_r_hat(theta[200:])) <= chains.MAX_NESTED_R_HAT
+
+
+@pytest.mark.parametrize("kept", [10, 3])
+def test_chains_that_are_stopped_keep_their_draws_if_there_are_enough(kept):
+    shared, _ = sampled(lambda x: -0.5 * jnp.sum(jnp.square(x)), kept=kept)
+    assert ("more_draws" in shared.public) == (kept == 10)
+    assert ("sampled.r_hat" in shared.memory) == (kept == 10)
+    np.testing.assert_allclose(shared.public["mean"], 0.0, atol=0.1)
 
 
 def test_a_run_that_ends_before_its_chains_says_so(crossed_model, crossed_parties):

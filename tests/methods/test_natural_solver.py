@@ -9,9 +9,10 @@ from scipy import stats
 from tacit.expfam import FullGaussian
 from tacit.expfam.quadrature import normal_rule, weighing_draws
 from tacit.expfam.rooted import RootedGaussian
+from tacit.methods.natural import chains
 from tacit.methods.natural.curvature import absolute_eigen, lower_root
 from tacit.methods.natural.move import Place
-from tacit.methods.natural.solver import NaturalSolver
+from tacit.methods.natural.solver import WEIGHTS, NaturalSolver
 from tacit.methods.natural.split import (
     DONE,
     GOING,
@@ -22,7 +23,16 @@ from tacit.methods.natural.split import (
     more_nodes,
     needed,
 )
-from tacit.methods.natural.stages import CANDIDATES, DRAWS, EVALUATE, FAILED, MODE, NODES, WEIGH
+from tacit.methods.natural.stages import (
+    CANDIDATES,
+    DRAWS,
+    EVALUATE,
+    FAILED,
+    MODE,
+    NODES,
+    SLOPES,
+    WEIGH,
+)
 from tacit.methods.natural.weights import DOUBTED, smoothed, weigh_draws
 from tacit.results.solved import judge_solved
 from tacit.server.combine import RoundSum, Shared
@@ -145,6 +155,45 @@ def test_the_same_round_is_asked_again_when_a_party_has_left():
     again = solver(shared, RoundSum(gaussian_replies(shared, precision, linear), 1, 1))
     assert again.stage == MODE
     assert float(again.public["prior_share"]) == 1.0
+
+
+def replies_of(shared, middles):
+    """Sums of parties whose log-likelihoods are −½|θ − middle|²."""
+    form, pull = len(middles) * np.eye(2), np.sum(middles, axis=0)
+    if shared.stage != SLOPES:
+        return RoundSum(gaussian_replies(shared, form, pull), len(middles), 1)
+    theta = shared.public["draws"]
+    value = theta @ pull - 0.5 * len(middles) * np.sum(np.square(theta), axis=1)
+    total = {"log_likelihood": value, "gradient": pull - len(middles) * theta}
+    return RoundSum(total, len(middles), 1)
+
+
+@pytest.mark.parametrize("phase", [WEIGH, SLOPES])
+def test_nothing_of_a_party_that_has_left_remains(phase):
+    both, one = (np.zeros(2), np.full(2, 3.0)), (np.zeros(2),)
+    solver = NaturalSolver(FullGaussian(2), None, sampling=True)
+    mean, root = np.full(2, 1.5), np.eye(2) / np.sqrt(2.0)
+    public = {"mean": mean, "root": root, "prior_share": np.asarray(0.5)}
+    memory = {"settled": np.asarray(1.0), "last_change": np.asarray(0.0)}
+    shared = Shared(
+        solver.natural(mean, root), public, memory | {"phase": np.asarray(WEIGHTS)}, stage=WEIGH
+    )
+    if phase == SLOPES:
+        ended = solver(shared, replies_of(shared, both))
+        assert ended.finished == "converged"
+        shared = chains.begin(solver, ended, mean, root)
+        shared = shared._replace(public=shared.public | {"prior_share": np.asarray(0.5)})
+        while not any(name.startswith(chains.DRAWN) for name in shared.memory):
+            shared = solver(shared, replies_of(shared, both))
+        assert shared.finished is None
+    for _ in range(30):
+        shared = solver(shared, replies_of(shared, one))
+        if shared.finished is not None:
+            break
+    assert shared.finished == "converged"
+    found, spread = RootedGaussian(2).moments(shared.public)
+    np.testing.assert_allclose(found, 0.0, atol=1e-3)
+    np.testing.assert_allclose(spread @ spread.T, np.eye(2), atol=1e-3)
 
 
 def test_weights_of_the_posterior_itself_are_even_and_correct_a_wrong_one():

@@ -40,11 +40,15 @@ if TYPE_CHECKING:
 
 CHAINS_PHASE = 11
 STARTS = 16
+FEWEST_STARTS = 8
+"""Without this many starting points with a finite log-joint, agreement would mean little."""
 WARM_UP = 60
 RESCALED = (8, 20, 40)
 """Trajectories of the warm-up after which mean and root are computed again."""
 MOST_EXCHANGES = 10_000
-"""The chains end at the first check after this many exchanges."""
+"""The chains end after the trajectory that reaches this number of exchanges."""
+FEWEST_TRAJECTORIES = 8
+"""Fewer trajectories after the warm-up are not a result."""
 LENGTH = 0.5 * math.pi
 """Typical length of a trajectory: the one that makes the next draw from a standard normal
 independent of the last.
@@ -224,8 +228,10 @@ def _first(
     failed: np.ndarray,
 ) -> Shared:
     """Start the first trajectory. Chains without a finite log-joint move to the start of others."""
+    failed = failed | (chains.lost > 0)
     sound = np.flatnonzero(~failed)
-    if not len(sound):
+    groups = len(np.unique(sound // (len(value) // STARTS)))
+    if groups < FEWEST_STARTS:
         return finish_before(solver, memory)
     source = np.where(failed, sound[np.arange(len(value)) % len(sound)], np.arange(len(value)))
     chains = chains._replace(
@@ -332,15 +338,16 @@ def _checked(solver: NaturalSolver, shared: Shared, memory: Arrays, chains: Chai
             divergent=np.asarray(0),
         )
         return _ask(solver, shared, memory, _launched(chains, WARM_UP), "smaller steps")
-    if done % wanted:
+    ended = int(chains.exchanges) >= MOST_EXCHANGES and done >= FEWEST_TRAJECTORIES
+    if done % wanted and not ended:
         return _ask(solver, shared, memory, _launched(chains, int(chains.number) + 1))
     theta = _drawn(memory)
     found = sampled(theta, solver, divergent)
-    if (found.sound and found.precision.enough) or int(chains.exchanges) >= MOST_EXCHANGES:
+    if (found.sound and found.precision.enough) or ended:
         return _finished(solver, memory, theta, found)
     if found.r_hat > MAX_NESTED_R_HAT:  # the first draws may depend on where the chains started
         names = sorted(name for name in memory if name.startswith(DRAWN))
-        early = names[: len(names) // 2]
+        early = names[: max(0, len(names) - done // 2)]
         memory = {name: one for name, one in memory.items() if name not in early}
     return _ask(solver, shared, memory, _launched(chains, int(chains.number) + 1))
 
@@ -419,6 +426,17 @@ def _finished(solver: NaturalSolver, memory: Arrays, theta: np.ndarray, found: S
     memory |= {name: np.asarray(min(one, 1e9)) for name, one in found.precision._asdict().items()}
     finished = "converged" if found.sound else "rounds"
     return Shared(solver.natural(mean, root), public, memory, finished=finished)
+
+
+def concluded(solver: NaturalSolver, memory: Arrays) -> Shared:
+    """End a run that was stopped: with the draws so far, or with the result from before them."""
+    chains = Chains.unpack(memory)
+    names = [name for name in memory if name.startswith(DRAWN)]
+    if len(names) < FEWEST_TRAJECTORIES:
+        return finish_before(solver, memory)
+    theta = _drawn(memory)
+    divergent = int(chains.divergent) / (len(names) * len(chains.value))
+    return _finished(solver, memory, theta, sampled(theta, solver, divergent))
 
 
 def finish_before(solver: NaturalSolver, memory: Arrays) -> Shared:

@@ -133,11 +133,15 @@ class NaturalSolver:
         phase = int(memory["phase"])
         share = np.asarray(1.0 / answers.contributors)
         if shared.public["prior_share"] != share:
-            # A party has joined or left: the shares of the prior did not add up to 1, and lower
-            # bounds of different sets of parties are not comparable.
+            # A party has joined or left: the shares of the prior did not add up to 1, and values of
+            # different sets of parties are not comparable.
+            note = "parties have changed"
+            if phase >= BACKTRACK:
+                again = self._again(shared, memory)
+                return again._replace(public=again.public | {"prior_share": share}, note=note)
             memory = {name: one for name, one in memory.items() if not name.startswith("place.")}
             public = shared.public | {"prior_share": share}
-            return shared._replace(public=public, memory=memory, note="parties have changed")
+            return shared._replace(public=public, memory=memory, note=note)
         solver = self._informed(shared, memory, answers)
         after = (
             solver._after_modes,
@@ -162,6 +166,15 @@ class NaturalSolver:
         if following.finished is not None:
             return following
         return following._replace(public=following.public | {"prior_share": share})
+
+    def _again(self, shared: Shared, memory: Arrays) -> Shared:
+        """Return a request that starts the steps again at the result so far, without anything else
+        that was computed from earlier replies.
+        """
+        family = RootedGaussian(self.family.dimension)
+        mean, root = family.moments(self.concluded(shared).public)
+        kept = {name: one for name, one in memory.items() if name in (TRANSFORM, "centre")}
+        return self._evaluate(shared, {"centre": mean} | kept | _no_steps(), mean, root)
 
     def _sampled(self, ended: Shared) -> Shared:
         """Return a finished state, or a request that starts Markov chains if they are allowed and
@@ -222,7 +235,7 @@ class NaturalSolver:
         if int(memory.get("phase", MODES)) == more.MORE_PHASE:
             return more.finish(self, memory)
         if int(memory.get("phase", MODES)) == chains.CHAINS_PHASE:
-            return chains.finish_before(self, memory)
+            return chains.concluded(self, memory)
         if np.ndim(public.get("mean", np.zeros((0, 0)))) == 1:
             mean, root = public["mean"], public["root"]
         elif "q.mean" in memory:
@@ -311,12 +324,7 @@ class NaturalSolver:
         root = lower_root(self._restricted(best.root @ eigen.inverse_root))
         mean = best.mean + best.root @ eigen.solve(best.gradient) if clean else best.mean
         memory = {name: value for name, value in memory.items() if not name.startswith("place.")}
-        memory |= {
-            "steps": np.asarray(0),
-            "limit": np.asarray(1.0),
-            "successes": np.asarray(0),
-            "length": np.asarray(1.0),
-        }
+        memory |= _no_steps()
         if clean:
             return self._evaluate(shared, memory, mean, root)
         narrow = np.minimum(1.0, 0.1 / np.maximum(1e-300, np.abs(np.diagonal(root))))
@@ -603,6 +611,16 @@ class NaturalSolver:
             return {"linear": diagonal * mean, "quadratic": -0.5 * diagonal}
         precision = precision + np.diag(REGULAR_PRECISION * np.diagonal(precision))
         return {"linear": precision @ mean, "quadratic": -0.5 * precision}
+
+
+def _no_steps() -> Arrays:
+    """Return what the server remembers of the steps before the first one."""
+    return {
+        "steps": np.asarray(0),
+        "limit": np.asarray(1.0),
+        "successes": np.asarray(0),
+        "length": np.asarray(1.0),
+    }
 
 
 def _not_lower(place: Place, before: Place) -> bool:

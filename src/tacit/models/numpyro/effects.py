@@ -44,7 +44,7 @@ class Standard(NamedTuple):
     invert: Callable[[Array], Array]
     """Maps x to e."""
     jointly: bool = False
-    """True if all elements of the site are standardised, or none."""
+    """True if all elements along the last axis are standardised, or none."""
 
 
 def standard_of(distribution: Any, shape: tuple[int, ...]) -> Standard | None:
@@ -71,6 +71,8 @@ def standard_of(distribution: Any, shape: tuple[int, ...]) -> Standard | None:
     if not {"loc", "scale"} <= set(core.arg_constraints) or core.event_dim:
         return None
     loc, scale = core.loc, core.scale
+    if jnp.broadcast_shapes(jnp.shape(loc), jnp.shape(scale), shape) != shape:
+        return None
     return Standard(
         jnp.broadcast_to(scale, shape),
         jnp.log(jnp.broadcast_to(scale, shape)),
@@ -117,7 +119,7 @@ class _FromStandardised(FromUnconstrained):
         place = slice(latent.start, latent.stop)
         chosen = self.chosen[place].reshape(latent.shape)
         if standard.jointly:
-            chosen = jnp.broadcast_to(jnp.any(chosen), latent.shape)
+            chosen = jnp.broadcast_to(jnp.any(chosen, axis=-1, keepdims=True), latent.shape)
         assert self.theta is not None
         given = self.theta[place].reshape(latent.shape)
         mapped = (standard.invert if self.inverse else standard.apply)(given)
