@@ -53,6 +53,19 @@ def test_components_in_another_order_are_found():
     assert mode_of(components, [-3.0, 3.0], [3.0, 3.0], {"y": y}) is None, "q reaches the image"
 
 
+def one_middle(y=None):
+    middle = numpyro.sample("middle", dist.Normal(1.0, 1.0))
+    with numpyro.plate("records", y.shape[0]):
+        numpyro.sample("y", dist.Normal(0.001 * middle, 1.0), obs=y)
+
+
+def test_an_image_on_the_slope_of_the_same_mode_is_no_mode():
+    """The density falls from the mean to the image without a valley. That q is far too narrow is
+    seen by its importance weights.
+    """
+    assert mode_of(one_middle, [1.0], [0.1], {"y": np.zeros(4)}) is None
+
+
 def shared_parts(y):
     share = numpyro.sample("share", dist.Beta(2.0, 2.0))
     m1 = numpyro.sample("m1", dist.Normal(0.0, 5.0))

@@ -6,7 +6,9 @@ results from such a change of θ is called an image of θ. The normal q describe
 draws, from which importance weights are computed, are not near the other modes. The posterior
 density is therefore also evaluated at the images of q's mean that are more than `FAR` standard
 deviations away. If the density at such an image is at least exp(−`NEARLY`) times the density at the
-mean, there is a second mode or a ridge that q does not describe.
+mean, and lower somewhere on the segment between both points, there is a second mode that q does not
+describe. Without such a valley the image is on the slope of the mode of q, such as a scale that
+could be larger.
 """
 
 from __future__ import annotations
@@ -21,12 +23,15 @@ from tacit.arrays import Natural
 from tacit.expfam import Gaussian
 from tacit.models import Model, Records
 from tacit.models.capabilities import HasImages
-from tacit.results.lines import line_points, mode_on_lines
+from tacit.results.lines import RISE, line_points, mode_on_lines
 
 NEARLY = 7.0
 """An image counts as a mode if its log-density is at most this much below that of the mean."""
 FAR = 6.0
 MOST_IMAGES = 256
+BETWEEN = np.arange(1, 16) / 16
+"""Places of the points at which a segment is evaluated."""
+MOST_SEGMENTS = 16
 MOST_TERMS = 20_000_000
 """Largest product of the number of images and the number of records."""
 MOST_LINE_POINTS = 4096
@@ -145,10 +150,22 @@ def other_mode(
             found[name] = image
     lines = line_points(mean, root, min(MOST_LINE_POINTS, terms))
     points = np.concatenate([np.stack([mean, *found.values()]), lines.reshape(-1, len(mean))])
-    padded = np.concatenate([points, np.repeat(points[:1], -len(points) % 32, axis=0)])
-    density = np.asarray(model.log_joints(padded, joined))[: len(points)]
+    density = _densities(model, points, joined)
     here, at_images, on_lines = np.split(density, [1, 1 + len(found)])
     near = np.flatnonzero(at_images > here - NEARLY)
+    near = near[np.argsort(-at_images[near], kind="stable")][: min(MOST_SEGMENTS, max(terms, 1))]
     if len(near):
-        return list(found)[int(near[np.argmax(at_images[near])])]
+        images = np.stack(list(found.values()))[near]
+        segments = mean + BETWEEN[:, None] * (images - mean)[:, None, :]
+        between = _densities(model, segments.reshape(-1, len(mean)), joined)
+        valleys = np.min(np.nan_to_num(between, nan=-np.inf).reshape(segments.shape[:2]), axis=1)
+        apart = near[valleys < at_images[near] - RISE]
+        if len(apart):
+            return list(found)[int(apart[0])]
     return mode_on_lines(on_lines.reshape(lines.shape[:2]), model.names)
+
+
+def _densities(model: HasImages, points: np.ndarray, records: Records) -> np.ndarray:
+    """Return log p(records, θ) at each point. Points are padded, so that few lengths compile."""
+    padded = np.concatenate([points, np.repeat(points[:1], -len(points) % 32, axis=0)])
+    return np.asarray(model.log_joints(padded, records))[: len(points)]
