@@ -248,6 +248,24 @@ def test_slowly_mixing_chains_agree_once_they_have_enough_draws():
     assert np.max(chains.nested_r_hat(theta[200:])) <= chains.MAX_NESTED_R_HAT
 
 
+def test_half_of_the_trajectories_are_kept_while_chains_disagree():
+    solver = NaturalSolver(FullGaussian(2), None)
+    begun = {"mean": np.zeros(2), "root": np.eye(2), "weighted": np.asarray(0.0)}
+    started = chains.begin(solver, Shared({}, begun, {}), np.zeros(2), np.eye(2))
+    apart = np.repeat(np.arange(chains.STARTS, dtype=float), 256 // chains.STARTS)[:, None]
+    rng = np.random.default_rng(0)
+    memory, counts = dict(started.memory), []
+    for done in range(1, 97):
+        number = chains.WARM_UP + done - 1
+        memory[f"{chains.DRAWN}{number - chains.WARM_UP:04d}"] = apart + rng.normal(size=(256, 2))
+        state = chains.Chains.unpack(memory)._replace(number=np.asarray(number))
+        following = chains._checked(solver, started, memory, state)
+        memory = dict(following.memory)
+        if done % 16 == 0:
+            counts.append(sum(name.startswith(chains.DRAWN) for name in memory))
+    assert counts == [8, 16, 24, 32, 40, 48]
+
+
 @pytest.mark.parametrize("kept", [10, 3])
 def test_chains_that_are_stopped_keep_their_draws_if_there_are_enough(kept):
     shared, _ = sampled(lambda x: -0.5 * jnp.sum(jnp.square(x)), kept=kept)

@@ -249,6 +249,6 @@ def missing_caution(columns: Sequence[str]) -> list[Caution]:
 def warn(cautions: Sequence[Caution], stacklevel: int = 3) -> None:
     """Issue the cautions as Python warnings."""
     for one in cautions:
-        if one.kind not in CATEGORIES:  # shown with the result, no warning of its own
+        if one.kind not in CATEGORIES:  # only shown with the result
             continue
         warnings.warn(one.text, CATEGORIES[one.kind], stacklevel=stacklevel)
