@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import integrate, stats
 
+import tacit
 from tacit.data.schema.layout import INTERCEPT, Feature
 from tacit.engines.execute import carry_out
 from tacit.methods import DPSGD, NaturalVI, PrivateScoring
+from tacit.methods.natural.scale_prior import ScaleFacts
 from tacit.models import LinearRegression, LogisticRegression, SoftmaxRegression
 from tacit.models.learnt_scale import (
     CONSTANT_SCALE,
@@ -106,6 +109,33 @@ def test_units_are_those_of_the_columns():
     scale, centre = units_of_columns(layout[1:3], np.diag([1e8, 1.0]))
     assert scale[0] / scale[1] == pytest.approx(1e4)
     assert not np.any(centre)
+
+
+def test_rounding_is_no_scale_of_a_column():
+    """A centred constant is 0 for all records, and its information is 0 but for rounding."""
+    facts = ScaleFacts.of(LinearRegression(("intercept", "a", "b"), noise_sd=1.0))
+    root = np.diag([0.02, 0.02, 1.0])
+    for information, scale in ((1.4e-48, 1.0), (2_000 * 1e-8, 1e-4)):
+        hessian = -(root @ np.diag([2_000.0, 2_000.0, information]) @ root)
+        found = facts.with_units({"root": root[None]}, hessian[None])
+        np.testing.assert_allclose(np.diagonal(found), [1.0, 1.0, scale])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_constant_column_changes_no_other_coefficient(seed):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=400)
+    frame = pd.DataFrame({"x": x, "k": 1.0, "y": 3.0 + 5.0 * x + 0.3 * rng.normal(size=400)})
+    frame["party"] = np.where(rng.random(400) < 0.5, "a", "b")
+    with pytest.warns(UserWarning, match="one value"):
+        fit = tacit.fit("y ~ x + k", frame, party="party", privacy=None)
+    found = fit.summary().set_index("term")
+    alone = tacit.fit("y ~ x", frame, party="party", privacy=None).summary().set_index("term")
+    assert found["mean"]["x"] == pytest.approx(alone["mean"]["x"], abs=1e-3 * alone["sd"]["x"])
+    assert found["sd"]["x"] == pytest.approx(alone["sd"]["x"], rel=0.02)
+    # Only the sum of the intercept and the constant column is determined by the records.
+    assert np.all(np.abs(found["mean"][["intercept", "k"]]) < 20.0)
+    assert np.all(found["sd"][["intercept", "k"]] < 20.0)
 
 
 def records(count, seed, unit=1.0):

@@ -36,6 +36,10 @@ TURNS, FEW_TURNS, MANY = 60, 8, 256
 `FEW_TURNS` if there are more than `MANY` parameters.
 """
 AGREED = 1e-5
+ROUNDED_INFORMATION = 1e-26
+"""Smallest information about a coefficient, as a share of the largest one, that is not rounding.
+Both are in units of the covariance root of the request.
+"""
 SEED = 0x5CA1E
 """Public fixed seed, so that every server draws the same numbers."""
 COMPONENTS, WARM_UP, THINNING = 512, 200, 4
@@ -76,6 +80,11 @@ class ScaleFacts(NamedTuple):
         size = len(layout)
         inverse = solve_lower(public["root"][0], np.eye(len(self.mean)))
         information = (-inverse.T @ hessian[0] @ inverse)[:size, :size]
+        # A column that is 0 for all records, such as a centred constant, has no information but for
+        # rounding, which is no scale. In units of the root, all other columns have far more.
+        within = np.diagonal(information) * np.sum(np.square(public["root"][0][:size]), axis=1)
+        empty = ~(within > ROUNDED_INFORMATION * np.max(within))
+        information[empty], information[:, empty] = 0.0, 0.0
         sd = np.asarray(self.model.prior_sd, np.float64)
         return learnt_scale_prior(self.mean, layout, information, self.unit, sd).transform
 
