@@ -18,7 +18,9 @@ from tacit.methods.natural.split import (
     GOING,
     LOST,
     MAX_NODES,
+    NEW,
     Node,
+    inner_nodes,
     is_cut_off,
     more_nodes,
     needed,
@@ -311,11 +313,24 @@ def test_q_is_not_trusted_if_draws_with_heavier_tails_contradict_it():
     assert "far from normal" in verdict.why
 
 
-def test_a_split_that_runs_out_of_nodes_says_so():
-    def node(value, energy, status=DONE):
-        place = Place(np.zeros(1), np.eye(1), energy, np.zeros(1), np.zeros((1, 1)))
-        return Node(value, status, place, np.zeros(1), np.eye(1), 1.0)
+def node(value, energy, status=DONE):
+    place = Place(np.zeros(1), np.eye(1), energy, np.zeros(1), np.zeros((1, 1)))
+    return Node(value, status, place, np.zeros(1), np.eye(1), 1.0)
 
+
+def test_a_split_does_not_wait_for_nodes_far_beyond_its_ends():
+    known = [node(x, -0.5 * (x - 2.0) ** 2) for x in np.linspace(-3.0, 1.0, 9)]
+    low = node(6.0, -40.0, GOING)
+    (new,) = inner_nodes([*known, low])
+    assert (new.value, new.status) == (3.5, NEW)
+    assert needed([*known, node(3.5, -20.0), low]) == [*known, node(3.5, -20.0)]
+    assert inner_nodes([*known, node(6.0, -3.0, GOING)]) == [], "its density is not low"
+    assert inner_nodes([*known, low, node(1.7, -30.0, GOING)]) == [], "the next one is near"
+    assert inner_nodes([*known, low, node(2.0, -np.inf, NEW)]) == [], "the new one is not evaluated"
+    assert inner_nodes([*known, node(1.5, -30.0), low]) == [], "the density is low at the end"
+
+
+def test_a_split_that_runs_out_of_nodes_says_so():
     whole = [node(x, -0.5 * x * x) for x in np.linspace(-4.5, 4.5, MAX_NODES)]
     assert not is_cut_off(whole)
     high = [node(x, -0.5 * x * x) for x in np.linspace(-4.5, 2.0, MAX_NODES)]

@@ -43,6 +43,10 @@ MAX_SPACING = 0.8
 """Largest distance between neighbouring nodes where the marginal has mass, in standard deviations
 of the marginal.
 """
+FAR_NODE = 1.5
+"""An unconverged node is far from the converged ones if its distance is more than this multiple of
+the distance between the last two of them.
+"""
 SKEWED = 0.5
 """Smallest skewness of a coordinate that may be the axis although the model has scales. It must
 also be twice as large as that of every scale.
@@ -188,6 +192,31 @@ def more_nodes(nodes: list[Node]) -> list[Node]:
     If the density is low at both ends, return nodes between existing nodes that are far apart.
     """
     return _wanted(nodes)[: max(MAX_NODES - len(nodes), 0)]
+
+
+def inner_nodes(nodes: list[Node]) -> list[Node]:
+    """Return nodes between an end of the converged nodes and unconverged ones far beyond it.
+
+    Steps at a node of low density may need many exchanges. If the new node converges and its
+    density is low too, the node beyond it is not needed. Nothing is returned if the density at an
+    unconverged node is not low, or if it is as near as the last two converged nodes are to each
+    other.
+    """
+    known = sorted((node for node in nodes if node.status == DONE), key=lambda node: node.value)
+    unknown = [node for node in nodes if node.status in (NEW, GOING)]
+    if len(known) < 4:
+        return []
+    low = max(node.place.energy for node in known) - LOW_ENDS
+    if any(node.status == NEW or node.place.energy > low for node in unknown):
+        return []
+    added = []
+    for end, inner, sign in ((0, 1, -1.0), (-1, -2, 1.0)):
+        value, spacing = known[end].value, abs(known[end].value - known[inner].value)
+        beyond = [node.value for node in unknown if sign * (node.value - value) > 0]
+        nearest = min(beyond, key=lambda one: abs(one - value), default=value)
+        if known[end].place.energy > low and abs(nearest - value) > FAR_NODE * spacing:
+            added.append(_near(known, 0.5 * (value + nearest)))
+    return added[: max(MAX_NODES - len(nodes), 0)]
 
 
 def needed(nodes: list[Node]) -> list[Node]:

@@ -74,8 +74,9 @@ def after_nodes(solver: NaturalSolver, shared: Shared, memory: Arrays, answers: 
         value = -np.inf if failed else place.energy
         nodes[number] = split.updated(nodes[number], value, place.gradient, place.hessian)
     nodes, exchanges = split.needed(nodes), exchanges + 1
-    if exchanges < split.MAX_EXCHANGES and not split.open_nodes(nodes):
-        nodes += split.more_nodes(nodes)
+    if exchanges < split.MAX_EXCHANGES:
+        waiting = split.open_nodes(nodes)
+        nodes += split.inner_nodes(nodes) if waiting else split.more_nodes(nodes)
     if exchanges < split.MAX_EXCHANGES and split.open_nodes(nodes):
         return _ask(solver, shared, memory, nodes, axis, exchanges)
     if sum(node.status == split.DONE for node in nodes) < 4:
