@@ -12,6 +12,7 @@ import pytest
 import tacit
 from tacit.errors import ConfigError
 from tacit.expfam import FullGaussian
+from tacit.expfam.rooted import RootedGaussian
 from tacit.methods import NaturalVI
 from tacit.methods.natural import chains, party, plain
 from tacit.methods.natural.solver import NaturalSolver
@@ -60,6 +61,16 @@ def test_a_normal_is_sampled_from_a_start_with_other_scales():
     errors = [float(shared.memory[name]) for name in ("mean_error", "sd_error")]
     assert 0.003 < errors[0] <= 0.033
     assert 0.003 < errors[1] <= 0.04
+
+
+@pytest.mark.parametrize("size", [65, 90])
+def test_any_number_of_parameters_has_as_many_draws_as_a_result(size, monkeypatch):
+    """The number of draws need not be a multiple of the number of chains."""
+    monkeypatch.setattr(chains, "MOST_EXCHANGES", 200)
+    shared, _ = sampled(lambda x: -0.5 * jnp.sum(jnp.square(x)), size=size)
+    assert draws_of(shared).shape == RootedGaussian(size).stored_shapes["more_draws"]
+    assert len(np.unique(draws_of(shared)[:, 0])) > 1000
+    np.testing.assert_allclose(np.std(draws_of(shared), axis=0), 1.0, rtol=0.15)
 
 
 def bent(x):

@@ -328,7 +328,7 @@ def _checked(solver: NaturalSolver, shared: Shared, memory: Arrays, chains: Chai
     trajectory. If trajectories diverge, halve the step size and drop all draws.
     """
     done = int(chains.number) - WARM_UP + 1
-    wanted = many_draws(len(chains.mean)) // len(chains.value)
+    wanted = math.ceil(many_draws(len(chains.mean)) / len(chains.value))
     divergent = int(chains.divergent) / (max(done, wanted) * len(chains.value))
     if divergent > MOST_DIVERGENT and int(chains.halvings) < MOST_HALVINGS:
         memory = {name: one for name, one in memory.items() if not name.startswith(DRAWN)}
@@ -404,8 +404,9 @@ def _finished(solver: NaturalSolver, memory: Arrays, theta: np.ndarray, found: S
     mean = np.mean(whole, axis=0)
     root = lower_root((whole - mean).T / math.sqrt(len(whole)))
     count = many_draws(size)
-    used = np.linspace(0, trajectories - 1, count // chains).round().astype(int)
-    kept = theta[used].reshape(count, size)
+    used = np.linspace(0, trajectories - 1, math.ceil(count / chains)).round().astype(int)
+    kept = theta[used].reshape(-1, size)
+    kept = kept[np.linspace(0, len(kept) - 1, count).round().astype(int)]
     scaled = (whole - mean) / np.sqrt(np.sum(np.square(root), axis=1))
     public = {
         "mean": mean,
