@@ -1,5 +1,6 @@
 """The NumPyro adapter: NumPyro's own log-density is the oracle, and each refusal has its case."""
 
+import inspect
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
@@ -600,3 +601,44 @@ def test_codes_beyond_the_declared_levels_are_refused():
     model.check_records("a", {"group": np.array([0, 3]), "y": np.zeros(2)})
     with pytest.raises(DataError, match=r"party 'a', column 'group': a value is above 3"):
         model.check_records("a", {"group": np.array([0, 4]), "y": np.zeros(2)})
+
+
+def largest_age(age, y=None):
+    b = numpyro.sample("b", dist.Normal(0.0, 5.0))
+    with numpyro.plate("records", age.shape[0]):
+        numpyro.sample("y", dist.Normal(b * age / age.max(), 0.3), obs=y)
+
+
+def lagged_in_a_group(g, y=None):
+    b = numpyro.sample("b", dist.Normal(0.0, 1.0))
+    before = jnp.where(jnp.diff(g, prepend=g[:1] - 1) == 0, jnp.roll(y, 1), 0.0)
+    with numpyro.plate("records", y.shape[0]):
+        numpyro.sample("y", dist.Normal(b * before, 1.0), obs=y)
+
+
+def prior_by_number(x, y=None):
+    b = numpyro.sample("b", dist.Normal(0.0, 0.2 / jnp.sqrt(x.shape[0])))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Normal(b * x, 0.5), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("function", "column"),
+    [(largest_age, np.arange(20, 60)), (lagged_in_a_group, np.arange(40) // 4)],
+    ids=["largest", "lag"],
+)
+def test_records_that_depend_on_others_are_refused_although_the_example_shows_nothing(
+    function, column
+):
+    name = next(iter(inspect.signature(function).parameters))
+    y = np.random.default_rng(0).normal(size=40)
+    example = {name: column[::10], "y": y[::10]} if name == "g" else {name: column[:1], "y": y[:1]}
+    model = tacit.from_numpyro(function, example)
+    assert model.dimension == 1
+    with pytest.raises(ConfigError, match="party 'a': a record's log-likelihood changes with"):
+        tacit.fit(model, {"a": {name: column, "y": y}}, privacy=None)
+
+
+def test_a_prior_that_depends_on_the_number_of_records_is_refused():
+    with pytest.raises(ConfigError, match="with the records or with their number"):
+        tacit.from_numpyro(prior_by_number, {"x": np.ones(1), "y": np.ones(1)})

@@ -250,3 +250,37 @@ def test_a_differential_equation_has_the_posterior_of_its_solution():
     assert one.converged, one.why
     np.testing.assert_allclose(one.posterior.mean, other.posterior.mean, rtol=1e-3)
     np.testing.assert_allclose(one.posterior.sd, other.posterior.sd, rtol=1e-2)
+
+
+def gompertz(t, died):
+    """The hazard at a slope of exactly 0, the median of its prior, divides by 0."""
+    level = numpyro.sample("level", dist.Normal(-4.0, 2.0))
+    slope = numpyro.sample("slope", dist.Normal(0.0, 0.5))
+    with numpyro.plate("records", t.shape[0]):
+        hazard = jnp.exp(level) * jnp.expm1(slope * t) / slope
+        numpyro.factor("y", died * (level + slope * t) - hazard)
+
+
+def test_a_density_that_is_undefined_at_the_median_of_the_prior_has_a_mode():
+    rng = np.random.default_rng(0)
+    t = np.log1p(-0.15 * np.log(rng.random(60)) / 0.02) / 0.15
+    died = (t < 15.0) * 1.0
+    records = {"t": np.minimum(t, 15.0), "died": died}
+    parties = {str(k): {name: one[k::2] for name, one in records.items()} for k in range(2)}
+    fit = tacit.fit(gompertz, parties, privacy=None)
+    assert fit.converged
+    draws = fit.posterior.draws(2000)
+    assert abs(np.mean(draws["slope"]) - 0.15) < 3 * np.std(draws["slope"])
+
+
+def no_prior(x, y=None):
+    b = numpyro.sample("b", dist.ImproperUniform(dist.constraints.real, (2,), ()))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Normal(x @ b, 0.3), obs=y)
+
+
+def test_records_that_do_not_determine_all_parameters_end_in_a_verdict(recwarn):
+    x = np.linspace(-2.0, 2.0, 20)
+    y = x + 0.3 * np.random.default_rng(21).normal(size=20)
+    fit = tacit.fit(no_prior, {"a": {"x": np.column_stack([x, x]), "y": y}}, privacy=None)
+    assert not fit.converged

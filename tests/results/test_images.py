@@ -8,8 +8,8 @@ from jax.scipy.special import logsumexp
 
 import tacit
 from tacit.expfam import FullGaussian
-from tacit.results.images import images_of, other_mode
-from tacit.results.lines import STEPS, mode_on_lines
+from tacit.results.images import MOST_LINE_POINTS, MOST_TERMS, images_of, other_mode
+from tacit.results.lines import STEPS, line_points, mode_on_lines
 
 
 def squared(x, y=None):
@@ -93,10 +93,104 @@ def test_clear_effects_of_a_regression_are_no_second_mode():
     names = [name for name, _ in images_of(tacit.from_numpyro(sums, records), np.ones(2))]
     assert names == [
         "the other sign of c",
-        "elements 0 and 1 of c exchanged",
         "the other sign of c[0]",
         "the other sign of c[1]",
+        "the other sign of c[0] and c[1]",
+        "elements 0 and 1 of c exchanged",
     ]
+
+
+def lines_of_two_groups(x, y):
+    """A mixture of two regressions; the columns of beta can be exchanged."""
+    beta = numpyro.sample("beta", dist.Normal(0.0, 3.0).expand([3, 2]).to_event(2))
+    share = numpyro.sample("share", dist.Beta(2.0, 2.0))
+    with numpyro.plate("records", y.shape[0]):
+        each = dist.Normal(x @ beta, 0.5).log_prob(y[:, None])
+        shares = jnp.stack([jnp.log(share), jnp.log1p(-share)])
+        numpyro.factor("y", logsumexp(each + shares, axis=1))
+
+
+def named_groups(x, y):
+    groups = []
+    for group in ("low", "high"):
+        level = numpyro.sample(f"level_{group}", dist.Normal(0.0, 5.0))
+        slope = numpyro.sample(f"slope_{group}", dist.Normal(0.0, 5.0))
+        groups.append((level + slope * x, numpyro.sample(f"sd_{group}", dist.HalfNormal(1.0))))
+    with numpyro.plate("records", y.shape[0]):
+        low, high = (dist.Normal(mean, sd).log_prob(y) for mean, sd in groups)
+        numpyro.factor("y", jnp.logaddexp(low, high))
+
+
+def four_loadings(y):
+    each = [numpyro.sample(f"load {name}", dist.Normal(0.0, 1.0)) for name in ("r", "w", "t", "m")]
+    loads = jnp.stack(each)
+    with numpyro.plate("records", y.shape[0]):
+        covariance = loads[:, None] * loads + 0.36 * jnp.eye(4)
+        numpyro.sample("y", dist.MultivariateNormal(jnp.zeros(4), covariance), obs=y)
+
+
+def two_decays(t, y=None):
+    a1, k1, a2, k2 = numpyro.sample("theta", dist.Normal(0.0, 2.0).expand([4]).to_event(1))
+    with numpyro.plate("records", t.shape[0]):
+        mean = jnp.exp(a1 - jnp.exp(k1) * t) + jnp.exp(a2 - jnp.exp(k2) * t)
+        numpyro.sample("y", dist.Normal(mean, 0.1), obs=y)
+
+
+def test_symmetries_of_many_sites_columns_and_elements_are_found():
+    rng = np.random.default_rng(0)
+    x = np.column_stack([np.ones(200), rng.normal(size=(200, 2))])
+    beta = np.array([[0.0, 3.0], [1.0, -1.0], [0.5, 2.0]])
+    y = np.sum(x * beta[:, (rng.random(200) < 0.6) * 1].T, axis=1) + 0.5 * rng.normal(size=200)
+    found = mode_of(lines_of_two_groups, [*beta.ravel(), -0.4], [0.05] * 7, {"x": x, "y": y})
+    assert found == "elements 0 and 1 of beta exchanged and the other sign of share"
+    x = rng.normal(size=120)
+    y = np.where(rng.random(120) < 0.5, -3.0 - x, 4.0 + 2.0 * x)
+    y = y + np.where(y < 0.0, 0.6, 1.0) * rng.normal(size=120)
+    ends = {"level": (-3.0, 4.0), "slope": (-1.0, 2.0), "sd": (-0.5, 0.0)}
+    at = {
+        f"{name}_{end}": two[k]
+        for name, two in ends.items()
+        for k, end in ((0, "low"), (1, "high"))
+    }
+    names = tacit.from_numpyro(named_groups, {"x": x, "y": y}).names
+    found = mode_of(named_groups, [at[name] for name in names], [0.1] * 6, {"x": x, "y": y})
+    pairs = ("level_low and level_high", "slope_low and slope_high", "sd_low and sd_high")
+    assert found == f"{', '.join(pairs)} exchanged"
+    y = np.outer(rng.normal(size=150), [0.8, 0.7, -0.6, 0.9]) + 0.6 * rng.normal(size=(150, 4))
+    found = mode_of(four_loadings, [0.8, 0.7, -0.6, 0.9], [0.08] * 4, {"y": y})
+    assert found == "the other sign of load r and load w and load t and load m"
+    t = np.tile(np.linspace(0.1, 8.0, 10), 3)
+    y = 5.0 * np.exp(-2.0 * t) + 3.0 * np.exp(-0.25 * t)
+    theta = np.log([5.0, 2.0, 3.0, 0.25])
+    assert mode_of(two_decays, theta, [0.05] * 4, {"t": t, "y": y}) is not None
+
+
+def test_every_coordinate_has_a_line():
+    """Also those after many others, and with many records."""
+    mean, root = np.zeros(60), np.eye(60)
+    assert line_points(mean, root, MOST_LINE_POINTS).shape == (60, len(STEPS), 60)
+    assert len(STEPS) < MOST_TERMS // 200_000
+
+
+def test_there_is_no_other_mode_where_the_mean_has_no_density():
+    def positive(y=None):
+        m = numpyro.sample("m", dist.Normal(0.0, 5.0))
+        with numpyro.plate("records", y.shape[0]):
+            numpyro.factor("y", jnp.where(m > 1.0, -0.5 * jnp.square(y - m), -jnp.inf))
+
+    assert mode_of(positive, [0.5], [0.1], {"y": np.full(4, 3.0)}) is None
+
+
+def spike_and_slab(y=None):
+    scales = dist.Normal(jnp.zeros(2), jnp.array([0.001, 5.0]))
+    b = numpyro.sample("b", dist.MixtureSameFamily(dist.Categorical(probs=jnp.ones(2) / 2), scales))
+    with numpyro.plate("records", y.shape[0]):
+        numpyro.sample("y", dist.Normal(b, 1.0), obs=y)
+
+
+def test_a_mixture_as_a_prior_has_a_caution(recwarn):
+    fit = tacit.fit(spike_and_slab, {"a": {"y": np.array([2.2, 2.6])}}, privacy=None)
+    assert any("mode" in text for text in fit.cautions)
 
 
 def test_a_fit_says_so(recwarn):

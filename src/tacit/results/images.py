@@ -14,7 +14,7 @@ could be larger.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
@@ -27,14 +27,18 @@ from tacit.results.lines import RISE, line_points, mode_on_lines
 
 NEARLY = 7.0
 """An image counts as a mode if its log-density is at most this much below that of the mean."""
-FAR = 6.0
-MOST_IMAGES = 256
+FAR = 4.0
+MOST_IMAGES = 1024
+ALL_SIGNS = 6
+"""Up to this many sites, or elements of a vector, all combinations of signs are tried."""
 BETWEEN = np.arange(1, 16) / 16
 """Places of the points at which a segment is evaluated."""
 MOST_SEGMENTS = 16
-MOST_TERMS = 20_000_000
-"""Largest product of the number of images and the number of records."""
-MOST_LINE_POINTS = 4096
+MOST_TERMS = 100_000_000
+"""Largest product of the number of points and the number of records."""
+MOST_AT_ONCE = 10_000_000
+"""Largest such product that is computed at once."""
+MOST_LINE_POINTS = 24_100
 Places = Mapping[str, tuple[slice, tuple[int, ...]]]
 MOST_COMPONENTS = 8
 """Largest length of vectors whose elements are exchanged in pairs."""
@@ -45,50 +49,63 @@ def images_of(model: HasImages, theta: np.ndarray) -> Iterator[tuple[str, np.nda
     `theta`.
 
     Such a point is called an image of θ. There are four kinds of images. In the first kind, the
-    signs of all coordinates of one or two sites are changed, where a site is a named variable of
-    the model. In the second kind, two elements are exchanged, in all sites with the same number of
-    elements. In the third kind, one or two pairs of sites of equal shape are exchanged, such as a1
-    with a2 and k1 with k2, or exchanged with changed signs. In the fourth kind, the sign of one
-    coordinate of θ is changed. With the second and the third kind, the sign of one more site may
-    change too, such as the log-odds of a mixture's share.
+    signs of all coordinates of some sites are changed, where a site is a named variable of the
+    model. In the second kind, elements are exchanged along one axis, in all sites with the same
+    length of an axis. In the third kind, pairs of sites of equal shape are exchanged, such as a1
+    with a2 and k1 with k2, or exchanged with changed signs. In the fourth kind, the signs of one or
+    more coordinates of one site are changed. With the second and the third kind, the sign of one
+    more site may change too, such as the log-odds of a mixture's share.
     """
     places = model.site_places
-    for count in (1, 2):
-        for some in combinations(places, count):
-            signs = np.ones(len(theta))
-            for name in some:
-                signs[places[name][0]] = -1.0
-            yield f"the other sign of {' and '.join(some)}", signs * theta
+    yield from _turned(places, model.names, theta, most=2)
     exchanged = list(_exchanged(places, theta))
     yield from ((words, image) for words, _, image in exchanged)
-    for place, name in enumerate(model.names):
-        signs = np.ones(len(theta))
-        signs[place] = -1.0
-        yield f"the other sign of {name}", signs * theta
     for words, moved, image in exchanged:
         for name in places:
             if name not in moved:
                 turned = image.copy()
                 turned[places[name][0]] *= -1.0
                 yield f"{words} and the other sign of {name}", turned
+    yield from _turned(places, model.names, theta, least=3)
+
+
+def _turned(
+    places: Places, names: Sequence[str], theta: np.ndarray, least: int = 1, most: int = 2**30
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield descriptions and points with other signs of some sites, or of some coordinates of one
+    site. Between `least` and `most` of them change.
+    """
+    groups = [{name: np.arange(at.start, at.stop) for name, (at, _) in places.items()}]
+    for at, _ in places.values():
+        groups.append({names[place]: np.array([place]) for place in range(at.start, at.stop)})
+    for group in groups:
+        size = len(group)
+        counts = range(1, size + 1) if size <= ALL_SIGNS else (1, 2, size)
+        for count in counts:
+            for some in combinations(group, count) if least <= count <= most else ():
+                image = theta.copy()
+                for name in some:
+                    image[group[name]] *= -1.0
+                yield f"the other sign of {' and '.join(some)}", image
 
 
 def _exchanged(places: Places, theta: np.ndarray) -> Iterator[tuple[str, set[str], np.ndarray]]:
     """Yield a description, the names of the changed sites, and `theta` with two components
     exchanged.
     """
-    sizes = {shape[0] for _, shape in places.values() if shape}
+    sizes = {length for _, shape in places.values() for length in shape}
     for size in sorted(one for one in sizes if 1 < one <= MOST_COMPONENTS):
-        alike = {name: at for name, (at, shape) in places.items() if shape and shape[0] == size}
-        for first, second in combinations(range(size), 2):
+        alike = {name: one for name, one in places.items() if size in one[1]}
+        for pairs in _orders(size):
             order = np.arange(size)
-            order[[first, second]] = second, first
+            for first, second in pairs:
+                order[[first, second]] = second, first
             image = theta.copy()
-            for at in alike.values():
-                rows = np.arange(at.start, at.stop).reshape(size, -1)
-                image[rows] = theta[rows[order]]
-            words = f"elements {first} and {second} of {', '.join(alike)} exchanged"
-            yield words, set(alike), image
+            for at, shape in alike.values():
+                every = np.arange(at.start, at.stop).reshape(shape)
+                image[every] = theta[np.take(every, order, axis=shape.index(size))]
+            which = ", ".join(f"{first} and {second}" for first, second in pairs)
+            yield f"elements {which} of {', '.join(alike)} exchanged", set(alike), image
     known = list(_numbered(places))
     known += [pairs for pairs in _pairs(places) if pairs not in known]
     for sign, how in ((1.0, "exchanged"), (-1.0, "exchanged with changed signs")):
@@ -101,14 +118,25 @@ def _exchanged(places: Places, theta: np.ndarray) -> Iterator[tuple[str, set[str
             yield f"{words} {how}", {name for pair in pairs for name in pair}, image
 
 
-def _numbered(places: Places) -> Iterator[list[tuple[str, str]]]:
-    """Yield lists of pairs of sites whose names differ only in the number at their end.
+def _orders(size: int) -> Iterator[list[tuple[int, int]]]:
+    """Yield pairs of elements to exchange: one pair, and then two pairs at a time if there are four
+    elements.
+    """
+    yield from ([pair] for pair in combinations(range(size), 2))
+    if size == 4:
+        yield from ([(0, k), tuple(j for j in (1, 2, 3) if j != k)] for k in (1, 2, 3))
 
-    All pairs of one list have the same two numbers, for example (a1, a2) and (k1, k2).
+
+def _numbered(places: Places) -> Iterator[list[tuple[str, str]]]:
+    """Yield lists of pairs of sites whose names differ only in the number at their end, or in the
+    last part after an underscore.
+
+    All pairs of one list have the same two ends, for example (a1, a2) and (k1, k2), or (slope_low,
+    slope_high) and (sd_low, sd_high).
     """
     numbers: dict[str, dict[str, str]] = {}
     for name in places:
-        if found := re.fullmatch(r"(.*?\D)(\d+)", name):
+        if found := re.fullmatch(r"(.*?\D)(\d+)", name) or re.fullmatch(r"(.*_)([^_]+)", name):
             numbers.setdefault(found[2], {})[found[1]] = name
     for first, second in combinations(numbers, 2):
         stems = [stem for stem in numbers[first] if stem in numbers[second]]
@@ -144,28 +172,39 @@ def other_mode(
     joined = {name: np.concatenate([one[name] for one in every]) for name in every[0]}
     terms = MOST_TERMS // max(len(next(iter(joined.values()))), 1)
     most = min(MOST_IMAGES, terms)
-    found: dict[str, np.ndarray] = {}
+    found: list[tuple[str, np.ndarray]] = []
     for name, image in images_of(model, mean):
         if len(found) < most and np.linalg.norm(np.linalg.solve(root, image - mean)) > FAR:
-            found[name] = image
+            found.append((name, image))
     lines = line_points(mean, root, min(MOST_LINE_POINTS, terms))
-    points = np.concatenate([np.stack([mean, *found.values()]), lines.reshape(-1, len(mean))])
+    points = np.concatenate(
+        [np.stack([mean, *(image for _, image in found)]), lines.reshape(-1, len(mean))]
+    )
     density = _densities(model, points, joined)
     here, at_images, on_lines = np.split(density, [1, 1 + len(found)])
+    if not np.isfinite(here[0]):
+        return None  # there is no mode to compare with
     near = np.flatnonzero(at_images > here - NEARLY)
     near = near[np.argsort(-at_images[near], kind="stable")][: min(MOST_SEGMENTS, max(terms, 1))]
     if len(near):
-        images = np.stack(list(found.values()))[near]
+        images = np.stack([found[place][1] for place in near])
         segments = mean + BETWEEN[:, None] * (images - mean)[:, None, :]
         between = _densities(model, segments.reshape(-1, len(mean)), joined)
         valleys = np.min(np.nan_to_num(between, nan=-np.inf).reshape(segments.shape[:2]), axis=1)
         apart = near[valleys < at_images[near] - RISE]
         if len(apart):
-            return list(found)[int(apart[0])]
+            return found[int(apart[0])][0]
     return mode_on_lines(on_lines.reshape(lines.shape[:2]), model.names)
 
 
 def _densities(model: HasImages, points: np.ndarray, records: Records) -> np.ndarray:
-    """Return log p(records, θ) at each point. Points are padded, so that few lengths compile."""
+    """Return log p(records, θ) at each point. Points are padded, so that few lengths compile, and
+    computed in blocks if there are many.
+    """
     padded = np.concatenate([points, np.repeat(points[:1], -len(points) % 32, axis=0)])
-    return np.asarray(model.log_joints(padded, records))[: len(points)]
+    count = MOST_AT_ONCE // max(len(next(iter(records.values()))), 1)
+    step = max(32, count - count % 32)
+    blocks = [padded[first : first + step] for first in range(0, len(padded), step)]
+    return np.concatenate([np.asarray(model.log_joints(one, records)) for one in blocks])[
+        : len(points)
+    ]

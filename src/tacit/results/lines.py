@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-FAR = 6.0
+FAR = 4.0
 REACH, SPACING = 60.0, 0.5
 """Length of a line in each direction, and distance of its points, in standard deviations."""
 RISE = 1.0

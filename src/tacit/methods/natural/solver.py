@@ -158,7 +158,11 @@ class NaturalSolver:
             partial(chains.after_chains, solver),
         )[phase]
         with np.errstate(all="ignore"):
-            following = after(shared, memory, answers)
+            try:
+                following = after(shared, memory, answers)
+            except np.linalg.LinAlgError:
+                note = "the records and the prior do not determine all parameters"
+                following = self._give_up(shared, memory, note)
             if following.finished is not None and phase < more.MORE_PHASE:
                 following = more.checked(solver, following)
             if following.finished is not None and phase != chains.CHAINS_PHASE:
@@ -297,8 +301,12 @@ class NaturalSolver:
             if newton:
                 points = [centre + 0.5**k * (p.mean - centre) for k, p in enumerate(places, 1)]
             else:
-                # The median of a vague prior may be where the likelihood overflows.
-                points = [step * centre for step in (0.5, 0.25, 0.1, 0.01, 0.0)]
+                # The median of a vague prior may be where the likelihood overflows, and a median of
+                # exactly 0 where it divides by 0.
+                noise = np.random.default_rng(len(centre)).standard_normal((5, len(centre)))
+                near = noise * np.diagonal(places[0].root) * 0.1
+                steps = np.array([0.5, 0.25, 0.1, 0.01, 0.0])
+                points = list(steps[:, None] * centre + near)
             memory |= {"newton": np.asarray(newton + 1)}
             return self._try_points(shared, memory, points, 0.1 * places[0].root)
         stalled = 0 if gained >= NEAR_MODE else stalled + 1

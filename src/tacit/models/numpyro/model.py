@@ -42,6 +42,8 @@ from tacit.models.numpyro.program import Program, Sites, load_program
 from tacit.models.settings import NumPyroSettings
 
 DRAWS = 500
+HALF_BATCH = 3
+"""Half the number of records with which independence of records is checked."""
 START_SD = 0.1
 
 
@@ -132,7 +134,11 @@ class NumPyroModel(SimulatedOutcomes, ComparedCounts, StandardisedEffects, Model
         median, spread = robust_quantiles(jax.vmap(draw)(keys), self.names)
         # A median that is 0 up to sampling error is set to exactly 0.
         self.median = np.where(np.abs(median) < 0.2 * spread, 0.0, median)
-        _check_independence(self, self.median + 0.1 * noise[0], records)
+        self._probe = self.median + 0.1 * noise[0]
+        few = _cast_rows(records, np.arange(HALF_BATCH) % size)
+        other = _shifted(few)
+        batch = {key: np.concatenate([few[key], other[key]]) for key in few}
+        _check_independence(self, self._probe, batch)
         exact = independent_normals(self.log_prior, self.median + 2.0 * spread * noise)
         self.has_site_prior = exact is None
         self.prior_mean, self.prior_sd = exact or (self.median, spread)
@@ -165,15 +171,23 @@ class NumPyroModel(SimulatedOutcomes, ComparedCounts, StandardisedEffects, Model
 
     def check_records(self, party: str, records: Records) -> None:
         check_indices(self.index_ranges, self.columns, party, records)
+        if not set(self.program.keys) <= set(records):
+            return  # records without an outcome, for a prediction
+        # As many rows as in the check of the example, so that nothing is compiled.
+        batch = self.program.batch(records)
+        size, rows = len(next(iter(batch.values()))), 2 * HALF_BATCH
+        for some in (np.arange(rows) % size, np.linspace(0, size - 1, rows).astype(int)):
+            _check_independence(self, self._probe, _cast_rows(batch, some), f"party {party!r}: ")
 
     @property
     def mixes(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """True if an observed site is a mixture of distributions."""
+        """True if a latent or an observed site is a mixture of distributions."""
         found: list[bool] = []
 
         def call(records: Records) -> None:
             sites, _ = self.program.run(records, key=jax.random.key(0), blank=True)
-            found.extend(_is_mixture(sites[name]["fn"]) for name in self.layout.observed)
+            names = (*self.layout.observed, *(latent.name for latent in self.layout.latents))
+            found.extend(_is_mixture(sites[name]["fn"]) for name in names)
 
         # Traced, not computed: zeros may be invalid, e.g. as weights of handlers.scale.
         jax.eval_shape(call, self.program.blank(1))
@@ -371,17 +385,18 @@ def _shifted(records: Records) -> Records:
 
 def _shared_sites(model: NumPyroModel, thetas: Array, records: Records) -> tuple[str, ...]:
     """Return the names of the sites that depend on θ alone. Raise a ConfigError if the prior
-    depends on the records.
+    depends on the records or on their number.
     """
+    longer = len(next(iter(records.values()))) + 1
     (blank_prior, blank), (prior, values) = (
         jax.vmap(partial(model._shared, records=batch))(thetas)
-        for batch in (model.program.blank(1), _shifted(records))
+        for batch in (model.program.blank(longer), _shifted(records))
     )
     same = partial(np.allclose, rtol=1e-6, atol=1e-9, equal_nan=True)
     if not same(blank_prior, prior):
         raise ConfigError(
-            "the prior changes with the records, but all parties share one prior; pass the numbers "
-            "that it needs in arguments={…}"
+            "the prior changes with the records or with their number, but all parties share one "
+            "prior; pass the numbers that it needs in arguments={…}"
         )
     latents = [latent.name for latent in model.layout.latents]
     return tuple(
@@ -407,23 +422,27 @@ def _check_gradient(model: NumPyroModel, theta: Array) -> None:
         ) from error
 
 
-def _check_independence(model: NumPyroModel, theta: Array, records: Records) -> None:
+def _cast_rows(records: Records, rows: np.ndarray) -> Records:
+    """Return some rows of the records, with real numbers in double precision."""
+    arrays = {key: np.asarray(array)[rows] for key, array in records.items()}
+    return {
+        key: array.astype(np.float64) if array.dtype.kind == "f" else array
+        for key, array in arrays.items()
+    }
+
+
+def _check_independence(model: NumPyroModel, theta: Array, batch: Records, where: str = "") -> None:
     """Raise a ConfigError if the log-likelihood of a record depends on another record.
 
-    Minibatches would bias such a model, and clipping would not bound the effect of one record.
+    The result would depend on how records are distributed to parties, minibatches would bias it,
+    and clipping would not bound the effect of one record.
     """
-    few = {
-        key: np.asarray(array[:3], np.float64 if array.dtype.kind == "f" else None)
-        for key, array in records.items()
-    }
-    other = _shifted(few)
-    batch = {key: np.concatenate([few[key], other[key]]) for key in few}
     together = model.log_likelihood(theta, batch)
     singles = {key: array[:, None] for key, array in batch.items()}
     alone = jax.vmap(partial(model.log_likelihood, theta))(singles)[:, 0]
     if not np.allclose(together, alone, rtol=1e-4, atol=1e-6, equal_nan=True):
         raise ConfigError(
-            "a record's log-likelihood changes with the other records of its batch; "
+            f"{where}a record's log-likelihood changes with the other records of its batch; "
             "compute it from this record alone: standardise columns before the fit, and add lagged "
             "values as columns"
         )
