@@ -54,6 +54,38 @@ def test_clipped_values_are_counted_in_a_warning():
         fit.predict(FRAME)
 
 
+def test_many_values_outside_the_bounds_are_a_caution():
+    frame = FRAME.assign(age=FRAME["age"].where(FRAME.index > len(FRAME) // 4, 990.0))
+    with pytest.warns(OutsideBoundsWarning):
+        fit = fitted("died ~ age", frame, schema=SCHEMA)
+    (text,) = [one for one in fit.cautions if "outside" in one]
+    assert text.startswith("2")
+    assert "% of the values of age are outside the declared" in text
+    for shown in (str(fit), repr(fit), fit._repr_html_()):
+        assert text in shown
+    few = FRAME.assign(age=FRAME["age"].where(FRAME.index > 0, 990.0))
+    with pytest.warns(OutsideBoundsWarning):
+        fit = fitted("died ~ age", few, schema=SCHEMA)
+    assert len(FRAME) > 100
+    assert not any("outside" in one for one in fit.cautions)
+
+
+def test_the_share_outside_is_not_in_what_a_private_fit_shows_others(tmp_path):
+    frame = FRAME.assign(age=FRAME["age"].where(FRAME.index > len(FRAME) // 4, 990.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        privacy = tacit.Privacy(epsilon=5.0, delta=1e-5)
+        fit = tacit.fit("died ~ age", frame, schema=SCHEMA, privacy=privacy)
+    (text,) = [one for one in fit.cautions if "outside" in one]
+    assert f"Warning (exact, not covered by the guarantee): {text}" in str(fit)
+    page = fit.report(tmp_path / "report.html").read_text("utf-8")
+    folder = fit.save(tmp_path / "fit")
+    saved = "".join(file.read_text("utf-8") for file in folder.glob("*.json*"))
+    for shown in (repr(fit), fit._repr_html_(), page, saved):
+        assert "of the values of age" not in shown
+    assert not any("outside" in one for one in tacit.load(folder).cautions)
+
+
 def test_numbers_of_clipped_and_dropped_records_stay_out_of_a_saved_private_fit(tmp_path):
     frame = FRAME.assign(age=FRAME["age"].where(FRAME.index > 2, 990.0))
     frame["sex"] = frame["sex"].where(frame.index != 7, None)

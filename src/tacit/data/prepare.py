@@ -59,6 +59,11 @@ class Column:
     outside: int = 0
     """Number of values that were clipped to the bounds."""
 
+    @property
+    def present(self) -> int:
+        """Number of values that are not missing."""
+        return int(np.sum(~self.missing))
+
     def rows(self, keep: np.ndarray) -> Column:
         return replace(self, values=self.values[keep], missing=self.missing[keep])
 
@@ -292,6 +297,15 @@ def _within_bounds(values: np.ndarray, missing: np.ndarray, config: ColumnConfig
 def count_outside(columns: Iterable[Column]) -> dict[str, int]:
     """Return the number of clipped values of each column in which values were clipped."""
     return {column.config.name: column.outside for column in columns if column.outside}
+
+
+def share_outside(columns: Iterable[Column]) -> dict[str, float]:
+    """Return the share of clipped values of each column in which values were clipped. The columns
+    must have all their rows.
+    """
+    return {
+        column.config.name: column.outside / column.present for column in columns if column.outside
+    }
 
 
 def warn_outside(
