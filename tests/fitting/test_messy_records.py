@@ -300,6 +300,27 @@ def test_numbers_whose_squares_overflow_are_refused(tmp_path, formula):
     assert fitted(formula, path, schema=gone).converged
 
 
+@pytest.mark.parametrize(("value", "what"), [(-1.0, "negative"), (2.5, "not a whole number")])
+@pytest.mark.parametrize("privacy", [None, tacit.Privacy(epsilon=5.0, delta=1e-5)])
+def test_an_outcome_of_counts_has_no_other_values(value, what, privacy, tmp_path):
+    counts = FRAME.assign(falls=np.where(FRAME.index == 6, value, 3.0))
+    message = f'column "falls", data row 7: {value:g} is {what}, but this family needs counts'
+    schema = None if privacy is None else tacit.Schema(bounds={"age": (18, 100), "falls": (0, 9)})
+    path = tmp_path / "records.csv"
+    counts.to_csv(path, index=False)
+    for data in (counts, path):
+        with pytest.raises(DataError, match=f"^{message}; correct it, or choose another family"):
+            tacit.fit("falls ~ age", data, family="poisson", privacy=privacy, schema=schema)
+    named = counts.assign(site=np.where(FRAME.index % 2, "east", "west"))
+    with pytest.raises(DataError, match=f'^party "west": {message}'):
+        tacit.fit(
+            "falls ~ age", named, party="site", family="poisson", privacy=privacy, schema=schema
+        )
+    parts = {"a": counts[:4], "b": counts[4:]}
+    with pytest.raises(DataError, match=f'^party "b": {message.replace("row 7", "row 3")}'):
+        tacit.fit("falls ~ age", parts, family="poisson", privacy=privacy, schema=schema)
+
+
 def test_counts_derived_numbers_and_bounds_have_a_largest_size():
     counts = FRAME.assign(deaths=np.where(FRAME.index == 1, 1e200, 3.0))
     with pytest.raises(DataError, match=r'"deaths", data row 2: 1e\+200 exceeds'):

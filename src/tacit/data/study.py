@@ -145,7 +145,7 @@ def federation_from(
     _check_schema(declared.values(), frames)
     wanted = [one for one in (*names, formula.outcome, party, person) if one]
     whole = _table_of(frames, wanted, formula.outcome, private=private)
-    read = _Reader(declared, private, whole.frame, formula.outcome)
+    read = _Reader(declared, private, whole.frame, formula.outcome, party)
     try:
         columns, positive = _columns(read, formula, terms, numeric=numeric, counts=counts)
     except DataError as error:
@@ -254,9 +254,10 @@ class _Reader:
         private: bool,
         frame: pl.DataFrame,
         outcome: str,
+        party: str | None = None,
     ) -> None:
         self.declared, self.private, self.frame = declared, private, frame
-        self.outcome_name = outcome
+        self.outcome_name, self.party = outcome, party
         self.notes: list[str] = []
         self.known: dict[str, ColumnConfig] = {}
         self.inferred: list[str] = []
@@ -427,6 +428,27 @@ class _Reader:
         self.note(config.name, "its levels come")
         return _with_levels(config, levels)
 
+    def refuse_other_than_counts(self, config: ColumnConfig, series: pl.Series) -> None:
+        """Raise an error for the first value that is negative or not a whole number.
+
+        This applies with declared bounds too: a count is clipped only at the largest one.
+        """
+        numbers = as_text(series) if series.dtype == pl.String else series
+        numbers = numbers.cast(pl.Float64, strict=False)
+        gone = missing_cells(series, config.missing_values, numeric=True).to_numpy()
+        values = numbers.fill_null(0.0).to_numpy()
+        wrong = ((values < 0) | (values != np.round(values))) & np.isfinite(values) & ~gone
+        if not wrong.any():
+            return
+        row = int(np.argmax(wrong))
+        named = self.party is not None and self.frame[self.party][row] is not None
+        where = f'party "{self.frame[self.party][row]}": ' if named else ""
+        what = "negative" if values[row] < 0 else "not a whole number"
+        raise DataError(
+            f'{where}column "{config.name}", data row {row + 1}: {values[row]:g} is {what}, but '
+            'this family needs counts; correct it, or choose another family, e.g. family="linear"'
+        )
+
     def yes_no(self, config: ColumnConfig, series: pl.Series, positive: str | None) -> ColumnConfig:
         """Return the schema of a numeric yes/no outcome, with the levels 0 and 1.
 
@@ -484,6 +506,7 @@ class _Reader:
         if not self.private and not config.bounded:
             self.suspect(config.name, _numbers(series, config))
         if counts:
+            self.refuse_other_than_counts(config, series)
             if config.low is None and not self.private:
                 _refuse_large(series, config)
                 most = max(_numbers(series, config), default=1.0)
