@@ -252,7 +252,7 @@ def test_codes_of_categories_parties_and_outcomes_are_compared_as_numbers(tmp_pa
     )
     fit = fitted("died ~ age + C(grade)", path, party="site", schema=schema)
     assert len(fit.party_metrics) == 2
-    assert fit.schema.levels["grade"] == ("1.0", "2.0", "3.0")
+    assert fit.schema.levels["grade"] == ("1", "2", "3")
 
 
 @pytest.mark.parametrize(
@@ -499,3 +499,37 @@ def test_decimal_commas_are_not_levels(tmp_path):
         DataError, match=r'column "age", data row \d+: "\d+,\d+" has a decimal comma'
     ):
         fitted("died ~ age", path)
+
+
+def test_a_csv_of_levels_that_are_numbers_has_the_levels_of_its_frame(tmp_path):
+    """A gap makes pandas write 1.0, 2.0 for whole numbers."""
+    wards = np.where(FRAME.index % 40 == 0, np.nan, FRAME.index % 3 + 1.0)
+    frame = FRAME.assign(ward=wards, site=FRAME.index % 2 + np.where(wards > 0, 1.0, np.nan))
+    path = tmp_path / "records.csv"
+    frame.to_csv(path, index=False)
+    assert ",2.0," in path.read_text()
+    declared = tacit.Schema(levels={"ward": [1, 2, 3]}, missing={"ward": "drop", "site": "drop"})
+    drop = tacit.Schema(missing={"ward": "drop", "site": "drop"})
+    for schema in (declared, drop):
+        one, other = (
+            fitted("died ~ C(ward)", data, schema=schema, party="site") for data in (frame, path)
+        )
+        assert one.posterior.names == other.posterior.names == ("intercept", "ward=2", "ward=3")
+        assert np.array_equal(one.posterior.mean, other.posterior.mean)
+        assert [row.name for row in one._result.parties] == ["1", "2"]
+        assert [row.name for row in other._result.parties] == ["1", "2"]
+        assert other.predict({"ward": ["2.0", "2"]}).tolist() == [one.predict({"ward": [2]})[0]] * 2
+    for levels in (["1.0", "2.0", "3.0"], [1.0, 2.0, 3.0]):
+        schema = tacit.Schema(levels={"ward": levels}, missing={"ward": "drop"})
+        assert fitted("died ~ ward", FRAME.assign(ward=wards), schema=schema).converged
+
+
+def test_levels_with_leading_zeros_are_texts():
+    codes = FRAME.assign(ward=np.where(FRAME.index % 2 == 0, "01", "02"))
+    schema = tacit.Schema(levels={"ward": ["01", "02"]})
+    assert fitted("died ~ ward", codes, schema=schema).posterior.names[1] == "ward=02"
+    with pytest.raises(DataError, match='row 1: "1" is not a declared level; the levels are 01'):
+        fitted("died ~ ward", FRAME.assign(ward=FRAME.index % 2 + 1), schema=schema)
+    schema = tacit.Schema(levels={"ward": [1, 2]})
+    with pytest.raises(DataError, match='row 1: "01" is not a declared level; the levels are 1'):
+        fitted("died ~ ward", codes, schema=schema)

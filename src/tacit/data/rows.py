@@ -18,6 +18,7 @@ from tacit.data.prepare import (
     as_text,
     count_outside,
     missing_cells,
+    names_of,
     read_column,
     share_outside,
 )
@@ -220,7 +221,7 @@ def _names(series: pl.Series, declared: ColumnConfig | None) -> np.ndarray:
     text = as_text(series)
     if declared is not None and declared.missing_values:
         text = text.set(missing_cells(text, declared.missing_values), None)
-    return text.to_numpy().astype(object)
+    return names_of(text).to_numpy().astype(object)
 
 
 def without_name(labels: np.ndarray) -> np.ndarray:

@@ -25,6 +25,7 @@ from tacit.data.frames import FRAMES, RawFrame, frame_library, is_frame, raw_fra
 from tacit.data.prepare import (
     as_text,
     missing_cells,
+    names_of,
     refuse_decimal_comma,
     refuse_large,
     warn_outside,
@@ -441,8 +442,8 @@ class _Reader:
         if not wrong.any():
             return
         row = int(np.argmax(wrong))
-        named = self.party is not None and self.frame[self.party][row] is not None
-        where = f'party "{self.frame[self.party][row]}": ' if named else ""
+        party = None if self.party is None else self.frame[self.party][row]
+        where = "" if party is None else f'party "{party}": '
         what = "negative" if values[row] < 0 else "not a whole number"
         raise DataError(
             f'{where}column "{config.name}", data row {row + 1}: {values[row]:g} is {what}, but '
@@ -614,7 +615,7 @@ def _levels(series: pl.Series, config: ColumnConfig) -> tuple[str, ...]:
         raise DataError(f'column "{config.name}" has no values; leave it out')
     if series.dtype == pl.Boolean:
         return ("false", "true")
-    found = set(as_text(present).to_list())
+    found = set(names_of(present).to_list())
     if isinstance(series.dtype, pl.Enum):
         return tuple(one for one in series.dtype.categories.to_list() if one in found)
     _check_spelling(config.name, sorted(found))

@@ -290,10 +290,10 @@ def _arrays(data: Any, party: str | None, columns: tuple[str, ...]) -> dict[str,
     if party is not None:
         import polars as pl
 
-        from tacit.data.prepare import as_text
+        from tacit.data.prepare import names_of
 
         whole = pl.concat(list(frames.values()))
-        labels = as_text(whole[party])
+        labels = names_of(whole[party])
         if labels.null_count():
             raise DataError(
                 f'column "{party}": a value is missing, so the record has no party; fill it in, or '
