@@ -1,6 +1,7 @@
 """The NumPyro adapter: NumPyro's own log-density is the oracle, and each refusal has its case."""
 
 import pickle
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -600,3 +601,35 @@ def test_codes_beyond_the_declared_levels_are_refused():
     model.check_records("a", {"group": np.array([0, 3]), "y": np.zeros(2)})
     with pytest.raises(DataError, match=r"party 'a', column 'group': a value is above 3"):
         model.check_records("a", {"group": np.array([0, 4]), "y": np.zeros(2)})
+
+
+def durations(x, t=None):
+    rate = numpyro.sample("rate", dist.Normal(0.0, 1.0))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("t", dist.Weibull(jnp.exp(rate * x), 1.5), obs=t)
+
+
+def test_an_argument_that_is_no_column_is_named():
+    records = {"x": np.ones(6), "y": np.ones(6)}
+    message = r"its argument t is not among the columns that it was given \(x, y\); give argument"
+    with pytest.raises(ConfigError, match=message):
+        tacit.fit(durations, {"a": records}, privacy=None)
+    with pytest.raises(ConfigError, match=message):
+        from_numpyro(durations, records)
+
+
+def test_a_fit_that_an_impossible_outcome_ended_names_its_party_and_record():
+    t = np.linspace(0.1, 2.0, 20)
+    parties = {"a": {"x": np.ones(20), "t": t}, "b": {"x": np.ones(20), "t": t.copy()}}
+    assert tacit.fit(durations, parties, privacy=None).converged
+    parties["b"]["t"][3] = -1.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fit = tacit.fit(durations, parties, privacy=None)
+    assert not fit.converged
+    assert "an outcome is outside the support of its distribution" in fit.why
+    assert "party 'b': the log-likelihood of 1 of 20 records" in fit.why
+    assert "the first is record 4" in fit.why
+    assert "party 'a'" not in fit.why
+    (little,) = [one for one in fit.cautions if "Little was learned" in one]
+    assert "epsilon" not in little

@@ -172,7 +172,9 @@ def misfit_caution(verdict: Verdict) -> list[Caution]:
     ]
 
 
-def learning_caution(learned: np.ndarray | None, names: Sequence[str] = ()) -> list[Caution]:
+def learning_caution(
+    learned: np.ndarray | None, names: Sequence[str] = (), *, private: bool = True
+) -> list[Caution]:
     """Return a caution about coordinates that are almost as uncertain as under the prior."""
     if learned is None or not np.size(learned):
         return []
@@ -183,7 +185,7 @@ def learning_caution(learned: np.ndarray | None, names: Sequence[str] = ()) -> l
             "little-learned",
             "Little was learned: the variance of even the best-known coefficient is "
             f"{1.0 - float(np.max(learned)):.1%} of its prior variance, so this is almost the "
-            "prior; use a larger epsilon, more records or fewer columns.",
+            f"prior; use {'a larger epsilon, ' if private else ''}more records or fewer columns.",
         )
     ]
 

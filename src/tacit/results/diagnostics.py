@@ -262,7 +262,8 @@ def cautions_of(
     doubts += steep_caution(plan, posterior, memory or {})
     doubts += [*_unweighed_caution(plan), *known_limits(plan)]
     doubts += modes_caution(plan.model, verdict)
-    return [*doubts, *learning_caution(share, posterior.names), *_clipping_cautions(plan, clipped)]
+    doubts += learning_caution(share, posterior.names, private=plan.privacy is not None)
+    return [*doubts, *_clipping_cautions(plan, clipped)]
 
 
 LOOSE = 1.0 / 3.0
