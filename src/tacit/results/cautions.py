@@ -122,6 +122,15 @@ def narrow_caution(share: float | None) -> list[Caution]:
     ]
 
 
+def independence_caution(advice: str) -> Caution:
+    """Return the caution for a mean-field q that is not compared with the exact posterior."""
+    return Caution(
+        "mean-field",
+        "Intervals are too narrow where parameters are correlated: the mean-field posterior leaves "
+        f"out correlations; {advice}.",
+    )
+
+
 def precision_caution(precision: Precision, *, sampled: bool = False) -> list[Caution]:
     """Return a caution if a mean or a standard deviation has a large Monte-Carlo error.
 
