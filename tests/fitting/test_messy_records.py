@@ -86,6 +86,19 @@ def test_the_share_outside_is_not_in_what_a_private_fit_shows_others(tmp_path):
     assert not any("outside" in one for one in tacit.load(folder).cautions)
 
 
+def test_a_large_delta_is_a_caution_for_those_who_may_see_the_records(tmp_path):
+    """It contains the number of records."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        privacy = tacit.Privacy(epsilon=5.0, delta=0.01)
+        fit = tacit.fit("died ~ age", FRAME, schema=SCHEMA, privacy=privacy)
+    (text,) = [one for one in fit.cautions if "is not below 1/n" in one]
+    assert text in str(fit)
+    folder = fit.save(tmp_path / "fit")
+    assert not any("below 1/n" in file.read_text("utf-8") for file in folder.glob("*.json*"))
+    assert "below 1/n" not in repr(fit) + fit._repr_html_()
+
+
 def test_numbers_of_clipped_and_dropped_records_stay_out_of_a_saved_private_fit(tmp_path):
     frame = FRAME.assign(age=FRAME["age"].where(FRAME.index > 2, 990.0))
     frame["sex"] = frame["sex"].where(frame.index != 7, None)

@@ -142,6 +142,8 @@ def test_learned_is_the_part_of_the_variance_that_is_gone():
     prior = family.natural(mean=np.zeros(2), sd=np.ones(2))
     q = family.natural(mean=np.zeros(2), sd=np.array([0.5, 1.0]))
     np.testing.assert_allclose(learned(family, q, prior), [0.75, 0.0])
+    wider = {name: 0.999 * value for name, value in prior.items()}
+    assert np.all(learned(family, wider, prior) == 0.0), "never below 0"
 
 
 def test_a_tiny_epsilon_learns_little_and_says_so():

@@ -192,6 +192,8 @@ def _table_of(
     selected = {name: frame.select(wanted) for name, frame in frames.items()}
     for name, frame in selected.items():
         if frame.is_empty():
+            if len(frames) == 1:
+                raise DataError("the table has no records; give at least one")
             raise DataError(f"{frames[name].where} has no records; leave it out, or add records")
     if private:  # all columns, so that another formula gives the same data set in a ledger
         selected = {

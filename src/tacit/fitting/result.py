@@ -112,8 +112,9 @@ class Fit:
     def cautions(self) -> list[str]:
         """Known reasons why these numbers may be unreliable.
 
-        In a private fit, a caution about values outside the declared bounds is exact and not
-        covered by the guarantee. Saved fits, reports and notebooks do not have it.
+        In a private fit, cautions about values outside the declared bounds and about δ contain
+        exact numbers of the records, which the guarantee does not cover. Saved fits, reports and
+        notebooks do not have them.
         """
         return [one.text for one in self._result.every_caution]
 

@@ -21,6 +21,7 @@ from tacit.data.schema.table import SourceSchema
 from tacit.methods import Clipped
 from tacit.models import Model
 from tacit.models.prior import PRIOR_PARTY
+from tacit.plan.calibrate import large_delta
 from tacit.plan.explain import explain
 from tacit.plan.plan import Plan
 from tacit.privacy.guarantee import TRUST
@@ -87,7 +88,9 @@ def compose_result(
     history = list(history)
     verdicts = verdict_facts(plan, posterior, verdict, layout, clipped, state.memory)
     where = "cautions" if plan.privacy is None else "local_cautions"
-    verdicts[where] = [*verdicts.get(where, []), *outside_notes(more["data"])]
+    verdicts[where] = [
+        *verdicts.get(where, []), *outside_notes(more["data"]), *_delta_notes(plan),
+    ]  # fmt: skip
     rounds = [line for line in history if line["event"] == "round"]
     changes = [line["last_change"] for line in rounds if line["last_change"] is not None]
     return Result(
@@ -278,6 +281,14 @@ def verdict_facts(
         if clipped is None
         else ClippedShare(**clipped._asdict(), statement=clipping_statement(clipped)),
     }
+
+
+def _delta_notes(plan: Plan) -> list[CautionNote]:
+    """Return a caution if δ is too large for a party's number of units, which it contains."""
+    if plan.privacy is None or not plan.settled:
+        return []
+    text = large_delta(plan.privacy, {name: one.units for name, one in plan.settled.items()})
+    return [] if text is None else [CautionNote(kind="large-delta", text=f"{text}.")]
 
 
 def outside_notes(data: DataFacts) -> list[CautionNote]:
