@@ -148,7 +148,7 @@ def with_cell(name, value, row=4):
         (FRAME.drop(columns="age"), 'no column "age"'),
         (FRAME.rename(columns={"age": "Age"}), 'no column "age"; did you mean "Age"'),
         (FRAME.drop(columns="ward"), 'no column "ward"'),
-        (FRAME.iloc[:0], "has no records"),
+        (FRAME.iloc[:0], "the table has no records; give at least one"),
         (pd.concat([FRAME, FRAME[["age"]]], axis=1), "all names differ"),
         (FRAME.rename(columns={"age": 7}), "column name 7 is not text"),
         (FRAME.to_numpy(), "without column names"),
@@ -180,7 +180,7 @@ def test_wrong_records_are_refused_in_one_line(data, words):
         ({"a": FRAME, "b": FRAME.drop(columns="sex")}, 'party "b": there is no column "sex"'),
         ({"a": FRAME, 5: FRAME}, "party name 5 is not text"),
         ({"a": FRAME, " b": FRAME}, "party name ' b' is not text"),
-        ({"a": FRAME, "b": 3}, 'party "b" is a int'),
+        ({"a": FRAME, "b": 3}, 'party "b" is of type int'),
         ({}, "there are no parties"),
     ],
 )

@@ -199,12 +199,12 @@ def test_values_outside_the_bounds_are_clipped_as_in_training(private):
 @pytest.mark.parametrize(
     ("new", "words"),
     [
-        (NEW.drop(columns="sex"), 'no column "sex", which the fit used'),
+        (NEW.drop(columns="sex"), 'new records: there is no column "sex", which the fit used'),
         (NEW.assign(sex="x"), 'column "sex", data row 1: "x" is not a declared level'),
         (NEW.assign(age=None), 'column "age", data row 1: the value is missing'),
         (NEW.assign(age="old"), '"old" is not a number'),
-        (NEW.iloc[:0], "has no rows"),
-        (5, "new records is a int"),
+        (NEW.iloc[:0], "new records: there are no rows"),
+        (5, "new records are of type int"),
         ("nowhere.csv", "there is no such file"),
     ],
 )

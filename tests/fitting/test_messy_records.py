@@ -54,6 +54,51 @@ def test_clipped_values_are_counted_in_a_warning():
         fit.predict(FRAME)
 
 
+def test_many_values_outside_the_bounds_are_a_caution():
+    frame = FRAME.assign(age=FRAME["age"].where(FRAME.index > len(FRAME) // 4, 990.0))
+    with pytest.warns(OutsideBoundsWarning):
+        fit = fitted("died ~ age", frame, schema=SCHEMA)
+    (text,) = [one for one in fit.cautions if "outside" in one]
+    assert text.startswith("2")
+    assert "% of the values of age are outside the declared" in text
+    for shown in (str(fit), repr(fit), fit._repr_html_()):
+        assert text in shown
+    few = FRAME.assign(age=FRAME["age"].where(FRAME.index > 0, 990.0))
+    with pytest.warns(OutsideBoundsWarning):
+        fit = fitted("died ~ age", few, schema=SCHEMA)
+    assert len(FRAME) > 100
+    assert not any("outside" in one for one in fit.cautions)
+
+
+def test_the_share_outside_is_not_in_what_a_private_fit_shows_others(tmp_path):
+    frame = FRAME.assign(age=FRAME["age"].where(FRAME.index > len(FRAME) // 4, 990.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        privacy = tacit.Privacy(epsilon=5.0, delta=1e-5)
+        fit = tacit.fit("died ~ age", frame, schema=SCHEMA, privacy=privacy)
+    (text,) = [one for one in fit.cautions if "outside" in one]
+    assert f"Warning (exact, not covered by the guarantee): {text}" in str(fit)
+    page = fit.report(tmp_path / "report.html").read_text("utf-8")
+    folder = fit.save(tmp_path / "fit")
+    saved = "".join(file.read_text("utf-8") for file in folder.glob("*.json*"))
+    for shown in (repr(fit), fit._repr_html_(), page, saved):
+        assert "of the values of age" not in shown
+    assert not any("outside" in one for one in tacit.load(folder).cautions)
+
+
+def test_a_large_delta_is_a_caution_for_those_who_may_see_the_records(tmp_path):
+    """It contains the number of records."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        privacy = tacit.Privacy(epsilon=5.0, delta=0.01)
+        fit = tacit.fit("died ~ age", FRAME, schema=SCHEMA, privacy=privacy)
+    (text,) = [one for one in fit.cautions if "is not below 1/n" in one]
+    assert text in str(fit)
+    folder = fit.save(tmp_path / "fit")
+    assert not any("below 1/n" in file.read_text("utf-8") for file in folder.glob("*.json*"))
+    assert "below 1/n" not in repr(fit) + fit._repr_html_()
+
+
 def test_numbers_of_clipped_and_dropped_records_stay_out_of_a_saved_private_fit(tmp_path):
     frame = FRAME.assign(age=FRAME["age"].where(FRAME.index > 2, 990.0))
     frame["sex"] = frame["sex"].where(frame.index != 7, None)
@@ -220,7 +265,7 @@ def test_codes_of_categories_parties_and_outcomes_are_compared_as_numbers(tmp_pa
     )
     fit = fitted("died ~ age + C(grade)", path, party="site", schema=schema)
     assert len(fit.party_metrics) == 2
-    assert fit.schema.levels["grade"] == ("1.0", "2.0", "3.0")
+    assert fit.schema.levels["grade"] == ("1", "2", "3")
 
 
 @pytest.mark.parametrize(
@@ -266,6 +311,27 @@ def test_numbers_whose_squares_overflow_are_refused(tmp_path, formula):
         fitted(formula, parts)
     gone = tacit.Schema(missing_values={"age": ["1e300"]}, missing={"age": "drop"})
     assert fitted(formula, path, schema=gone).converged
+
+
+@pytest.mark.parametrize(("value", "what"), [(-1.0, "negative"), (2.5, "not a whole number")])
+@pytest.mark.parametrize("privacy", [None, tacit.Privacy(epsilon=5.0, delta=1e-5)])
+def test_an_outcome_of_counts_has_no_other_values(value, what, privacy, tmp_path):
+    counts = FRAME.assign(falls=np.where(FRAME.index == 6, value, 3.0))
+    message = f'column "falls", data row 7: {value:g} is {what}, but this family needs counts'
+    schema = None if privacy is None else tacit.Schema(bounds={"age": (18, 100), "falls": (0, 9)})
+    path = tmp_path / "records.csv"
+    counts.to_csv(path, index=False)
+    for data in (counts, path):
+        with pytest.raises(DataError, match=f"^{message}; correct it, or choose another family"):
+            tacit.fit("falls ~ age", data, family="poisson", privacy=privacy, schema=schema)
+    named = counts.assign(site=np.where(FRAME.index % 2, "east", "west"))
+    with pytest.raises(DataError, match=f'^party "west": {message}'):
+        tacit.fit(
+            "falls ~ age", named, party="site", family="poisson", privacy=privacy, schema=schema
+        )
+    parts = {"a": counts[:4], "b": counts[4:]}
+    with pytest.raises(DataError, match=f'^party "b": {message.replace("row 7", "row 3")}'):
+        tacit.fit("falls ~ age", parts, family="poisson", privacy=privacy, schema=schema)
 
 
 def test_counts_derived_numbers_and_bounds_have_a_largest_size():
@@ -446,3 +512,37 @@ def test_decimal_commas_are_not_levels(tmp_path):
         DataError, match=r'column "age", data row \d+: "\d+,\d+" has a decimal comma'
     ):
         fitted("died ~ age", path)
+
+
+def test_a_csv_of_levels_that_are_numbers_has_the_levels_of_its_frame(tmp_path):
+    """A gap makes pandas write 1.0, 2.0 for whole numbers."""
+    wards = np.where(FRAME.index % 40 == 0, np.nan, FRAME.index % 3 + 1.0)
+    frame = FRAME.assign(ward=wards, site=FRAME.index % 2 + np.where(wards > 0, 1.0, np.nan))
+    path = tmp_path / "records.csv"
+    frame.to_csv(path, index=False)
+    assert ",2.0," in path.read_text()
+    declared = tacit.Schema(levels={"ward": [1, 2, 3]}, missing={"ward": "drop", "site": "drop"})
+    drop = tacit.Schema(missing={"ward": "drop", "site": "drop"})
+    for schema in (declared, drop):
+        one, other = (
+            fitted("died ~ C(ward)", data, schema=schema, party="site") for data in (frame, path)
+        )
+        assert one.posterior.names == other.posterior.names == ("intercept", "ward=2", "ward=3")
+        assert np.array_equal(one.posterior.mean, other.posterior.mean)
+        assert [row.name for row in one._result.parties] == ["1", "2"]
+        assert [row.name for row in other._result.parties] == ["1", "2"]
+        assert other.predict({"ward": ["2.0", "2"]}).tolist() == [one.predict({"ward": [2]})[0]] * 2
+    for levels in (["1.0", "2.0", "3.0"], [1.0, 2.0, 3.0]):
+        schema = tacit.Schema(levels={"ward": levels}, missing={"ward": "drop"})
+        assert fitted("died ~ ward", FRAME.assign(ward=wards), schema=schema).converged
+
+
+def test_levels_with_leading_zeros_are_texts():
+    codes = FRAME.assign(ward=np.where(FRAME.index % 2 == 0, "01", "02"))
+    schema = tacit.Schema(levels={"ward": ["01", "02"]})
+    assert fitted("died ~ ward", codes, schema=schema).posterior.names[1] == "ward=02"
+    with pytest.raises(DataError, match='row 1: "1" is not a declared level; the levels are 01'):
+        fitted("died ~ ward", FRAME.assign(ward=FRAME.index % 2 + 1), schema=schema)
+    schema = tacit.Schema(levels={"ward": [1, 2]})
+    with pytest.raises(DataError, match='row 1: "01" is not a declared level; the levels are 1'):
+        fitted("died ~ ward", codes, schema=schema)

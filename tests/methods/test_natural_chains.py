@@ -333,5 +333,5 @@ def test_what_chains_cannot_do_is_refused(make_parties, more, text):
 
 
 def test_fixed_steps_and_sampling_are_refused_together():
-    with pytest.raises(ConfigError, match=r"method\.sampling"):
+    with pytest.raises(ConfigError, match=r"method\.sampling = true chooses its own steps; leave"):
         NaturalVI(sampling=True, steps=2)

@@ -148,3 +148,7 @@ def test_bad_settings_name_the_bound():
         NegativeBinomialRegression(NAMES, dispersion=1.0)
     with pytest.raises(DataError, match=r"whole numbers from 0 to 200.*'negative-binomial'"):
         COUNTS.check_records("north", {"y": np.array([0.5])})
+    with pytest.raises(DataError, match=r"'north': y of record 2 is 0\.5, .* or use a model of"):
+        COUNTS.check_records("north", {"y": np.array([1, 0.5])})
+    with pytest.raises(DataError, match=r"y of record 1 is 201, .* or declare a larger max_count"):
+        COUNTS.check_records("north", {"y": np.array([201.0])})

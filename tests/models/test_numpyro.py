@@ -2,6 +2,7 @@
 
 import inspect
 import pickle
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -642,3 +643,35 @@ def test_records_that_depend_on_others_are_refused_although_the_example_shows_no
 def test_a_prior_that_depends_on_the_number_of_records_is_refused():
     with pytest.raises(ConfigError, match="with the records or with their number"):
         tacit.from_numpyro(prior_by_number, {"x": np.ones(1), "y": np.ones(1)})
+
+
+def durations(x, t=None):
+    rate = numpyro.sample("rate", dist.Normal(0.0, 1.0))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("t", dist.Weibull(jnp.exp(rate * x), 1.5), obs=t)
+
+
+def test_an_argument_that_is_no_column_is_named():
+    records = {"x": np.ones(6), "y": np.ones(6)}
+    message = r"its argument t is not among the columns that it was given \(x, y\); give argument"
+    with pytest.raises(ConfigError, match=message):
+        tacit.fit(durations, {"a": records}, privacy=None)
+    with pytest.raises(ConfigError, match=message):
+        from_numpyro(durations, records)
+
+
+def test_a_fit_that_an_impossible_outcome_ended_names_its_party_and_record():
+    t = np.linspace(0.1, 2.0, 20)
+    parties = {"a": {"x": np.ones(20), "t": t}, "b": {"x": np.ones(20), "t": t.copy()}}
+    assert tacit.fit(durations, parties, privacy=None).converged
+    parties["b"]["t"][3] = -1.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fit = tacit.fit(durations, parties, privacy=None)
+    assert not fit.converged
+    assert "an outcome is outside the support of its distribution" in fit.why
+    assert "party 'b': the log-likelihood of 1 of 20 records" in fit.why
+    assert "the first is record 4" in fit.why
+    assert "party 'a'" not in fit.why
+    (little,) = [one for one in fit.cautions if "Little was learned" in one]
+    assert "epsilon" not in little

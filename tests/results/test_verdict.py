@@ -142,6 +142,8 @@ def test_learned_is_the_part_of_the_variance_that_is_gone():
     prior = family.natural(mean=np.zeros(2), sd=np.ones(2))
     q = family.natural(mean=np.zeros(2), sd=np.array([0.5, 1.0]))
     np.testing.assert_allclose(learned(family, q, prior), [0.75, 0.0])
+    wider = {name: 0.999 * value for name, value in prior.items()}
+    assert np.all(learned(family, wider, prior) == 0.0), "never below 0"
 
 
 def test_a_tiny_epsilon_learns_little_and_says_so():
@@ -283,3 +285,25 @@ def test_a_run_that_has_not_asked_every_party_is_not_called_converged():
         gap = np.max(np.abs(fitted.posterior.mean - whole.mean) / whole.sd)
         assert not fitted.converged or gap < 0.05, (rounds, gap, fitted.why)
     assert fitted.converged, fitted.why
+
+
+def test_a_mean_field_posterior_whose_correlations_are_not_measured_says_so():
+    """dp-sgd is mean-field, and its sds leave out the correlation of the coefficients."""
+    parties = {"a": records(), "b": records(seed=1)}
+    seeded = tacit.Privacy(epsilon=100.0, delta=1e-5, insecure_noise_seed=1)
+
+    def told(method, privacy, posterior="auto"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fit = tacit.fit(
+                MODEL, parties, privacy=privacy, method=method, posterior=posterior,
+                schedule=tacit.schedules.Synchronous(rounds=2),
+            )  # fmt: skip
+        return [one.text for one in fit._result.cautions if one.kind == "mean-field"]
+
+    (text,) = told(tacit.methods.DPSGD(), seeded)
+    assert "the mean-field posterior leaves out correlations; use method=" in text
+    (text,) = told(tacit.methods.GradientVI(), None, "mean-field")
+    assert text.endswith('leaves out correlations; use posterior="full".')
+    assert told(tacit.methods.GradientVI(), None, "full") == []
+    assert told(tacit.methods.NaturalVI(), None, "mean-field") == []

@@ -189,6 +189,38 @@ def test_counts_and_notes_stay_in_the_private_part(tmp_path):
         assert item.split("(")[0].strip() in page
 
 
+def often_outside(rows):
+    """A fifth of the cholesterol values is out of the declared bounds."""
+    for row in rows[::5]:
+        row[3] = "999.0"
+
+
+def test_the_share_of_values_outside_the_bounds_stays_in_the_private_part(tmp_path):
+    raw = configuration({})
+    (first, one), (second, other) = run_pair(tmp_path, raw, (table(often_outside), table()))
+    (caution,) = one["local_cautions"]
+    assert caution["text"].startswith("20% of the values of cholesterol are outside the declared")
+    assert one["data"]["outside"] == {"cholesterol": 0.2}
+    assert "local_cautions" not in other
+    assert contains(first / "public", b"outside the declared", b"outside-bounds") == []
+    shared, same = (
+        json.loads((out / "public" / "result.json").read_text()) for out in (first, second)
+    )
+    assert shared["data"]["outside"] == same["data"]["outside"] == {}
+    assert shared.keys() == same.keys()
+    kept = json.loads((first / "private" / "evaluation.json").read_text())
+    assert kept["local_cautions"] == one["local_cautions"]
+
+
+def test_without_privacy_the_share_of_values_outside_the_bounds_is_a_caution(tmp_path):
+    raw = configuration({}) | {"privacy": "none"}
+    (first, one), (_, other) = run_pair(tmp_path, raw, (table(often_outside), table(another)))
+    assert [note["kind"] for note in one["cautions"]].count("outside-bounds") == 1
+    assert "local_cautions" not in one
+    assert "report.html" in contains(first / "public", b"20% of the values of cholesterol")
+    assert "outside" in json.dumps(other["cautions"]), "1 of 60 values is more than 1 %"
+
+
 def _plain_case():
     raw = configuration(ADDED, method={"kind": "dp-sgd"}, **SHORT)
     return raw, (table(one_more), table())

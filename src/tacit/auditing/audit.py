@@ -87,7 +87,7 @@ class Audit:
 
     @property
     def holds(self) -> bool:
-        """True if no lower bound is above its claim."""
+        """True if no measured lower bound on ε exceeds the claimed ε."""
         return all(one.holds for one in self.findings)
 
 

@@ -105,6 +105,10 @@ class Federation:
     """
     clipped: dict[str, int] = field(default_factory=dict, repr=False)
     """Number of values per column that were clipped to the bounds; as private as the records."""
+    shares_outside: dict[str, float] = field(default_factory=dict, repr=False)
+    """Share of the values of a column that were clipped, of those that are not missing; as private
+    as the records.
+    """
     test_parties: tuple[str, ...] = field(default=(), repr=False)
     """The party of each held-out record, if records naturally belong to parties."""
 
@@ -403,6 +407,7 @@ def assemble(
         levels=outcome_levels(read.schema),
         test_parties=_labels(read.groups, held),
         clipped=read.clipped,
+        shares_outside=read.shares_outside,
     )
 
 

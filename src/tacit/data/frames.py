@@ -147,7 +147,8 @@ def raw_frame(value: Any, where: str, *, separator: str = ",") -> RawFrame:
         return _of_columns(value, where)
     frame = _as_narwhals(value)
     if frame is None:
-        raise DataError(f"{where} is a {type(value).__name__}; give {FRAMES}")
+        verb = "are" if where.endswith("records") else "is"
+        raise DataError(f"{where} {verb} of type {type(value).__name__}; give {FRAMES}")
     return _of_narwhals(frame, where)
 
 

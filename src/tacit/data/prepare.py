@@ -23,6 +23,8 @@ from tacit.support.argument_names import column_key
 
 LEVELS_SHOWN = 50
 LEADING_ZERO = r"^[+-]?0\d"
+WHOLE = r"^([+-]?\d+)\.0*$"
+"""A whole number with a decimal point."""
 
 
 class CellError(DataError):
@@ -59,6 +61,11 @@ class Column:
     outside: int = 0
     """Number of values that were clipped to the bounds."""
 
+    @property
+    def present(self) -> int:
+        """Number of values that are not missing."""
+        return int(np.sum(~self.missing))
+
     def rows(self, keep: np.ndarray) -> Column:
         return replace(self, values=self.values[keep], missing=self.missing[keep])
 
@@ -73,6 +80,37 @@ def as_text(series: pl.Series) -> pl.Series:
         series = integers.zip_with(whole.fill_null(False), series.cast(pl.String))
     stripped = series.cast(pl.String).str.strip_chars()
     return stripped.set(stripped == "", None)
+
+
+def names_of(series: pl.Series) -> pl.Series:
+    """Convert the cells of a category to names, by `as_text`.
+
+    In a column of texts that are all numbers, whole numbers are written without a decimal point
+    too. A data frame and its CSV file therefore have the same names.
+    """
+    text = as_text(series)
+    if len(text) == text.null_count() or text.cast(pl.Float64, strict=False).null_count() > (
+        text.null_count()
+    ):
+        return text
+    return text.str.replace(WHOLE, "${1}")
+
+
+def named_levels(text: pl.Series, levels: Sequence[str]) -> pl.Series:
+    """Replace numbers that equal a declared level by this level: "2.0" by "2".
+
+    This applies if all levels are different numbers without leading zeros. A text with a leading
+    zero ("02") is no number here.
+    """
+    names = pl.Series(list(levels), dtype=pl.String)
+    numbers = names.cast(pl.Float64, strict=False)
+    plain = numbers.is_finite().fill_null(False) & ~names.str.contains(LEADING_ZERO)
+    if not levels or not plain.all() or numbers.n_unique() < len(levels):
+        return text
+    values = text.cast(pl.Float64, strict=False)
+    values = values.set(text.str.contains(LEADING_ZERO).fill_null(False), None)
+    found = values.replace_strict(numbers, names, default=None, return_dtype=pl.String)
+    return found.zip_with(found.is_not_null(), text)
 
 
 def missing_cells(series: pl.Series, codes: Sequence[str], *, numeric: bool = False) -> pl.Series:
@@ -132,9 +170,11 @@ def _read_categorical(series: pl.Series, config: ColumnConfig, *, pooled: bool) 
     text = text.set(gone, None)
     notes: tuple[str, ...] = ()
     if not config.levels and pooled:
+        text = names_of(text)
         levels = tuple(text.drop_nulls().unique().sort().to_list())
         config = msgspec.structs.replace(config, levels=levels)
         notes = (f'column "{config.name}": its {len(levels)} levels come from pooled data',)
+    text = named_levels(text, config.levels)
     missing = text.is_null().to_numpy()
     table = {level: code for code, level in enumerate(config.levels)}
     codes = text.replace_strict(table, default=-1, return_dtype=pl.Int64).to_numpy()
@@ -292,6 +332,15 @@ def _within_bounds(values: np.ndarray, missing: np.ndarray, config: ColumnConfig
 def count_outside(columns: Iterable[Column]) -> dict[str, int]:
     """Return the number of clipped values of each column in which values were clipped."""
     return {column.config.name: column.outside for column in columns if column.outside}
+
+
+def share_outside(columns: Iterable[Column]) -> dict[str, float]:
+    """Return the share of clipped values of each column in which values were clipped. The columns
+    must have all their rows.
+    """
+    return {
+        column.config.name: column.outside / column.present for column in columns if column.outside
+    }
 
 
 def warn_outside(

@@ -13,7 +13,15 @@ from tacit.data.config import DataConfig, PartitionConfig
 from tacit.data.derived import raw_names, with_derived
 from tacit.data.partition import Rows, by_label
 from tacit.data.persons import read_persons
-from tacit.data.prepare import Column, as_text, count_outside, missing_cells, read_column
+from tacit.data.prepare import (
+    Column,
+    as_text,
+    count_outside,
+    missing_cells,
+    names_of,
+    read_column,
+    share_outside,
+)
 from tacit.data.schema.columns import ColumnConfig
 from tacit.data.schema.outcome import read_outcome
 from tacit.data.schema.table import PARTY, SourceSchema, Table, listed
@@ -46,6 +54,8 @@ class ReadRows:
     notes: tuple[str, ...] = ()
     clipped: dict[str, int] = field(default_factory=dict)
     """Number of values per column that were clipped to the bounds."""
+    shares_outside: dict[str, float] = field(default_factory=dict)
+    """Share of the values of a column that were clipped, of those that are not missing."""
 
 
 def read_rows(table: Table, data: DataConfig, partition: PartitionConfig, *, seed: int) -> ReadRows:
@@ -101,8 +111,10 @@ def _read_rows(
     }
     there, notes = _remaining(outcome, columns, nameless, data, seed)
     labels = _labels(table, label, columns) if label else None
+    shares = share_outside((outcome, *columns.values()))
     columns = {name: column.rows(there) for name, column in columns.items()}
-    columns_notes = [note for column in (outcome, *columns.values()) for note in column.notes]
+    measured = (outcome, *columns.values())
+    columns_notes = [note for column in measured for note in column.notes]
     return ReadRows(
         schema=schema,
         features=[columns[config.name] for config in schema.features],
@@ -115,7 +127,8 @@ def _read_rows(
         labels=labels,
         true_values=table.true_values,
         notes=(*table.notes, *notes, *columns_notes),
-        clipped=count_outside((outcome, *columns.values())),
+        clipped=count_outside(measured),
+        shares_outside=shares,
     )
 
 
@@ -208,7 +221,7 @@ def _names(series: pl.Series, declared: ColumnConfig | None) -> np.ndarray:
     text = as_text(series)
     if declared is not None and declared.missing_values:
         text = text.set(missing_cells(text, declared.missing_values), None)
-    return text.to_numpy().astype(object)
+    return names_of(text).to_numpy().astype(object)
 
 
 def without_name(labels: np.ndarray) -> np.ndarray:

@@ -25,6 +25,7 @@ from tacit.data.frames import FRAMES, RawFrame, frame_library, is_frame, raw_fra
 from tacit.data.prepare import (
     as_text,
     missing_cells,
+    names_of,
     refuse_decimal_comma,
     refuse_large,
     warn_outside,
@@ -145,7 +146,7 @@ def federation_from(
     _check_schema(declared.values(), frames)
     wanted = [one for one in (*names, formula.outcome, party, person) if one]
     whole = _table_of(frames, wanted, formula.outcome, private=private)
-    read = _Reader(declared, private, whole.frame, formula.outcome)
+    read = _Reader(declared, private, whole.frame, formula.outcome, party)
     try:
         columns, positive = _columns(read, formula, terms, numeric=numeric, counts=counts)
     except DataError as error:
@@ -191,6 +192,8 @@ def _table_of(
     selected = {name: frame.select(wanted) for name, frame in frames.items()}
     for name, frame in selected.items():
         if frame.is_empty():
+            if len(frames) == 1:
+                raise DataError("the table has no records; give at least one")
             raise DataError(f"{frames[name].where} has no records; leave it out, or add records")
     if private:  # all columns, so that another formula gives the same data set in a ledger
         selected = {
@@ -254,9 +257,10 @@ class _Reader:
         private: bool,
         frame: pl.DataFrame,
         outcome: str,
+        party: str | None = None,
     ) -> None:
         self.declared, self.private, self.frame = declared, private, frame
-        self.outcome_name = outcome
+        self.outcome_name, self.party = outcome, party
         self.notes: list[str] = []
         self.known: dict[str, ColumnConfig] = {}
         self.inferred: list[str] = []
@@ -427,6 +431,27 @@ class _Reader:
         self.note(config.name, "its levels come")
         return _with_levels(config, levels)
 
+    def refuse_other_than_counts(self, config: ColumnConfig, series: pl.Series) -> None:
+        """Raise an error for the first value that is negative or not a whole number.
+
+        This applies with declared bounds too: a count is clipped only at the largest one.
+        """
+        numbers = as_text(series) if series.dtype == pl.String else series
+        numbers = numbers.cast(pl.Float64, strict=False)
+        gone = missing_cells(series, config.missing_values, numeric=True).to_numpy()
+        values = numbers.fill_null(0.0).to_numpy()
+        wrong = ((values < 0) | (values != np.round(values))) & np.isfinite(values) & ~gone
+        if not wrong.any():
+            return
+        row = int(np.argmax(wrong))
+        party = None if self.party is None else self.frame[self.party][row]
+        where = "" if party is None else f'party "{party}": '
+        what = "negative" if values[row] < 0 else "not a whole number"
+        raise DataError(
+            f'{where}column "{config.name}", data row {row + 1}: {values[row]:g} is {what}, but '
+            'this family needs counts; correct it, or choose another family, e.g. family="linear"'
+        )
+
     def yes_no(self, config: ColumnConfig, series: pl.Series, positive: str | None) -> ColumnConfig:
         """Return the schema of a numeric yes/no outcome, with the levels 0 and 1.
 
@@ -484,6 +509,7 @@ class _Reader:
         if not self.private and not config.bounded:
             self.suspect(config.name, _numbers(series, config))
         if counts:
+            self.refuse_other_than_counts(config, series)
             if config.low is None and not self.private:
                 _refuse_large(series, config)
                 most = max(_numbers(series, config), default=1.0)
@@ -591,7 +617,7 @@ def _levels(series: pl.Series, config: ColumnConfig) -> tuple[str, ...]:
         raise DataError(f'column "{config.name}" has no values; leave it out')
     if series.dtype == pl.Boolean:
         return ("false", "true")
-    found = set(as_text(present).to_list())
+    found = set(names_of(present).to_list())
     if isinstance(series.dtype, pl.Enum):
         return tuple(one for one in series.dtype.categories.to_list() if one in found)
     _check_spelling(config.name, sorted(found))

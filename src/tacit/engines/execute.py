@@ -22,6 +22,7 @@ from tacit.methods.natural.method import SOLVED_UP_TO
 from tacit.methods.natural.stages import DISPERSION
 from tacit.party.charge import Charging
 from tacit.party.clipping import clipped_share
+from tacit.plan.checks import infinite_likelihoods
 from tacit.plan.plan import Plan, first_factors
 from tacit.results import gradient_step
 from tacit.results.diagnostics import run_verdict
@@ -62,6 +63,10 @@ class Outcome:
     """Result of `measured_dispersion`, if the parties' replies did not contain it."""
     other_mode: str | None = None
     """Result of `tacit.results.images.other_mode`."""
+    impossible: str | None = None
+    """The first party with records whose log-likelihood is not finite, if the run ended because no
+    finite log-density was found. None with privacy.
+    """
 
     @property
     def posterior(self) -> Posterior:
@@ -72,7 +77,8 @@ class Outcome:
     def verdict(self) -> Verdict:
         """Whether the run has converged, and the reason."""
         found = run_verdict(self.plan, self.state, self.log, self.gradient_step, self.dispersion)
-        return found._replace(other_mode=self.other_mode)
+        why = found.why if self.impossible is None else f"{found.why}; {self.impossible}"
+        return found._replace(why=why, other_mode=self.other_mode)
 
 
 def carry_out(
@@ -133,6 +139,7 @@ def _carried_out(
         _measured_clipping(plan, state, driver),
         _measured_dispersion(plan, state),
         _other_mode(plan, state),
+        _impossible(plan, state),
     )
 
 
@@ -167,6 +174,14 @@ def _measured_dispersion(plan: Plan, state: ServerState) -> Dispersion | None:
         return measured_dispersion(plan.model, posterior.family, posterior.natural, plan.parties)
     except (MemoryError, RuntimeError, np.linalg.LinAlgError):  # keep the posterior
         return None
+
+
+def _impossible(plan: Plan, state: ServerState) -> str | None:
+    """Describe the first party with impossible records, for `Outcome.impossible`."""
+    if plan.privacy is not None or state.finished != "no density":
+        return None
+    here = {name: records for name, records in plan.parties.items() if records}
+    return next(infinite_likelihoods(plan.model, here), None)
 
 
 def _other_mode(plan: Plan, state: ServerState) -> str | None:

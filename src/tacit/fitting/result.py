@@ -110,8 +110,17 @@ class Fit:
 
     @property
     def cautions(self) -> list[str]:
-        """Known reasons why these numbers may be unreliable."""
-        return [one.text for one in self._result.cautions]
+        """Known reasons why these numbers may be unreliable.
+
+        In a private fit, cautions about values outside the declared bounds and about δ contain
+        exact numbers of the records, which the guarantee does not cover. Saved fits, reports and
+        notebooks do not have them.
+        """
+        return [one.text for one in self._result.every_caution]
+
+    @property
+    def _shared_cautions(self) -> list[str]:
+        return [one.text for one in self._public.every_caution]
 
     @property
     def notes(self) -> list[str]:
@@ -168,7 +177,7 @@ class Fit:
             f"{self._verdict}, "
             f"{'not private' if privacy.guarantee is None else privacy.guarantee}"
             f"{'' if self.clipped is None else f', {self.clipped:.0%} of units clipped'})"
-            + "".join(f"\nWarning: {text}" for text in self.cautions)
+            + "".join(f"\nWarning: {text}" for text in self._shared_cautions)
         )
 
     def predict(
@@ -353,7 +362,9 @@ class Fit:
         return site_rows(self._result.sites) or shown_rows(self.posterior)
 
     def _remarks(self) -> list[str]:
-        remarks = [f"Warning: {text}" for text in self.cautions]
+        remarks = [f"Warning: {one.text}" for one in self._result.cautions]
+        exact = " (exact, not covered by the guarantee)" if self.privacy.private else ""
+        remarks += [f"Warning{exact}: {one.text}" for one in self._result.local_cautions]
         if self._result.clipped is not None:
             remarks.append(f"Clipping: {self._result.clipped.statement}")
         remarks += [f"Converged: {self.why}."] if self.converged else []
@@ -422,7 +433,7 @@ class Fit:
                 public.privacy.statement,
                 *([public.intervals.warning] if public.intervals.warning else []),
             ],
-            warnings=self.cautions,
+            warnings=self._shared_cautions,
             details=explained(public.diagnostics, public.clipped),
         )
 

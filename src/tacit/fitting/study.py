@@ -122,6 +122,8 @@ def _of_function(function: Any, data: Any, private: bool, party: str | None) -> 
     else:
         parties = data if isinstance(data, dict) else {}
     records = max((one for one in parties.values() if isinstance(one, dict)), key=_rows, default={})
+    if any(one.kind is one.VAR_KEYWORD for one in inspect.signature(function).parameters.values()):
+        records = {one.name: records[one.name] for one in known if one.name in records}
     missing = [one.name for one in known if one.default is one.empty and one.name not in records]
     if missing or not records:
         found = f"the argument {', '.join(missing)} is not a column of the records"
@@ -131,8 +133,8 @@ def _of_function(function: Any, data: Any, private: bool, party: str | None) -> 
             f"{found}; give the arguments the names of columns, or, for arguments that are not "
             f"records, give {wrapped} with arguments={{…}}"
         )
-    wanted = [one.name for one in known if one.name in records]
-    return from_numpyro(function, {key: np.asarray(records[key])[:8] for key in wanted})
+    arrays = {key: np.asarray(value) for key, value in records.items()}
+    return from_numpyro(function, {key: value[:8] for key, value in arrays.items() if value.ndim})
 
 
 def _rows(records: Records) -> int:
@@ -290,10 +292,10 @@ def _arrays(data: Any, party: str | None, columns: tuple[str, ...]) -> dict[str,
     if party is not None:
         import polars as pl
 
-        from tacit.data.prepare import as_text
+        from tacit.data.prepare import names_of
 
         whole = pl.concat(list(frames.values()))
-        labels = as_text(whole[party])
+        labels = names_of(whole[party])
         if labels.null_count():
             raise DataError(
                 f'column "{party}": a value is missing, so the record has no party; fill it in, or '

@@ -44,7 +44,9 @@ from tacit.plan.plan import Plan
 from tacit.privacy.ledger.ledger import DatasetId, Ledger, Spent
 from tacit.privacy.ledger.paths import LEDGER_NAME, own_ledger
 from tacit.results.compose import (
+    data_facts,
     model_facts,
+    outside_notes,
     posterior_table,
     privacy_facts,
     public_facts,
@@ -604,6 +606,7 @@ def _result(
         metrics=metrics,
         ledger=balance,
         not_evaluated=attempts.failed,
+        cautions=outside_notes(data_facts(ready.loaded)),
     )
     write_result(private / EVALUATION, local)
     write_result(public / RESULT, shared)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import ClassVar, NamedTuple, Protocol
 
 import msgspec
@@ -477,15 +477,20 @@ def _check(privacy: Privacy, method: Releasing, shapes: dict[str, PartyShape], s
             f"privacy settings have {privacy.unit!r} and {privacy.adjacency!r}; leave unit and "
             "adjacency out of the method, because make_plan sets them"
         )
-    name, units = max(
-        ((name, shape.units) for name, shape in shapes.items()),
-        key=lambda party: party[1] * privacy.of(party[0])[2],
+    text = large_delta(privacy, {name: shape.units for name, shape in shapes.items()})
+    if text is not None:
+        warnings.warn(text, LargeDeltaWarning, stacklevel=3)
+
+
+def large_delta(privacy: Privacy, sizes: Mapping[str, int]) -> str | None:
+    """Return a warning if δ of a party is not below 1 / its number of units, which the text
+    contains.
+    """
+    name = max(sizes, key=lambda party: sizes[party] * privacy.of(party)[2])
+    units, delta = sizes[name], privacy.of(name)[2]
+    if privacy.unit == "party" or delta * units < 1:
+        return None
+    return (
+        f"δ = {delta:g} is not below 1/n = {1 / units:.3g} of party {name!r}: publishing one "
+        f"{privacy.unit} at random would satisfy this δ; choose a smaller privacy.delta"
     )
-    delta = privacy.of(name)[2]
-    if privacy.unit != "party" and delta * units >= 1:
-        warnings.warn(
-            f"δ = {delta:g} is not below 1/n = {1 / units:.3g} of party {name!r}: publishing one "
-            f"{privacy.unit} at random would satisfy this δ; choose a smaller privacy.delta",
-            LargeDeltaWarning,
-            stacklevel=3,
-        )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -86,6 +87,17 @@ def check_likelihood(model: Model, parties: dict[str, Records]) -> None:
 
     This is used only in runs without privacy, because the error reveals something about a record.
     """
+    for found in infinite_likelihoods(model, parties):
+        raise DataError(
+            f"{found}; drop records that are impossible under the model, such as a 0 whose "
+            "logarithm is taken, or change the model"
+        )
+
+
+def infinite_likelihoods(model: Model, parties: dict[str, Records]) -> Iterator[str]:
+    """Describe, for each party, the records whose log-likelihood is not finite at the starting
+    point.
+    """
     family = make_family("mean-field", model.dimension)
     start = model.start(family)
     theta = family.location_scale(model.prior(family) if start is None else start)[0]
@@ -93,11 +105,10 @@ def check_likelihood(model: Model, parties: dict[str, Records]) -> None:
         values = np.asarray(model.log_likelihood(theta, records))
         bad = np.flatnonzero(~np.isfinite(values))
         if bad.size:
-            raise DataError(
+            yield (
                 f"party {name!r}: the log-likelihood of {bad.size} of {values.size} records is not "
                 f"finite at the starting point (the first is record {bad[0] + 1}, with "
-                f"{values.flat[bad[0]]}); drop records that are impossible under the model, such "
-                "as a 0 whose logarithm is taken, or change the model"
+                f"{values.flat[bad[0]]})"
             )
 
 

@@ -132,8 +132,8 @@ def _around_exact(
 
 
 def _around_sums(secure: Thresholds, colluding: int) -> list[tuple[str, str, float, str]]:
-    """Return the attackers on secure sums, each with the share of the noise that it does not
-    know.
+    """Return the attackers on secure sums, each with the share of the noise that this attacker does
+    not know.
     """
 
     # There are n parties, the threshold is t, the quorum is q, and c parties may collude. Together

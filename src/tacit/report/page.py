@@ -142,6 +142,7 @@ def party_page(run: PartyRun) -> Page:
         ),
         ("run", "The run", [facts("The run", rows)]),
     ]
+    exact = [Statement("Warning:", one.text, "bad") for one in getattr(evaluation, "cautions", ())]
     finding = (
         f"The posterior that the federation {result.name!r} ended with, as party {result.party!r} "
         "received it."
@@ -152,7 +153,7 @@ def party_page(run: PartyRun) -> Page:
         finding=finding,
         badges=[Badge("Private" if private else "Not private", "good" if private else "bad"),
                 convergence_badge(result)],
-        statements=[*([NOT_TO_SHARE] if evaluation else []), *verdict_statements(result)],
+        statements=[*([NOT_TO_SHARE] if evaluation else []), *verdict_statements(result), *exact],
         sections=_kept(sections),
         footer=PRIVATE_FOOTER if evaluation else FOOTER,
     )  # fmt: skip
@@ -215,7 +216,7 @@ def verdict_statements(result: Result | PartyResult) -> list[Statement]:
         lead = [Statement("Not converged:", f"do not use these numbers; {result.why}.", "bad")]
     if result.clipped is not None:
         lead.append(Statement("Clipping:", result.clipped.statement))
-    others = [one.text for one in result.cautions if one.kind != "not-converged"]
+    others = [one.text for one in result.every_caution if one.kind != "not-converged"]
     warnings = [Statement("Warning:", text, "bad") for text in others]
     return [*warnings, *lead] if result.converged else [*lead, *warnings]
 

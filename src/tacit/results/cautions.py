@@ -8,7 +8,7 @@ them.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -34,6 +34,8 @@ MOSTLY_CLIPPED = 0.5
 """A caution is issued if the share of clipped units is larger than this. The norm of the median
 contribution is then larger than the clip.
 """
+OFTEN_OUTSIDE = 0.01
+"""A caution is issued if the share of a column's values outside the bounds is larger than this."""
 
 
 class NotConvergedWarning(UserWarning):
@@ -120,6 +122,15 @@ def narrow_caution(share: float | None) -> list[Caution]:
     ]
 
 
+def independence_caution(advice: str) -> Caution:
+    """Return the caution for a mean-field q that is not compared with the exact posterior."""
+    return Caution(
+        "mean-field",
+        "Intervals are too narrow where parameters are correlated: the mean-field posterior leaves "
+        f"out correlations; {advice}.",
+    )
+
+
 def precision_caution(precision: Precision, *, sampled: bool = False) -> list[Caution]:
     """Return a caution if a mean or a standard deviation has a large Monte-Carlo error.
 
@@ -170,7 +181,9 @@ def misfit_caution(verdict: Verdict) -> list[Caution]:
     ]
 
 
-def learning_caution(learned: np.ndarray | None, names: Sequence[str] = ()) -> list[Caution]:
+def learning_caution(
+    learned: np.ndarray | None, names: Sequence[str] = (), *, private: bool = True
+) -> list[Caution]:
     """Return a caution about coordinates that are almost as uncertain as under the prior."""
     if learned is None or not np.size(learned):
         return []
@@ -181,7 +194,7 @@ def learning_caution(learned: np.ndarray | None, names: Sequence[str] = ()) -> l
             "little-learned",
             "Little was learned: the variance of even the best-known coefficient is "
             f"{1.0 - float(np.max(learned)):.1%} of its prior variance, so this is almost the "
-            "prior; use a larger epsilon, more records or fewer columns.",
+            f"prior; use {'a larger epsilon, ' if private else ''}more records or fewer columns.",
         )
     ]
 
@@ -243,6 +256,31 @@ def missing_caution(columns: Sequence[str]) -> list[Caution]:
             "and intervals are biased even if values are missing at random; use missing = "
             '"drop", or impute before the fit.',
         )
+    ]
+
+
+def outside_cautions(
+    known: Mapping[str, tuple[float, tuple[float | None, float | None]]],
+) -> list[Caution]:
+    """Return a caution for each column of which many values were clipped to the bounds.
+
+    The shares are exact. `OutsideBoundsWarning`, which is issued when records are read, has the
+    numbers too.
+
+    Parameters
+    ----------
+    known
+        Share of the values outside the bounds, and the bounds, by column.
+    """
+    return [
+        Caution(
+            "outside-bounds",
+            f"{share:.0%} of the values of {name} are outside the declared bounds [{low:g}, "
+            f"{high:g}] and were replaced by the nearest bound, which biases coefficients by an "
+            "amount that no interval includes; correct the values, or widen the bounds.",
+        )
+        for name, (share, (low, high)) in known.items()
+        if share > OFTEN_OUTSIDE
     ]
 
 

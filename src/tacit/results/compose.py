@@ -21,10 +21,11 @@ from tacit.data.schema.table import SourceSchema
 from tacit.methods import Clipped
 from tacit.models import Model
 from tacit.models.prior import PRIOR_PARTY
+from tacit.plan.calibrate import large_delta
 from tacit.plan.explain import explain
 from tacit.plan.plan import Plan
 from tacit.privacy.guarantee import TRUST
-from tacit.results.cautions import missing_caution
+from tacit.results.cautions import missing_caution, outside_cautions
 from tacit.results.coefficients import coefficients, unit_map
 from tacit.results.diagnostics import (
     cautions_of,
@@ -86,6 +87,10 @@ def compose_result(
     """
     history = list(history)
     verdicts = verdict_facts(plan, posterior, verdict, layout, clipped, state.memory)
+    where = "cautions" if plan.privacy is None else "local_cautions"
+    verdicts[where] = [
+        *verdicts.get(where, []), *outside_notes(more["data"]), *_delta_notes(plan),
+    ]  # fmt: skip
     rounds = [line for line in history if line["event"] == "round"]
     changes = [line["last_change"] for line in rounds if line["last_change"] is not None]
     return Result(
@@ -152,6 +157,7 @@ def data_facts(federation: Federation | None, source: str | None = None) -> Data
         keep=[name for name in first if name not in ("x", "y", "person")],
         frames=federation.frames,
         notes=list(federation.notes),
+        outside=federation.shares_outside,
     )
 
 
@@ -275,6 +281,24 @@ def verdict_facts(
         if clipped is None
         else ClippedShare(**clipped._asdict(), statement=clipping_statement(clipped)),
     }
+
+
+def _delta_notes(plan: Plan) -> list[CautionNote]:
+    """Return a caution if δ is too large for a party's number of units, which it contains."""
+    if plan.privacy is None or not plan.settled:
+        return []
+    text = large_delta(plan.privacy, {name: one.units for name, one in plan.settled.items()})
+    return [] if text is None else [CautionNote(kind="large-delta", text=f"{text}.")]
+
+
+def outside_notes(data: DataFacts) -> list[CautionNote]:
+    """Return a caution for each column of which many values were clipped to the bounds.
+
+    Its exact numbers must not be shared if the run is private.
+    """
+    bounds = {one.name: (one.low, one.high) for one in declared_columns(data) or ()}
+    known = {name: (share, bounds[name]) for name, share in data.outside.items()}
+    return [CautionNote(kind=one.kind, text=one.text) for one in outside_cautions(known)]
 
 
 def _visits_of_the_prior(state: ServerState) -> int:

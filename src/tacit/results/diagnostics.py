@@ -29,6 +29,7 @@ from tacit.results.cautions import (
     Caution,
     clipping_caution,
     convergence_caution,
+    independence_caution,
     learning_caution,
     misfit_caution,
     narrow_caution,
@@ -260,9 +261,10 @@ def cautions_of(
         doubts += unchecked_caution(plan, verdict)
     doubts += [*spread_caution(plan, memory or {}), *correlation_caution(plan, memory or {})]
     doubts += steep_caution(plan, posterior, memory or {})
-    doubts += [*_unweighed_caution(plan), *known_limits(plan)]
+    doubts += [*_unweighed_caution(plan), *_mean_field_caution(plan), *known_limits(plan)]
     doubts += modes_caution(plan.model, verdict)
-    return [*doubts, *learning_caution(share, posterior.names), *_clipping_cautions(plan, clipped)]
+    doubts += learning_caution(share, posterior.names, private=plan.privacy is not None)
+    return [*doubts, *_clipping_cautions(plan, clipped)]
 
 
 LOOSE = 1.0 / 3.0
@@ -465,6 +467,25 @@ def _unweighed_caution(plan: Plan) -> list[Caution]:
             "intervals of hierarchical models may be far too narrow.",
         )
     ]
+
+
+def _mean_field_caution(plan: Plan) -> list[Caution]:
+    """Return a caution if q is mean-field and its standard deviations ignore correlations by an
+    amount that is not measured.
+
+    The solvers of natural-gradient inference measure it or correct for it. Models that say that
+    their intervals are not calibrated need no further caution.
+    """
+    family, method = plan.family, plan.method
+    if not isinstance(family, MeanFieldGaussian) or family.dimension < 2:
+        return []
+    if plan.rules.solver is not None or plan.model.uncalibrated is not None:
+        return []
+    corrected = isinstance(method, PrivateMethod) and method.knows_noise(family)
+    advice = 'use posterior="full"'
+    if isinstance(method, PrivateMethod):  # dp-sgd and dp-updates need a mean-field q
+        advice = 'use method="dp-scores" or "dp-scoring" if they support the model'
+    return [] if corrected else [independence_caution(advice)]
 
 
 def counted_clipping(plan: Plan, memory: Arrays | None) -> Clipped | None:

@@ -96,7 +96,7 @@ def _prepared(
     table = with_derived(opened.select(wanted), schema.columns, names)
     known += [one for one in schema.columns if one.name in raw and one.name not in names]
     if not opened.rows:
-        raise DataError(f"{where} has no rows; give at least one record")
+        raise DataError(f"{where}: there are no rows; give at least one record")
     columns = {config.name: _read(table[config.name], config) for config in known}
     complete = np.ones(opened.rows, dtype=bool)
     for column in columns.values():
@@ -128,7 +128,7 @@ def _refuse_absent(frame: RawFrame, wanted: list[str]) -> None:
     if absent:
         more = "" if len(absent) == 1 else f" (nor {', '.join(absent[1:6])})"
         raise DataError(
-            f'{frame.where} has no column "{absent[0]}"{more}, which the fit used; add it'
+            f'{frame.where}: there is no column "{absent[0]}"{more}, which the fit used; add it'
         )
 
 

@@ -191,7 +191,7 @@ def read_predictor(path: Path) -> Predictor:
         raise model.refusal()
     natural = _read_natural(folder / POSTERIOR)
     family = _family(model, table.family, result.model.dimension, natural)
-    cautions = [one.text for one in result.cautions]
+    cautions = [one.text for one in result.every_caution]
     return Predictor(Posterior(model, family, natural), result.data, cautions)
 
 

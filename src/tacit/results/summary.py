@@ -155,7 +155,9 @@ class PartyRow(Part, frozen=True, kw_only=True):
 
 
 class DataFacts(Part, frozen=True, kw_only=True):
-    """Source and scaling of the records. Only people who may see the records may see `notes`."""
+    """Source and scaling of the records. Only people who may see the records may see `notes` and
+    `outside`.
+    """
 
     source: str | None = None
     outcome: str | None = None
@@ -175,6 +177,8 @@ class DataFacts(Part, frozen=True, kw_only=True):
     inputs.
     """
     notes: list[str] = []
+    outside: dict[str, float] = {}
+    """Share of the values of a column that are outside the declared bounds."""
 
 
 class GuaranteeFacts(Part, frozen=True, kw_only=True):
@@ -267,6 +271,15 @@ class VerdictFacts(Part, frozen=True, kw_only=True, omit_defaults=True):
     """1 − (posterior sd / prior sd)² of each coefficient; None if the prior has no sd."""
     cautions: list[CautionNote]
     clipped: ClippedShare | None = None
+    local_cautions: list[CautionNote] = []
+    """Cautions of a private run with exact numbers of the records, which the guarantee does not
+    cover.
+    """
+
+    @property
+    def every_caution(self) -> list[CautionNote]:
+        """`cautions` and `local_cautions`."""
+        return [*self.cautions, *self.local_cautions]
 
 
 class Result(
@@ -368,6 +381,8 @@ class PartyEvaluation(Part, frozen=True, kw_only=True, omit_defaults=True):
     metrics: dict[str, Metrics | None]
     ledger: LedgerFacts | None = None
     not_evaluated: dict[str, str] = {}
+    cautions: list[CautionNote] = []
+    """Cautions with exact numbers of the party's records."""
 
 
 class Round(Part, frozen=True, kw_only=True):

@@ -212,9 +212,9 @@ def rounding_trouble(family: Family, q: Natural) -> str | None:
 
 
 def learned(family: Family, q: Natural, prior: Natural) -> np.ndarray:
-    """Return 1 − (posterior sd / prior sd)² of each coordinate.
+    """Return 1 − (posterior sd / prior sd)² of each coordinate, at least 0.
 
     The result is public in a private run, because it is computed from q.
     """
     after, before = family.location_scale(q)[1], family.location_scale(prior)[1]
-    return 1.0 - np.square(np.asarray(after) / np.asarray(before))
+    return np.maximum(0.0, 1.0 - np.square(np.asarray(after) / np.asarray(before)))

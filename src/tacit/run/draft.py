@@ -21,7 +21,7 @@ import polars as pl
 from tacit import __version__
 from tacit.data.codes import ISO_DATE, UNKNOWN, is_coded, missing_code
 from tacit.data.frames import RawFrame
-from tacit.data.prepare import as_text, refuse_decimal_comma
+from tacit.data.prepare import as_text, names_of, refuse_decimal_comma
 from tacit.data.schema.columns import LARGEST
 from tacit.data.study import open_parties
 from tacit.errors import ConfigError, DataError
@@ -141,7 +141,7 @@ def _column(name: str, series: pl.Series, ask: Ask | None) -> _Row | str:
     """Return the column's line in the [columns] table, or the reason why the column is left out."""
     if series.dtype.is_temporal():
         return "dates or times: convert them to a number, e.g. years since a public date"
-    text = as_text(series)
+    text = names_of(series)
     refuse_decimal_comma(text, f'column "{name}"')
     gaps = text.null_count()
     missing = {"missing": "drop"} if gaps else {}
@@ -288,7 +288,7 @@ def _outcome(name: str, series: pl.Series, ask: Ask | None) -> tuple[_Row, list[
     """Return the outcome's line in the [columns] table, and the lines of the [model] table."""
     if series.dtype.is_temporal():
         raise DataError(f'outcome "{name}" holds dates or times; convert it to a number')
-    text = as_text(series)
+    text = names_of(series)
     refuse_decimal_comma(text, f'outcome "{name}"')
     values = text.drop_nulls()
     if not len(values):
@@ -346,7 +346,7 @@ def _parties(name: str, series: pl.Series) -> list[_Row]:
     """Return a list with the party column's line in [columns], which names all parties; an empty
     list if there are too many parties.
     """
-    found = sorted(as_text(series).drop_nulls().unique().to_list())
+    found = sorted(names_of(series).drop_nulls().unique().to_list())
     if len(found) > MOST_PARTIES:
         return []
     remark = f"{MARK}: names of the parties, read from the records"

@@ -89,7 +89,7 @@ def near_word(value: Any, words: Iterable[str]) -> str:
 
 
 def options(hint: Any) -> tuple[Any, ...]:
-    """Return the members of a union, or the type itself."""
+    """Return the member types of a union; for another type, that type."""
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     return typing.get_args(hint) if union else (hint,)
 

@@ -143,6 +143,35 @@ def test_a_file_read_by_any_library_is_the_same_data_set(ledger, tmp_path):
     assert len(found) == 1
 
 
+@pytest.mark.parametrize("party", [None, "ward"])
+def test_whole_numbers_with_a_decimal_point_are_the_same_data_set(ledger, tmp_path, party):
+    """pandas writes 1.0, 2.0 if a column of whole numbers has a gap."""
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame({"ward": 1.0 + np.arange(40) % 3, "grade": 1.0 + np.arange(40) % 2})
+    frame = frame.assign(weight=rng.uniform(0, 100, 40), y=np.arange(40) % 2)
+    frame.loc[::9, ["ward", "grade"]] = np.nan
+    path = tmp_path / "t.csv"
+    frame.to_csv(path, index=False)
+    assert ",2.0," in path.read_text()
+    schema = tacit.Schema(
+        bounds={"weight": (0, 100)},
+        levels={"y": [0, 1], "grade": [1, 2], "ward": [1, 2, 3]},
+        missing={"grade": "drop", "ward": "drop"},
+    )
+    whole = pd.read_csv(path).astype({"ward": "Int64", "grade": "Int64"})
+    found = [
+        identified(
+            ledger,
+            federation_from(
+                data, parse_formula("y ~ weight + grade"), schema=schema, party=party, private=True
+            ),
+        )
+        for data in (frame, path, whole)
+    ]
+    assert found[0] == found[1] == found[2]
+    assert party is None or list(found[0]) == ["1", "2", "3"]
+
+
 def test_both_are_charged_and_both_budgets_bind(ledger):
     rows = np.random.default_rng(0).normal(size=(100, 2))
     old = ledger.identify([], {"x": rows[:80]})

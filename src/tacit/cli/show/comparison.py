@@ -21,7 +21,7 @@ def compared(results: Sequence[Result]) -> dict[str, list[Any]]:
         "rounds": [one.rounds for one in results],
         "parties": [len(one.parties) for one in results],
         "converged": [one.converged for one in results],
-        "warnings": [len(one.cautions) for one in results],
+        "warnings": [len(one.every_caution) for one in results],
         "privacy": [_privacy(one) for one in results],
     }
     for split in ("training", "held_out"):
@@ -58,7 +58,7 @@ def show_comparison(paths: Sequence[Path], results: Sequence[Result]) -> None:
     if len(known) > MOST_ROWS:
         console.print(f"… and {len(known) - MOST_ROWS} more: tacit show RUN", highlight=False)
     for head, result in zip(heads, results, strict=True):
-        for caution in result.cautions:
+        for caution in result.every_caution:
             show_warning(f"{head}: {caution.text}")
 
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from tacit.cli.show.results import (
+    EXACT,
     _Bar,
     console,
     plain_column,
@@ -276,6 +277,8 @@ def show_party_end(ready: ReadyParty, end: PartyEnd, spent: Spent | None) -> Non
     result, measured = end
     show_coefficients(result)
     show_verdict(result)
+    for caution in measured.cautions:
+        show_warning(f"{caution.text} {'' if ready.plan.privacy is None else EXACT}")
     show_metrics(measured.metrics)
     say(
         f"{measured.answers} answers in {result.run}; {measured.sent_bytes:,} bytes sent, "

@@ -199,6 +199,10 @@ def show_result(result: Result) -> None:
         )
 
 
+EXACT = "(Exact, not covered by the guarantee.)"
+"""Remark on cautions with exact numbers of the records of a private run."""
+
+
 def show_party_result(result: PartyResult) -> None:
     """Show the result of a party of a live federation."""
     show_coefficients(result)
@@ -217,6 +221,8 @@ def show_verdict(result: VerdictFacts) -> None:
     """Show all reasons not to trust the numbers of a run, then whether it converged."""
     for caution in result.cautions:
         show_warning(caution.text)
+    for caution in result.local_cautions:
+        show_warning(f"{caution.text} {EXACT}")
     if result.clipped is not None:
         console.print(f"clipping: {printable(result.clipped.statement)}", highlight=False)
     if result.converged:

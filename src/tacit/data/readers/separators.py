@@ -23,9 +23,12 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 def separator_of(path: Path, where: str, separator: str) -> str:
     """Return the separator of a CSV file.
 
-    The result is `separator` if it splits the header into several columns, or if no other separator
-    does. Otherwise, if `separator` is the comma and either semicolons or tabs split the header, the
-    result is the one that does. In all other cases an error is raised.
+    There are two cases; in all others an error is raised.
+
+    1. `separator` splits the header into several columns, or no other separator does: the result is
+       `separator`.
+    2. `separator` is the comma, and of semicolons and tabs one splits the header: the result is
+       that one.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from tacit.data.config import ColumnConfig
-from tacit.data.prepare import Column, as_text, missing_cells, read_column
+from tacit.data.prepare import Column, as_text, missing_cells, names_of, read_column
 from tacit.data.schema.table import SourceSchema, Table
 from tacit.errors import DataError
 
@@ -89,7 +89,7 @@ def _two_levels(series: pl.Series, config: ColumnConfig) -> tuple[str, ...]:
     """
     text = as_text(series)
     gone = missing_cells(text, config.missing_values)
-    found = text.filter(~gone).drop_nulls().unique().sort().to_list()
+    found = names_of(text.filter(~gone)).drop_nulls().unique().sort().to_list()
     if len(found) > 2:
         raise DataError(
             f'column "{config.name}" has {len(found)} values ({", ".join(found[:5])}, …); with'

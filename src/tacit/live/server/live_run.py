@@ -476,8 +476,8 @@ class LiveRun(ServerRun):
         start = server_state.initial_state(self.rules, self._first_factors | factors)
         if not self.rules.family.is_proper(start.q):
             raise PeerError(
-                "the returned factor is refused, because q would be improper with it; join without "
-                "it"
+                "the returned factor is refused, because q would be improper with it; set "
+                "join.return_likelihood = false in the party's file"
             )
         self._save(self.roster.having(returned=returned))
         return "accepted"
@@ -562,7 +562,7 @@ def _check_numbers(natural: Natural, q: Natural, what: str) -> None:
         if not np.max(np.abs(value), initial=0.0) <= MAX_NATURAL_PARAMETER:
             raise PeerError(
                 f"{what}: {name!r} has an entry with an absolute value above "
-                f"{MAX_NATURAL_PARAMETER:g}; send smaller numbers"
+                f"{MAX_NATURAL_PARAMETER:g}; check the units of the data, or update tacit"
             )
         if name == "quadratic" and value.ndim == 2:
             size = np.sqrt(np.abs(np.diagonal(value)) + np.abs(np.diagonal(q[name])))

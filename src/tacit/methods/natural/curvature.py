@@ -40,7 +40,9 @@ class AbsoluteEigen(NamedTuple):
 
     @property
     def inverse_root(self) -> Array:
-        """A matrix R such that R Rᵀ is the inverse of the repaired matrix."""
+        """A matrix R such that R Rᵀ is the inverse of the matrix in which non-positive eigenvalues
+        were replaced.
+        """
         xp = namespace(self.values)
         return (self.vectors / xp.sqrt(self.values)) / self.scale[:, None]
 

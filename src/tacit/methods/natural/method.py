@@ -119,7 +119,8 @@ class NaturalVI(LocalMethod):
             raise ConfigError(f"method.step_size = {self.step_size}; it must be in (0, 1]")
         if self.sampling and not self.safeguarded:
             raise ConfigError(
-                "method.sampling = true with method.steps or method.step_size; leave these out"
+                "method.sampling = true chooses its own steps; leave method.steps and "
+                "method.step_size out"
             )
 
     def check(self, model: Model, family: Family) -> None:

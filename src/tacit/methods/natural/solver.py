@@ -75,6 +75,10 @@ than `SLOW_KL` nats, because steps may never become smaller if the density has k
 weights then show whether q is close to the posterior.
 """
 MAX_NEWTON = 20
+NO_DENSITY = (
+    "no point with a finite log-density was found, usually because an outcome is outside the "
+    "support of its distribution"
+)
 NEAR_MODE = 0.5
 """Squared Newton decrement per coordinate below which variational steps begin."""
 ENERGY_SLACK = 1e-4
@@ -296,7 +300,7 @@ class NaturalSolver:
         newton, stalled = int(memory["newton"]), int(memory["stalled"])
         if best is None:
             if newton >= MAX_NEWTON:
-                return self._give_up(shared, memory, "no point with a finite log-density was found")
+                return self._give_up(shared, memory, NO_DENSITY)
             centre = memory["centre"]
             if newton:
                 points = [centre + 0.5**k * (p.mean - centre) for k, p in enumerate(places, 1)]

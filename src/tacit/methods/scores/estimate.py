@@ -147,8 +147,8 @@ class Estimator:
 
         `noise` is the sd of the noise in a score sum, which is the same for every W. A larger W
         therefore reduces the noise relative to the scores, but clips more scores, which loses
-        information. The volume is minimised because it weighs all directions equally. The mean
-        variance would be dominated by a few rare levels.
+        information. The volume is minimised because it weighs all directions equally. Minimising
+        the mean variance instead would favour a few rare levels.
         """
         mapping, found = self.mapping(theta, ratio), {}
 

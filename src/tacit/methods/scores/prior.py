@@ -33,7 +33,9 @@ CUT_OFF = 1e-3
 
 
 class Local(NamedTuple):
-    """Gradient of a log-density at a point, and a positive definite precision matrix."""
+    """Gradient of a log-density at a point, and a positive definite approximation of its negative
+    Hessian.
+    """
 
     gradient: np.ndarray
     precision: np.ndarray

@@ -71,8 +71,8 @@ class LinearPredictor(GaussianPriorModel):
 
     @property
     def scale_unit(self) -> float | None:
-        """Difference in a linear predictor that counts as large (`predictor_unit`). None if the
-        scale of the prior is not learned, because the user declared `prior_sd`.
+        """The change of a linear predictor that the learned prior treats as large; None if
+        `prior_sd` was declared.
         """
         return self.predictor_unit if "prior_sd" in self.undeclared else None
 

@@ -30,11 +30,16 @@ def checked_max_count(max_count: float | None, name: str) -> float:
 def check_counts(party: str, counts: Array, largest: float, kind: str) -> None:
     """Raise a DataError unless all counts are whole numbers from 0 to `largest`."""
     y = np.asarray(counts, np.float64)
-    if not np.all((y >= 0) & (y <= largest) & (y == np.round(y))):
-        raise DataError(
-            f"party {party!r}: y holds values other than whole numbers from 0 to {largest:g}, "
-            f"which model {kind!r} needs; fix them, or declare a larger max_count"
-        )
+    whole = (y >= 0) & (y == np.round(y))
+    good = whole & (y <= largest)
+    if np.all(good):
+        return
+    first = int(np.argmin(good))
+    advice = "declare a larger max_count" if whole[first] else "use a model of another family"
+    raise DataError(
+        f"party {party!r}: y of record {first + 1} is {y[first]:g}, not one of the whole numbers "
+        f"from 0 to {math.floor(largest)}, which model {kind!r} needs; correct it, or {advice}"
+    )
 
 
 def count_bounds(kind: str, max_count: float | None, schema: ModelSchema) -> tuple[float, float]:

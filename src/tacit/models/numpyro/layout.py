@@ -57,6 +57,12 @@ def find_layout(program: Program, size: int) -> Layout:
     sites = _trace(program, size, f"the model fails on the example's {size} records")
     latents = [site for site in sites if not site.observed]
     observed = [site for site in sites if site.observed]
+    if not observed and program.absent:
+        raise ConfigError(
+            f"the model has no observed site: its argument {' or '.join(program.absent)} is not "
+            f"among the columns that it was given ({', '.join(program.columns)}); give argument "
+            "and column the same name"
+        )
     if not observed:
         raise ConfigError(
             "the model has no observed site; pass the data to a sample statement, as in obs=y"

@@ -97,6 +97,7 @@ class Program:
             )
         self.model, self.arguments = model, dict(arguments)
         self.keys, self.optional = _accepted(model, tuple(example), tuple(arguments))
+        self.columns, self.absent = tuple(example), _absent(model, {*example, *arguments})
         arrays = {key: _as_array(key, example[key]) for key in self.keys}
         self.shapes = {key: array.shape[1:] for key, array in arrays.items()}
         self.dtypes = {key: array.dtype for key, array in arrays.items()}
@@ -284,6 +285,12 @@ def _as_array(key: str, value: Array) -> Array:
             "pass an array of numbers whose first axis is the record"
         )
     return array
+
+
+def _absent(model: Callable[..., Any], given: set[str]) -> tuple[str, ...]:
+    """Return the arguments of the model whose default is None and that are not in `given`."""
+    parameters = inspect.signature(model).parameters.items()
+    return tuple(name for name, one in parameters if one.default is None and name not in given)
 
 
 def _accepted(
