@@ -1,5 +1,6 @@
 """A run directory: whole, resumable, never somebody else's, and never left by a bad file."""
 
+import contextlib
 import json
 import math
 import os
@@ -338,3 +339,65 @@ def test_events_are_rewritten_from_the_checkpoint_then_appended(tmp_path):
     events.write(({"event": "round", "round": 2},))
     events.write(())
     assert [json.loads(line).get("round") for line in path.read_text().splitlines()] == [None, 1, 2]
+
+
+HELD = """
+import sys
+from pathlib import Path
+from tacit.run.directory import reserved
+with reserved(Path(sys.argv[1]), resume=sys.argv[2] == "resume", overwrite=False):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holding():
+    """Start processes that hold a run directory until their input ends."""
+    with contextlib.ExitStack() as stack:
+
+        def start(out, how):
+            command = [sys.executable, "-c", HELD, str(out), how]
+            pipe = subprocess.PIPE
+            process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+            stack.callback(process.communicate)
+            stack.callback(process.kill)
+            assert process.stdout is not None
+            assert process.stdout.readline() == "held\n"
+            return process
+
+        yield start
+
+
+@pytest.mark.parametrize("options", [{}, {"resume": True}, {"overwrite": True}])
+def test_two_processes_never_run_in_one_directory(used, holding, options):
+    before = {path: path.read_bytes() for path in (used / "public").iterdir()}
+    process = holding(used, "resume")
+    for refused in (lambda: run(parse_config(LINEAR), used, **options), lambda: check(used)):
+        with pytest.raises(ConfigError, match=f"another process .process {process.pid}") as caught:
+            refused()
+        assert f"--out {used}: " in str(caught.value)
+        assert "wait until it has ended, or choose another directory" in str(caught.value)
+    assert {path: path.read_bytes() for path in (used / "public").iterdir()} == before
+    process.kill()
+    process.wait()
+    assert (used / ".lock").exists(), "a killed process cannot remove its file"
+    run(parse_config(LINEAR), used, **(options or {"overwrite": True}))
+    assert {path.name for path in used.iterdir()} == {"README.txt", "public", "private"}
+
+
+def check(out):
+    check_out(out, resume=False, overwrite=False)
+
+
+def test_a_directory_is_reserved_while_nothing_is_in_it(tmp_path, holding):
+    out = tmp_path / "made" / "run"
+    process = holding(out, "start")
+    with pytest.raises(ConfigError, match="is running in this directory"):
+        run(parse_config(LINEAR), out)
+    process.communicate("")
+    assert not (tmp_path / "made").exists(), "created for the lock alone"
+    process = holding(out, "start")
+    process.kill()
+    process.wait()
+    check(out)  # the lock of a killed process is no content

@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import json
 import secrets
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -53,11 +52,12 @@ from tacit.run.continued import (
 from tacit.run.directory import (
     CONFIG,
     Events,
-    check_out,
     checkpoint_path,
+    empty_directory,
     make_run_directory,
     private_part,
     public_part,
+    reserved,
 )
 from tacit.run.ledger import (
     check_room,
@@ -215,11 +215,31 @@ def run(
     A private run is charged to `ledger`; by default to the configured ledger or, if there is none,
     to the user's ledger. public/result.json has only the part of the result that the guarantee
     covers. If `prepared` is given, its data and plan replace those of the configuration, e.g. for
-    synthetic records.
+    synthetic records. While the run works, other processes are excluded from the directory.
     """
     cpu = time.process_time()
     started = time.perf_counter()
-    check_out(out, resume=resume, overwrite=overwrite)
+    with reserved(out, resume=resume, overwrite=overwrite):
+        result, plan = _run(
+            config, out,
+            resume=resume, overwrite=overwrite, ledger=ledger, observe=observe, prepared=prepared,
+        )  # fmt: skip
+        result = _timed(result, started, cpu)
+        _write(out, result, public_result(result, plan, publish=config.evaluate.publish))
+    return result
+
+
+def _run(
+    config: Config,
+    out: Path,
+    *,
+    resume: bool,
+    overwrite: bool,
+    ledger: Path | None,
+    observe: Callable[[Prepared], Observer | None] | None,
+    prepared: Prepared | None,
+) -> tuple[Result, Plan]:
+    """Run a configuration in a reserved directory; return the result and the plan."""
     engine = make_engine(config)
     prepared = prepared or prepare(config)
     plan, federation = prepared.plan, prepared.federation
@@ -229,8 +249,8 @@ def run(
     seen = records_used(plan, federation, config.continues, None if inside else book)
     if book is not None:
         _make_room(prepared, out, book, resume=resume, inside=inside)
-    if overwrite and out.exists():
-        shutil.rmtree(out)
+    if overwrite:
+        empty_directory(out)
     make_run_directory(out, covered=covered(plan))
     if seen is not None:
         seen.write(out)
@@ -257,9 +277,7 @@ def run(
         if charging is not None and book is not None:
             privacy = msgspec.structs.replace(result.privacy, ledger=spent(charging, book))
             result = msgspec.structs.replace(result, privacy=privacy)
-    result = _timed(result, started, cpu)
-    _write(out, result, public_result(result, plan, publish=config.evaluate.publish))
-    return result
+    return result, plan
 
 
 def _make_room(prepared: Prepared, out: Path, book: Path, *, resume: bool, inside: bool) -> None:
