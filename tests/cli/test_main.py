@@ -1,8 +1,11 @@
 """The command line as a person meets it: what it prints, where it writes, how it refuses."""
 
 import json
+import shlex
+import signal
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -345,3 +348,43 @@ def test_every_packaged_example_is_complete_by_itself():
         config = read_config(ROOT / source)
         assert config.data.path is None, "it would need a file that is not packaged"
         assert config.model.kind != "numpyro"
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_an_interrupt_names_the_command_that_continues(tacit, config, debug):
+    """A real process and a real signal: Typer turns the exception into a silent exit code."""
+    given = ["run", str(config), "--out", "out", "--set", "schedule.rounds=3000"]
+    command = [sys.executable, "-m", "tacit", *given, "--overwrite", *(["--debug"] * debug)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        events, latest = Path("out/public/events.jsonl"), time.monotonic() + 120
+        while not (events.exists() and events.read_text().count("\n") > 3):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < latest, process.kill()
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    step = shlex.join(["tacit", *given, *(["--debug"] * debug), "--resume"])
+    assert (process.returncode, out) == (130, "")
+    assert err.splitlines()[-1] == f"error: interrupted; continue the run: {step}"
+    assert ("Traceback" in err) == debug
+    assert len(err.splitlines()) == 1 or debug
+    if not debug:
+        few = [*given[:-1], "schedule.rounds=4"]
+        assert tacit(*few, "--overwrite")[0] == 0
+        assert not Path("out/.lock").exists()
+
+
+def test_an_interrupt_before_a_run_began_advises_no_resume(tacit, config, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    assert tacit("run", str(config), "--out", "out", "--set", "schedule.rounds=1")[0] == 0
+    monkeypatch.setattr("tacit.run.run.load_federation", interrupt)
+    for more in (("--out", "new"), ("--out", "out", "--overwrite")):
+        code, _, err = tacit("run", str(config), *more)
+        assert code == 130
+        assert err.startswith("error: interrupted; the run had not begun, and nothing was charged")
+        assert err.count("\n") == 1
+    assert not Path("new").exists()
+    assert Path("out/public/result.json").exists()

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import re
+from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tacit.cli.options import print_json
+from tacit.cli.options import print_json, repeated
 from tacit.errors import ConfigError
 from tacit.run.config import Config, read_config, read_toml
 
 if TYPE_CHECKING:
+    from tacit.cli.show.results import RunProgress
     from tacit.plan.explain import Explanation
     from tacit.plan.plan import Plan
 
@@ -59,7 +62,7 @@ def carry_out_run(
     from tacit.cli.show.results import RunProgress, console, show_result
     from tacit.run.run import run
 
-    with RunProgress() as progress, commands_for(path):
+    with RunProgress() as progress, commands_for(path), _advice(out, progress, overwrite=overwrite):
         result = run(
             config, out,
             resume=resume, overwrite=overwrite, ledger=ledger, observe=progress.watch,
@@ -85,6 +88,23 @@ def carry_out_run(
         report_command(out)
     else:
         console.print(f"a report with figures: tacit report {out}", highlight=False)
+
+
+@contextlib.contextmanager
+def _advice(out: Path, progress: RunProgress, *, overwrite: bool) -> Iterator[None]:
+    """Context manager that adds the next step to an interrupt of a run in `out`."""
+    from tacit.run.directory import is_run
+
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        begun = is_run(out) and (progress.begun or not overwrite)
+        step = (
+            f"continue the run: {repeated('--resume', without='--overwrite')}"
+            if begun
+            else "the run had not begun, and nothing was charged: repeat the command"
+        )
+        raise KeyboardInterrupt(step) from error
 
 
 def check_command(
