@@ -388,3 +388,45 @@ def test_an_interrupt_before_a_run_began_advises_no_resume(tacit, config, monkey
         assert err.count("\n") == 1
     assert not Path("new").exists()
     assert Path("out/public/result.json").exists()
+
+
+def test_check_looks_at_the_output_directory_as_run_does(tacit, config):
+    """If check passes, run starts."""
+    few = ("--set", "schedule.rounds=1")
+    assert tacit("run", str(config), *few)[0] == 0
+    before = {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
+    contradiction = ("--resume", "--overwrite")
+    for more in ((), contradiction, ("--out", "new", "--resume"), ("--resume",), ("--out", ".")):
+        ran, checked = tacit("run", str(config), *more), tacit("check", str(config), *more)
+        assert (checked[0], checked[2]) == (ran[0], ran[2])
+        assert checked[0] in (2, 4)
+        assert ran[2].count("\n") == 1
+        assert tacit("check", str(config), *more, "--json")[:2] == (ran[0], "")
+    code, _, err = tacit("check", str(config), *few, "--resume", "--set", "schedule.rounds=2")
+    assert code == 4
+    assert "schedule.rounds is 1 there and 2 here" in err
+    for more in (("--resume", *few), ("--overwrite",), ("--out", "new")):
+        code, _, err = tacit("check", str(config), *more)
+        assert (code, err) == (0, ""), more
+    after = {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
+    assert after == before
+
+
+def test_an_unfinished_run_is_named_with_the_command_that_continues_it(tacit, config):
+    few = ("--set", "schedule.rounds=1")
+    assert tacit("run", str(config), *few)[0] == 0
+    Path("runs/three-sites-seed4/public/result.json").unlink()
+    command = shlex.join(["tacit", "run", str(config), *few, "--resume"])
+    for name in ("check", "run"):
+        code, _, err = tacit(name, str(config), *few)
+        assert code == 2
+        assert err.endswith(f"; its run is unfinished and continues with: {command}\n")
+    assert tacit(*shlex.split(command)[1:])[0] == 0
+
+
+def test_a_live_federation_has_no_run_directory(tacit, tmp_path):
+    (tmp_path / "server.toml").write_text("[serve]\n")
+    for options in (["--out", "x"], ["--resume"], ["--overwrite"]):
+        code, _, err = tacit("check", "server.toml", *options)
+        assert code == 2
+        assert f"{options[0]} with server.toml" in err

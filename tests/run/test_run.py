@@ -17,6 +17,7 @@ from json_results import run
 from tacit.errors import ConfigError, DataError, TacitError
 from tacit.run.config import parse_config, read_config
 from tacit.run.directory import Events, check_out
+from tacit.run.run import check_resumed, prepare
 from tacit.support.storage import write_text
 
 LINEAR = {
@@ -251,12 +252,36 @@ def test_resuming_a_finished_run_repeats_its_result(whole_run, used):
 
 def test_a_run_of_another_configuration_is_not_resumed(used):
     kept = (used / "public" / "config.toml").read_bytes()
-    for change in ({"seed": 4}, {"data": {"source": "normal-mean", "records": 121}}):
-        with pytest.raises(DataError, match="belongs to another configuration"):
+    for change, words in (
+        ({"seed": 4}, "seed is 3 there and 4 here"),
+        (
+            {"data": {"source": "normal-mean", "records": 121}},
+            "data.records is 120 there and 121 here",
+        ),
+        ({"posterior": "full"}, 'posterior is "auto" there and "full" here'),
+    ):
+        with pytest.raises(DataError, match="belongs to another configuration: ") as caught:
             run(config_with(LINEAR, **change), used, resume=True)
+        assert words in str(caught.value)
+        assert f"resume with the keys in {used / 'public' / 'config.toml'}" in str(caught.value)
     assert (used / "public" / "config.toml").read_bytes() == kept
     renamed = config_with(LINEAR, name="a better name")
     assert run(renamed, used, resume=True)["name"] == "a better name"
+
+
+def test_without_its_config_file_a_run_is_recognised_by_the_digest(used):
+    (used / "public" / "config.toml").write_text("not TOML")
+    for remove in ((used / "public" / "config.toml").unlink, key_of(used).unlink):
+        with pytest.raises(DataError, match="another configuration, other records or another"):
+            run(config_with(LINEAR, seed=4), used, resume=True)
+        remove()
+    with pytest.raises(DataError, match="another configuration, other records or another"):
+        check_resumed(prepare(parse_config(LINEAR)), used)
+    assert not key_of(used).exists(), "a check writes nothing"
+
+
+def key_of(out):
+    return out / "private" / "checkpoint" / "key"
 
 
 def test_there_has_to_be_something_to_resume(tmp_path):
