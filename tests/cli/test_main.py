@@ -430,3 +430,20 @@ def test_a_live_federation_has_no_run_directory(tacit, tmp_path):
         code, _, err = tacit("check", "server.toml", *options)
         assert code == 2
         assert f"{options[0]} with server.toml" in err
+
+
+def test_columns_with_spaces_are_quoted_and_a_folder_is_one_fault(tacit, tmp_path):
+    study = 'outcome = "died"\nprivacy = "none"\ndata = {path = "PATH", party = "h"}\n'
+    for key, words in (("hgh = 3", "hgh = 3 is not a known key"), ('low = "x"', 'low = "x"; it')):
+        (tmp_path / "c.toml").write_text(f'{study}columns."age years" = {{{key}}}\n')
+        _, _, err = tacit("check", "c.toml")
+        assert f'error: columns."age years".{words}' in err
+    (tmp_path / "c.toml").write_text(study.replace("PATH", "."))
+    _, _, err = tacit("check", "c.toml")
+    assert err.count('data.path = "."') == 1
+    assert "no such file" not in err
+
+
+def test_one_party_is_not_parties(tacit, config):
+    _, out, _ = tacit("check", str(config), "--set", "partition.parties=1")
+    assert "with 1 party, damping" in out

@@ -214,8 +214,8 @@ def _missing_file(raw: Mapping[str, Any]) -> list[TacitError]:
     if not isinstance(data, dict) or "source" in data:
         return []
     path = data.get("path")
-    if not isinstance(path, str) or not path or Path(path).expanduser().is_file():
-        return []
+    if not isinstance(path, str) or not path or Path(path).expanduser().exists():
+        return []  # another error names a directory
     return [DataError(f'data.path = "{path}"; there is no such file: check the path')]
 
 
