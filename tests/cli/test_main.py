@@ -1,8 +1,11 @@
 """The command line as a person meets it: what it prints, where it writes, how it refuses."""
 
 import json
+import shlex
+import signal
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -345,3 +348,102 @@ def test_every_packaged_example_is_complete_by_itself():
         config = read_config(ROOT / source)
         assert config.data.path is None, "it would need a file that is not packaged"
         assert config.model.kind != "numpyro"
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_an_interrupt_names_the_command_that_continues(tacit, config, debug):
+    """A real process and a real signal: Typer turns the exception into a silent exit code."""
+    given = ["run", str(config), "--out", "out", "--set", "schedule.rounds=3000"]
+    command = [sys.executable, "-m", "tacit", *given, "--overwrite", *(["--debug"] * debug)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        events, latest = Path("out/public/events.jsonl"), time.monotonic() + 120
+        while not (events.exists() and events.read_text().count("\n") > 3):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < latest, process.kill()
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    step = shlex.join(["tacit", *given, *(["--debug"] * debug), "--resume"])
+    assert (process.returncode, out) == (130, "")
+    assert err.splitlines()[-1] == f"error: interrupted; continue the run: {step}"
+    assert ("Traceback" in err) == debug
+    assert len(err.splitlines()) == 1 or debug
+    if not debug:
+        few = [*given[:-1], "schedule.rounds=4"]
+        assert tacit(*few, "--overwrite")[0] == 0
+        assert not Path("out/.lock").exists()
+
+
+def test_an_interrupt_before_a_run_began_advises_no_resume(tacit, config, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    assert tacit("run", str(config), "--out", "out", "--set", "schedule.rounds=1")[0] == 0
+    monkeypatch.setattr("tacit.run.run.load_federation", interrupt)
+    for more in (("--out", "new"), ("--out", "out", "--overwrite")):
+        code, _, err = tacit("run", str(config), *more)
+        assert code == 130
+        assert err.startswith("error: interrupted; the run had not begun, and nothing was charged")
+        assert err.count("\n") == 1
+    assert not Path("new").exists()
+    assert Path("out/public/result.json").exists()
+
+
+def test_check_looks_at_the_output_directory_as_run_does(tacit, config):
+    """If check passes, run starts."""
+    few = ("--set", "schedule.rounds=1")
+    assert tacit("run", str(config), *few)[0] == 0
+    before = {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
+    contradiction = ("--resume", "--overwrite")
+    for more in ((), contradiction, ("--out", "new", "--resume"), ("--resume",), ("--out", ".")):
+        ran, checked = tacit("run", str(config), *more), tacit("check", str(config), *more)
+        assert (checked[0], checked[2]) == (ran[0], ran[2])
+        assert checked[0] in (2, 4)
+        assert ran[2].count("\n") == 1
+        assert tacit("check", str(config), *more, "--json")[:2] == (ran[0], "")
+    code, _, err = tacit("check", str(config), *few, "--resume", "--set", "schedule.rounds=2")
+    assert code == 4
+    assert "schedule.rounds is 1 there and 2 here" in err
+    for more in (("--resume", *few), ("--overwrite",), ("--out", "new")):
+        code, _, err = tacit("check", str(config), *more)
+        assert (code, err) == (0, ""), more
+    after = {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
+    assert after == before
+
+
+def test_an_unfinished_run_is_named_with_the_command_that_continues_it(tacit, config):
+    few = ("--set", "schedule.rounds=1")
+    assert tacit("run", str(config), *few)[0] == 0
+    Path("runs/three-sites-seed4/public/result.json").unlink()
+    command = shlex.join(["tacit", "run", str(config), *few, "--resume"])
+    for name in ("check", "run"):
+        code, _, err = tacit(name, str(config), *few)
+        assert code == 2
+        assert err.endswith(f"; its run is unfinished and continues with: {command}\n")
+    assert tacit(*shlex.split(command)[1:])[0] == 0
+
+
+def test_a_live_federation_has_no_run_directory(tacit, tmp_path):
+    (tmp_path / "server.toml").write_text("[serve]\n")
+    for options in (["--out", "x"], ["--resume"], ["--overwrite"]):
+        code, _, err = tacit("check", "server.toml", *options)
+        assert code == 2
+        assert f"{options[0]} with server.toml" in err
+
+
+def test_columns_with_spaces_are_quoted_and_a_folder_is_one_fault(tacit, tmp_path):
+    study = 'outcome = "died"\nprivacy = "none"\ndata = {path = "PATH", party = "h"}\n'
+    for key, words in (("hgh = 3", "hgh = 3 is not a known key"), ('low = "x"', 'low = "x"; it')):
+        (tmp_path / "c.toml").write_text(f'{study}columns."age years" = {{{key}}}\n')
+        _, _, err = tacit("check", "c.toml")
+        assert f'error: columns."age years".{words}' in err
+    (tmp_path / "c.toml").write_text(study.replace("PATH", "."))
+    _, _, err = tacit("check", "c.toml")
+    assert err.count('data.path = "."') == 1
+    assert "no such file" not in err
+
+
+def test_one_party_is_not_parties(tacit, config):
+    _, out, _ = tacit("check", str(config), "--set", "partition.parties=1")
+    assert "with 1 party, damping" in out

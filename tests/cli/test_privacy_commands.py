@@ -94,6 +94,8 @@ def test_operator_sets_a_budget_and_sees_what_was_spent(tacit, ledger, tmp_path)
     assert code == 0
     assert "replace-one" in out
     assert "its remaining releases count as spent" in out
+    footnote = 'The budget is compared with the larger "with plans", which also holds'
+    assert footnote in " ".join(out.split())
     assert dataset not in out, "a short id will do"
     code, out, _ = tacit("ledger", "show", "--ledger", path, "--all")
     assert code == 0
@@ -104,6 +106,25 @@ def test_operator_sets_a_budget_and_sees_what_was_spent(tacit, ledger, tmp_path)
     assert "5 entries, intact" in out
     assert tacit("ledger", "export", "--ledger", path, "--out", "entries.csv")[0] == 0
     assert "gaussian" in (tmp_path / "entries.csv").read_text()
+
+
+def test_a_budget_below_what_is_spent_is_accepted_with_a_warning(tacit, ledger):
+    path, dataset = ledger
+    terms = ("ledger", "budget", dataset, "--ledger", path, "--delta", "1e-5", "--reason", "r")
+    assert tacit(*terms, "--epsilon", "5")[2] == ""
+    with Ledger(path) as opened:
+        event = GaussianEvent(clip=1.0, noise_sd=40.0)
+        identity = opened.identify({"columns": ["x", "y"]}, DATA)
+        opened.charge(identity, "run", "r0", [event], unit="record", adjacency="replace-one")
+        spent = opened.spent(identity).epsilon
+    assert tacit(*terms, "--epsilon", f"{spent * 1.01}")[2] == ""
+    for more in ((), ("--json",)):
+        code, _, err = tacit(*terms, "--epsilon", f"{spent / 2}", *more)
+        assert code == 0
+        assert err == (
+            f"warning: ε = {spent:.4g} is already spent or planned, more than this budget, so "
+            "nothing more is released until it is raised\n"
+        )
 
 
 def test_a_damaged_ledger_is_exit_code_4_and_is_left_alone(tacit, ledger, tmp_path):

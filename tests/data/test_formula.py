@@ -86,6 +86,7 @@ def test_a_dot_is_every_other_declared_column():
         ("age + sex", '"~" is missing'),
         ("y ~ a ~ b", "~ occurs twice"),
         ("y ~ a b", "join columns with"),
+        ("died ~ age years", r"name with spaces in backticks \(`age years`\)"),
         ("y ~ a.b", "backticks"),
         ("y ~ a & b", "'&' is not part of a formula"),
         ("y ~ (a + b)", "brackets are not supported"),

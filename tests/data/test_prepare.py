@@ -141,6 +141,8 @@ def test_absent_columns_are_named_with_those_there(load_table):
         load_table(outcome="dead")
     with pytest.raises(DataError, match=r'"ward" is not in the data, but data\.party names it'):
         load_table(party="ward")
+    with pytest.raises(DataError, match=r'"color" is not in the data.*; did you mean "colour"'):
+        load_table(party="color")
 
 
 def test_partition_by_any_column_of_the_file(load_table):

@@ -19,7 +19,7 @@ from json_results import run
 
 import tacit.party.compute as party_side
 from tacit.cli.ledger import budget_command
-from tacit.errors import ConfigError, PrivacyBudgetError
+from tacit.errors import ConfigError, DataError, PrivacyBudgetError
 from tacit.party.charge import Charging
 from tacit.plan.plan import first_factors
 from tacit.privacy.ledger.ledger import Ledger
@@ -443,6 +443,24 @@ def test_a_resumed_run_is_compared_with_the_budget_before_it_spends_more(tmp_pat
     assert "\n" not in str(error.value)
     with Ledger(path) as ledger:
         assert ledger.receipt() == before
+
+
+def test_a_changed_key_is_named_before_the_budget_is_compared(tmp_path):
+    """The resumed run with another ε exceeds the budget too, but that is not its fault."""
+    config, path, out = parse_config(SECRET), tmp_path / "ledger.sqlite", tmp_path / "out"
+    allow(path, config)
+    interrupted(config, out, path)
+    with Ledger(path) as ledger:
+        before = ledger.receipt()
+    changed = parse_config({**SECRET, "privacy": {**SECRET["privacy"], "epsilon": 0.5}})
+    with pytest.raises(DataError, match=r"privacy\.epsilon is 2\.0 there and 0\.5 here"):
+        run(changed, out, ledger=path, resume=True)
+    (out / "public" / "config.toml").unlink()
+    with pytest.raises(DataError, match="another configuration, other records or another ledger"):
+        run(changed, out, ledger=path, resume=True)
+    with Ledger(path) as ledger:
+        assert ledger.receipt() == before
+    run(config, out, ledger=path, resume=True)
 
 
 def test_an_overwritten_run_is_closed_and_a_closed_run_is_not_resumed(tmp_path):

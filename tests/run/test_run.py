@@ -1,5 +1,6 @@
 """A run directory: whole, resumable, never somebody else's, and never left by a bad file."""
 
+import contextlib
 import json
 import math
 import os
@@ -16,6 +17,7 @@ from json_results import run
 from tacit.errors import ConfigError, DataError, TacitError
 from tacit.run.config import parse_config, read_config
 from tacit.run.directory import Events, check_out
+from tacit.run.run import check_resumed, prepare
 from tacit.support.storage import write_text
 
 LINEAR = {
@@ -250,12 +252,36 @@ def test_resuming_a_finished_run_repeats_its_result(whole_run, used):
 
 def test_a_run_of_another_configuration_is_not_resumed(used):
     kept = (used / "public" / "config.toml").read_bytes()
-    for change in ({"seed": 4}, {"data": {"source": "normal-mean", "records": 121}}):
-        with pytest.raises(DataError, match="belongs to another configuration"):
+    for change, words in (
+        ({"seed": 4}, "seed is 3 there and 4 here"),
+        (
+            {"data": {"source": "normal-mean", "records": 121}},
+            "data.records is 120 there and 121 here",
+        ),
+        ({"posterior": "full"}, 'posterior is "auto" there and "full" here'),
+    ):
+        with pytest.raises(DataError, match="belongs to another configuration: ") as caught:
             run(config_with(LINEAR, **change), used, resume=True)
+        assert words in str(caught.value)
+        assert f"resume with the keys in {used / 'public' / 'config.toml'}" in str(caught.value)
     assert (used / "public" / "config.toml").read_bytes() == kept
     renamed = config_with(LINEAR, name="a better name")
     assert run(renamed, used, resume=True)["name"] == "a better name"
+
+
+def test_without_its_config_file_a_run_is_recognised_by_the_digest(used):
+    (used / "public" / "config.toml").write_text("not TOML")
+    for remove in ((used / "public" / "config.toml").unlink, key_of(used).unlink):
+        with pytest.raises(DataError, match="another configuration, other records or another"):
+            run(config_with(LINEAR, seed=4), used, resume=True)
+        remove()
+    with pytest.raises(DataError, match="another configuration, other records or another"):
+        check_resumed(prepare(parse_config(LINEAR)), used)
+    assert not key_of(used).exists(), "a check writes nothing"
+
+
+def key_of(out):
+    return out / "private" / "checkpoint" / "key"
 
 
 def test_there_has_to_be_something_to_resume(tmp_path):
@@ -338,3 +364,65 @@ def test_events_are_rewritten_from_the_checkpoint_then_appended(tmp_path):
     events.write(({"event": "round", "round": 2},))
     events.write(())
     assert [json.loads(line).get("round") for line in path.read_text().splitlines()] == [None, 1, 2]
+
+
+HELD = """
+import sys
+from pathlib import Path
+from tacit.run.directory import reserved
+with reserved(Path(sys.argv[1]), resume=sys.argv[2] == "resume", overwrite=False):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holding():
+    """Start processes that hold a run directory until their input ends."""
+    with contextlib.ExitStack() as stack:
+
+        def start(out, how):
+            command = [sys.executable, "-c", HELD, str(out), how]
+            pipe = subprocess.PIPE
+            process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+            stack.callback(process.communicate)
+            stack.callback(process.kill)
+            assert process.stdout is not None
+            assert process.stdout.readline() == "held\n"
+            return process
+
+        yield start
+
+
+@pytest.mark.parametrize("options", [{}, {"resume": True}, {"overwrite": True}])
+def test_two_processes_never_run_in_one_directory(used, holding, options):
+    before = {path: path.read_bytes() for path in (used / "public").iterdir()}
+    process = holding(used, "resume")
+    for refused in (lambda: run(parse_config(LINEAR), used, **options), lambda: check(used)):
+        with pytest.raises(ConfigError, match=f"another process .process {process.pid}") as caught:
+            refused()
+        assert f"--out {used}: " in str(caught.value)
+        assert "wait until it has ended, or choose another directory" in str(caught.value)
+    assert {path: path.read_bytes() for path in (used / "public").iterdir()} == before
+    process.kill()
+    process.wait()
+    assert (used / ".lock").exists(), "a killed process cannot remove its file"
+    run(parse_config(LINEAR), used, **(options or {"overwrite": True}))
+    assert {path.name for path in used.iterdir()} == {"README.txt", "public", "private"}
+
+
+def check(out):
+    check_out(out, resume=False, overwrite=False)
+
+
+def test_a_directory_is_reserved_while_nothing_is_in_it(tmp_path, holding):
+    out = tmp_path / "made" / "run"
+    process = holding(out, "start")
+    with pytest.raises(ConfigError, match="is running in this directory"):
+        run(parse_config(LINEAR), out)
+    process.communicate("")
+    assert not (tmp_path / "made").exists(), "created for the lock alone"
+    process = holding(out, "start")
+    process.kill()
+    process.wait()
+    check(out)  # the lock of a killed process is no content

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from tacit.errors import PrivacyBudgetError
 from tacit.privacy.ledger.ledger import BudgetCheck
-from tacit.run.ledger import check_room, ledger_path, own_ledger_of_run
-from tacit.run.run import Prepared
+from tacit.run.ledger import ledger_path, own_ledger_of_run
+from tacit.run.run import Prepared, check_room_of
 
 
 def require_budget(
-    prepared: Prepared, path: Path, out: Path, ledger: Path | None
+    prepared: Prepared, path: Path, out: Path, ledger: Path | None, *, resume: bool = False
 ) -> BudgetCheck | None:
     """Raise the error that `tacit run` would raise if a budget is missing or too small.
 
@@ -24,7 +24,7 @@ def require_budget(
     place = ledger_path(prepared.config, out, ledger)
     inside = own_ledger_of_run(prepared.config, place, out)
     with commands_for(path):
-        return check_room(prepared.plan, prepared.federation, place, inside=inside)
+        return check_room_of(prepared, out, place, resume=resume, inside=inside)
 
 
 @contextmanager

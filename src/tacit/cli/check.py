@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -44,15 +45,25 @@ class Faults:
 
 
 def check_run(
-    config: Config, path: Path, out: Path, ledger: Path | None, *, as_json: bool = False
+    config: Config,
+    path: Path,
+    out: Path,
+    ledger: Path | None,
+    *,
+    resume: bool,
+    overwrite: bool,
+    as_json: bool = False,
 ) -> None:
     """Show the plan of a run, then raise its errors. Nothing is written or charged."""
+    from tacit.cli.commands import check_directory
     from tacit.cli.show.results import show_check
     from tacit.results.check import describe
     from tacit.run.build import make_engine, make_method
-    from tacit.run.run import CONFIG_CHECKS, prepare
+    from tacit.run.run import CONFIG_CHECKS, check_resumed, prepare
 
     faults = Faults()
+    faults.from_call(functools.partial(check_directory, out, resume=resume, overwrite=overwrite))
+    usable = not faults.found
     faults.from_call(make_engine, config)
     prepared = faults.from_call(prepare, config)
     if prepared is None:  # checks that need no data
@@ -64,10 +75,13 @@ def check_run(
         found = describe(plan, federation, federation.test, source=config.data.source)
         if not as_json:
             show_check(found)
+        if usable and resume:
+            faults.from_call(check_resumed, prepared, out, ledger)
         if plan.settled:
             from tacit.cli.budget import require_budget
 
-            left = faults.from_call(require_budget, prepared, path, out, ledger)
+            check = functools.partial(require_budget, prepared, path, out, ledger)
+            left = faults.from_call(functools.partial(check, resume=resume and usable))
         if as_json and not faults.found:
             more = {} if left is None else {"budget": msgspec.to_builtins(left)}
             print_json(found.as_dict() | more)

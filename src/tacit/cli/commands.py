@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
+import functools
 import re
+from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tacit.cli.options import print_json
+from tacit.cli.options import print_json, repeated
 from tacit.errors import ConfigError
 from tacit.run.config import Config, read_config, read_toml
+from tacit.support.public_files import RESULT
 
 if TYPE_CHECKING:
+    from tacit.cli.show.results import RunProgress
     from tacit.plan.explain import Explanation
     from tacit.plan.plan import Plan
 
@@ -52,14 +57,12 @@ def carry_out_run(
     as_json: bool,
 ) -> None:
     """Run a configuration and show its result. `path` is the file that error messages name."""
-    from tacit.run.directory import check_out
-
-    check_out(out, resume=resume, overwrite=overwrite)  # before anything heavy is imported
+    check_directory(out, resume=resume, overwrite=overwrite)  # before anything heavy is imported
     from tacit.cli.budget import commands_for
     from tacit.cli.show.results import RunProgress, console, show_result
     from tacit.run.run import run
 
-    with RunProgress() as progress, commands_for(path):
+    with RunProgress() as progress, commands_for(path), _advice(out, progress, overwrite=overwrite):
         result = run(
             config, out,
             resume=resume, overwrite=overwrite, ledger=ledger, observe=progress.watch,
@@ -87,16 +90,57 @@ def carry_out_run(
         console.print(f"a report with figures: tacit report {out}", highlight=False)
 
 
+def check_directory(out: Path, *, resume: bool, overwrite: bool) -> None:
+    """Raise the errors of `check_out`, with the command that continues an unfinished run."""
+    from tacit.run.directory import check_out, is_run, public_part
+
+    check = functools.partial(check_out, out, overwrite=overwrite)
+    try:
+        check(resume=resume)
+    except ConfigError as error:
+        if resume or overwrite or not is_run(out) or (public_part(out) / RESULT).exists():
+            raise
+        check(resume=True)  # raises an error if another process runs in the directory
+        command = repeated("--resume", without="--json", command="run")
+        raise ConfigError(f"{error}; its run is unfinished and continues with: {command}") from None
+
+
+@contextlib.contextmanager
+def _advice(out: Path, progress: RunProgress, *, overwrite: bool) -> Iterator[None]:
+    """Context manager that adds the next step to an interrupt of a run in `out`."""
+    from tacit.run.directory import is_run
+
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        begun = is_run(out) and (progress.begun or not overwrite)
+        step = (
+            f"continue the run: {repeated('--resume', without='--overwrite')}"
+            if begun
+            else "the run had not begun, and nothing was charged: repeat the command"
+        )
+        raise KeyboardInterrupt(step) from error
+
+
 def check_command(
     path: Path,
+    out: Path | None,
     seed: int | None,
     overrides: list[str] | None,
-    ledger: Path | None,
     *,
+    resume: bool,
+    overwrite: bool,
+    ledger: Path | None,
     as_json: bool = False,
 ) -> None:
     """Implement `tacit check`."""
     if _is_live(path):
+        for option, value in (("out", out), ("resume", resume), ("overwrite", overwrite)):
+            if value:
+                raise ConfigError(
+                    f"--{option} with {path}, which belongs to a live federation and has no run "
+                    f"directory; leave --{option} out"
+                )
         from tacit.cli.live_check import check_live
         from tacit.cli.show.results import quiet
 
@@ -108,7 +152,10 @@ def check_command(
     config = read_config(path, tuple(overrides or ()), seed)
     from tacit.cli.check import check_run
 
-    check_run(config, path, default_out(config), ledger, as_json=as_json)
+    check_run(
+        config, path, out or default_out(config), ledger,
+        resume=resume, overwrite=overwrite, as_json=as_json,
+    )  # fmt: skip
 
 
 def explain_command(

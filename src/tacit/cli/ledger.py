@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
 import msgspec
+import typer
 
 from tacit.cli.options import print_json
 from tacit.errors import ConfigError, DataError
 from tacit.privacy.ledger.ledger import Budget, DatasetId, Ledger, audit
 from tacit.privacy.ledger.paths import own_ledger
 from tacit.privacy.settings import Privacy
+
+ROUNDING = 1e-6
+"""Largest excess over a budget that is a rounding error, as a share of the budget."""
 
 
 def verify_command(path: Path, receipt: str | None, *, as_json: bool = False) -> None:
@@ -81,6 +85,7 @@ def budget_command(
             found = name(ledger)
             wanted = dict.fromkeys(found.values(), budget)
             ledger.set_budgets(wanted, reason=reason, raising=raising)
+            exceeded = _exceeded(ledger, wanted)
         for party, identity in () if as_json else found.items():
             console.print(f"{party}: {identity}", highlight=False)
     else:
@@ -88,6 +93,9 @@ def budget_command(
         place = path or own_ledger()
         with Ledger(place) as ledger:
             ledger.set_budget(DatasetId.parse(dataset), budget, reason=reason, raising=raising)
+            exceeded = _exceeded(ledger, found.values())
+    if exceeded is not None:
+        typer.echo(f"warning: {exceeded}", err=True)
     if as_json:
         ids = [str(one) for one in found.values()]
         print_json({"ledger": str(place), "datasets": ids, **msgspec.to_builtins(budget)})
@@ -96,6 +104,22 @@ def budget_command(
         f"budget of {dataset}: ε = {budget.epsilon:g} at δ = {budget.delta:g}, "
         f"{budget.adjacency}, unit = {budget.unit}; ledger: {place}",
         highlight=False,
+    )
+
+
+def _exceeded(ledger: Ledger, datasets: Iterable[DatasetId]) -> str | None:
+    """Return a text for budgets below what is spent or planned already; None if there are none."""
+    found = [ledger.spent(dataset) for dataset in datasets]
+    over = [
+        row.committed
+        for row in found
+        if row.budget and row.committed and row.committed > row.budget.epsilon * (1.0 + ROUNDING)
+    ]
+    if not over:
+        return None
+    return (
+        f"ε = {max(over):.4g} is already spent or planned, more than this budget, so nothing more "
+        "is released until it is raised"
     )
 
 

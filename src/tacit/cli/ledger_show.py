@@ -44,7 +44,7 @@ def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
         console.print("the ledger is empty: no release and no budget")
         return
     adaptive = not everything and any(row.epsilon != row.as_one_run for row in spent)
-    _show_spent(spent, names, whole=everything, as_one_run=adaptive)
+    plans = _show_spent(spent, names, whole=everything, as_one_run=adaptive)
     terms = {row.dataset: row.budget or _terms(entries, row.dataset) for row in spent}
     runs = _run_rows(entries, names, terms)
     if runs:
@@ -71,8 +71,8 @@ def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
         if adaptive:
             console.print(
                 '"as one run": ε if all runs had been planned in advance. The budget is compared '
-                'with the larger "ε spent", which also holds if a run was chosen because of the '
-                "results of earlier runs.",
+                f'with the larger "{"with plans" if plans else "ε spent"}", which also holds if a '
+                "run was chosen because of the results of earlier runs.",
                 highlight=False,
             )
         console.print(
@@ -163,8 +163,8 @@ def _named(datasets: Sequence[str], names: dict[str, str]) -> str:
 
 def _show_spent(
     spent: Sequence[Spent], names: dict[str, str], *, whole: bool, as_one_run: bool
-) -> None:
-    """Print the table of spending per data set.
+) -> bool:
+    """Print the table of spending per data set; return whether it has the column "with plans".
 
     The column "as one run" is shown if `as_one_run`. The column "with plans" is shown if planned
     releases increase some ε, but not with full ids (`whole`), which leave no space for it.
@@ -187,6 +187,7 @@ def _show_spent(
                 f"{_short(row.dataset)} shares records with {_named_contents(row.shared, names)}",
                 highlight=False,
             )
+    return plans
 
 
 def _spent_row(row: Spent, names: dict[str, str], *, whole: bool) -> list[Any]:

@@ -9,7 +9,7 @@ import sys
 import threading
 import traceback
 import warnings
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -66,6 +66,17 @@ class _InOrder(TyperGroup):
     def list_commands(self, ctx: object) -> list[str]:
         return list(COMMANDS)
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command. Typer would end without a message if it were interrupted."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise _Interrupted(str(error)) from error
+
+
+class _Interrupted(Exception):  # noqa: N818
+    """A command was interrupted; the text is the next step, if there is one."""
+
 
 app = typer.Typer(
     cls=_InOrder,
@@ -117,8 +128,8 @@ def main() -> None:
         code = _fail(str(error), error.exit_code, debug=debug)
         for other in error.also:
             typer.echo(f"error: {' '.join(str(other).split())}", err=True)
-    except (KeyboardInterrupt, typer.Abort):
-        code = _fail("interrupted; continue a run with --resume", 130, debug=debug)
+    except (_Interrupted, KeyboardInterrupt, typer.Abort) as error:
+        code = _fail("; ".join(filter(None, ("interrupted", str(error)))), 130, debug=debug)
     except Exception as error:
         usage = getattr(error, "format_message", None)  # Click's errors, wherever Typer keeps Click
         if usage is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,6 +47,17 @@ LedgerFile = Annotated[
 def print_json(body: Any) -> None:
     """Print a result as JSON, with null for numbers that are not finite."""
     print(json.dumps(_finite(body), indent=1, allow_nan=False, default=str, ensure_ascii=False))
+
+
+def repeated(option: str, *, without: str, command: str | None = None) -> str:
+    """Return the command of this process with one more option, and without another.
+
+    `command` replaces the command `tacit check`.
+    """
+    arguments = [argument for argument in sys.argv[1:] if argument not in (option, without)]
+    if command is not None and "check" in arguments:
+        arguments[arguments.index("check")] = command
+    return shlex.join(["tacit", *arguments, option])
 
 
 def _finite(value: Any) -> Any:

@@ -22,8 +22,11 @@ from tacit.cli.options import (
 
 def check(
     config: ConfigPath,
+    out: Out = None,
     seed: Seed = None,
     overrides: Overrides = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
     ledger: Annotated[
         Path | None,
         typer.Option(
@@ -34,21 +37,26 @@ def check(
 ) -> None:
     """Validate a configuration and its data, and show the plan.
 
-    The exit code is that of `tacit run`: 2 for a bad configuration, 4 for bad or missing data, 3 if
-    the ledger does not allow a private run. Nothing is written or sent, and no budget is spent. For
-    a private run the command shows guarantee, noise and signal. It also checks the files of a live
-    federation: certificate, records, approval and budget of a party; certificate, address and state
-    of a server. Examples:
+    The exit code is that of `tacit run` with the same options: 2 for a bad configuration or an
+    output directory that cannot be used, 4 for bad or missing data, 3 if the ledger does not allow
+    a private run. Nothing is written or sent, and no budget is spent. For a private run the command
+    shows guarantee, noise and signal. It also checks the files of a live federation: certificate,
+    records, approval and budget of a party; certificate, address and state of a server. Examples:
 
       tacit check examples/hospitals.toml --set partition.parties=50
 
       tacit check examples/adult-private.toml --set privacy.epsilon=0.5
 
+      tacit check examples/adult.toml --out runs/adult --resume
+
       tacit check party.toml
     """
     from tacit.cli.commands import check_command
 
-    check_command(config, seed, overrides, ledger, as_json=json)
+    check_command(
+        config, out, seed, overrides,
+        resume=resume, overwrite=overwrite, ledger=ledger, as_json=json,
+    )  # fmt: skip
 
 
 def run(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from tacit.cli.options import print_json
+from tacit.cli.options import print_json, repeated
 from tacit.errors import ConfigError
 
 MAX_COLUMNS = 12
@@ -45,7 +47,7 @@ def sweep_command(
         from tacit.run.sweep.on_ray import OnRay
 
         spread = OnRay(out / "runs", workers, ledger, address)
-    with StepProgress(asked.name) as progress:
+    with StepProgress(asked.name) as progress, _advice(out):
         swept = sweep(
             asked, out,
             resume=resume, overwrite=overwrite, workers=workers, ledger=ledger,
@@ -65,6 +67,20 @@ def sweep_command(
             err=True,
         )
         raise typer.Exit(max(row.get("exit_code") or 1 for row in swept.failed))
+
+
+@contextlib.contextmanager
+def _advice(out: Path) -> Iterator[None]:
+    """Context manager that adds the next step to an interrupt of a sweep in `out`."""
+    from tacit.run.sweep.store import MARK
+
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if not (out / MARK).exists():
+            raise
+        step = f"continue the sweep: {repeated('--resume', without='--overwrite')}"
+        raise KeyboardInterrupt(step) from error
 
 
 def show_summary(name: str, swept: Any) -> None:

@@ -228,6 +228,13 @@ class _Parser:
             raise self.fault("~ occurs twice; a formula has one ~")
         if sign == ".":
             raise self.fault("write a name with a dot in backticks, `a.b`")
+        if self.now.kind == "name":
+            before = self.tokens[self.place - 1]
+            both = f" (`{before.text} {sign}`)" if before.kind == "name" else ""
+            raise self.fault(
+                f"{sign!r} is not expected here; join columns with +, or write a name with spaces "
+                f"in backticks{both}"
+            )
         raise self.fault(f"{sign!r} is not expected here; join columns with +")
 
     def product(self, first: Term) -> list[Term]:

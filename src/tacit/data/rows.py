@@ -27,6 +27,7 @@ from tacit.data.schema.outcome import read_outcome
 from tacit.data.schema.table import PARTY, SourceSchema, Table, listed
 from tacit.errors import ConfigError, DataError
 from tacit.support.argument_names import column_key
+from tacit.support.validation import near_word
 
 MIN_RECORDS = 20
 """With more records than this, a party column without repeated values is refused as a mistake."""
@@ -194,9 +195,11 @@ def _refuse_unknown(table: Table, data: DataConfig, label: str | None, wanted: s
     for why, names in reasons.items():
         for name in raw_names(table.schema.columns, names):
             if name not in there:
+                near = near_word(name, table.frame.columns)
+                advice = f'did you mean "{near}"? ' if near else ""
                 raise DataError(
-                    f'column "{name}" is not in the data, but {why}; the columns of the data are'
-                    f" {listed(table.frame.columns)}"
+                    f'column "{name}" is not in the data, but {why}; {advice}the columns of the '
+                    f"data are {listed(table.frame.columns)}"
                 )
 
 

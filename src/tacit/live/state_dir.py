@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tacit.errors import ConfigError
-from tacit.support.locks import locked
+from tacit.support.locks import is_locked, locked
 
 
 class InUseError(ConfigError):
@@ -42,12 +42,4 @@ def held(path: Path) -> Iterator[None]:
 
 def in_use(path: Path) -> bool:
     """True if a process uses the directory now. No file or directory is created."""
-    if not (path / "lock").is_file():
-        return False
-    try:
-        with locked(path / "lock"):
-            return False
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
+    return is_locked(path / "lock")

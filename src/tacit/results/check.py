@@ -143,7 +143,8 @@ def plan_rows(plan: Plan) -> list[tuple[str, str]]:
         *([("method chosen by auto", plan.why)] if plan.why else []),
         (
             "schedule",
-            f"{schedule.kind}, {schedule.rounds} rounds with {visited} parties, damping {damping}",
+            f"{schedule.kind}, {schedule.rounds} round{'s' * (schedule.rounds != 1)} with "
+            f"{visited} {'party' if visited == 1 else 'parties'}, damping {damping}",
         ),
         *(("secure sums", line) for line in (plan.thresholds.words() if plan.thresholds else ())),
     ]

@@ -26,8 +26,9 @@ from tacit.models.settings import AutoModel, ModelSettings
 from tacit.privacy.settings import RUN_DIRECTORY, Privacy
 from tacit.run.study_file import SHOWN_AS, lowered, raised
 from tacit.server.settings import ScheduleSettings, SynchronousSettings
+from tacit.support.argument_names import toml_key
 from tacit.support.table_reader import find_faults, read_toml_file
-from tacit.support.tables import Table, given, plain, raise_all, shown
+from tacit.support.tables import Table, given, plain, raise_all, short, shown
 from tacit.support.validation import MAX_SEED, Count, Seed
 
 __all__ = ["MAX_SEED", "MODEL_SETTINGS", "Config", "parse_config", "read_config"]
@@ -213,8 +214,8 @@ def _missing_file(raw: Mapping[str, Any]) -> list[TacitError]:
     if not isinstance(data, dict) or "source" in data:
         return []
     path = data.get("path")
-    if not isinstance(path, str) or not path or Path(path).expanduser().is_file():
-        return []
+    if not isinstance(path, str) or not path or Path(path).expanduser().exists():
+        return []  # another error names a directory
     return [DataError(f'data.path = "{path}"; there is no such file: check the path')]
 
 
@@ -239,11 +240,45 @@ def config_digest(config: Config, data_fingerprint: str) -> str:
     It excludes the name, [tune] and [evaluate], which do not change the posterior, and the engine,
     which changes the posterior only by rounding.
     """
-    same = msgspec.structs.replace(
+    body = msgspec.json.encode(plain(_identity(config)), order="deterministic")
+    return hashlib.sha256(body + data_fingerprint.encode()).hexdigest()
+
+
+def check_same_configuration(config: Config, path: Path, out: Path) -> None:
+    """Raise an error with the first key in which a configuration differs from the config.toml of
+    the run in `out`, among the keys of `config_digest`.
+
+    A file that is missing, or that this version cannot read, is not compared.
+    """
+    try:
+        earlier = parse_config(read_toml_file(path))
+    except TacitError:
+        return
+    before, now = (dict(_keys(plain_config(_identity(one)))) for one in (earlier, config))
+    for key in sorted(before.keys() | now.keys()):
+        old, new = (short(one[key]) if key in one else "not set" for one in (before, now))
+        if before.get(key) != now.get(key):
+            raise DataError(
+                f"--out {out} belongs to another configuration: {key} is {old} there and {new} "
+                f"here; resume with the keys in {path}, or choose another --out"
+            )
+
+
+def _identity(config: Config) -> Config:
+    """Return the configuration without the keys that do not identify a run."""
+    return msgspec.structs.replace(
         config, name="", engine=InProcessSettings(), tune=TuneConfig(), evaluate=EvaluateConfig()
     )
-    body = msgspec.json.encode(plain(same), order="deterministic")
-    return hashlib.sha256(body + data_fingerprint.encode()).hexdigest()
+
+
+def _keys(body: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each dotted key of nested tables with its value."""
+    for name, value in body.items():
+        key = f"{place}{toml_key(name)}"
+        if isinstance(value, dict):
+            yield from _keys(value, f"{key}.")
+        else:
+            yield key, value
 
 
 def set_key(raw: dict[str, Any], key: str, value: Any) -> None:

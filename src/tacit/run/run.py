@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import json
 import secrets
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,13 +24,14 @@ import numpy as np
 from tacit.data import Federation, load_federation
 from tacit.data.records import pooled
 from tacit.engines.execute import Observer, Outcome, carry_out
-from tacit.errors import ConfigError
+from tacit.errors import ConfigError, DataError
 from tacit.methods import LocalMethod
 from tacit.models import ConjugateGaussian, Model, Records
 from tacit.plan.arguments import check_bounded
 from tacit.plan.baselines import as_baseline
 from tacit.plan.checks import check_likelihood
 from tacit.plan.plan import Plan, make_plan
+from tacit.privacy.ledger.ledger import BudgetCheck, Ledger
 from tacit.results import check_nuts, exact_posterior, kl_to, nuts_reference
 from tacit.results.compose import compose_result, data_facts, party_row, privacy_facts
 from tacit.results.evaluation import Attempts, measure, measure_parties, outcome_unit
@@ -41,7 +41,12 @@ from tacit.results.saved import write_posterior
 from tacit.results.shown import site_summary
 from tacit.results.summary import Result, Topic, write_result
 from tacit.run.build import make_engine, make_method, make_model, make_schedule
-from tacit.run.config import Config, config_digest, resolved_toml
+from tacit.run.config import (
+    Config,
+    check_same_configuration,
+    config_digest,
+    resolved_toml,
+)
 from tacit.run.continued import (
     Earlier,
     check_same_columns,
@@ -53,11 +58,12 @@ from tacit.run.continued import (
 from tacit.run.directory import (
     CONFIG,
     Events,
-    check_out,
     checkpoint_path,
+    empty_directory,
     make_run_directory,
     private_part,
     public_part,
+    reserved,
 )
 from tacit.run.ledger import (
     check_room,
@@ -69,7 +75,7 @@ from tacit.run.ledger import (
     run_name,
     spent,
 )
-from tacit.server.checkpoint import Checkpoint
+from tacit.server.checkpoint import OTHER_RUN, Checkpoint, configuration_of
 from tacit.support.public_files import EVALUATION, EVENTS, POSTERIOR, RESULT
 from tacit.support.storage import write_text
 from tacit.support.type_info import prepare as prepare_type
@@ -215,11 +221,31 @@ def run(
     A private run is charged to `ledger`; by default to the configured ledger or, if there is none,
     to the user's ledger. public/result.json has only the part of the result that the guarantee
     covers. If `prepared` is given, its data and plan replace those of the configuration, e.g. for
-    synthetic records.
+    synthetic records. While the run works, other processes are excluded from the directory.
     """
     cpu = time.process_time()
     started = time.perf_counter()
-    check_out(out, resume=resume, overwrite=overwrite)
+    with reserved(out, resume=resume, overwrite=overwrite):
+        result, plan = _run(
+            config, out,
+            resume=resume, overwrite=overwrite, ledger=ledger, observe=observe, prepared=prepared,
+        )  # fmt: skip
+        result = _timed(result, started, cpu)
+        _write(out, result, public_result(result, plan, publish=config.evaluate.publish))
+    return result
+
+
+def _run(
+    config: Config,
+    out: Path,
+    *,
+    resume: bool,
+    overwrite: bool,
+    ledger: Path | None,
+    observe: Callable[[Prepared], Observer | None] | None,
+    prepared: Prepared | None,
+) -> tuple[Result, Plan]:
+    """Run a configuration in a reserved directory; return the result and the plan."""
     engine = make_engine(config)
     prepared = prepared or prepare(config)
     plan, federation = prepared.plan, prepared.federation
@@ -227,10 +253,15 @@ def run(
     book = ledger_path(config, out, ledger) if plan.settled else None
     inside = book is not None and own_ledger_of_run(config, book, out)
     seen = records_used(plan, federation, config.continues, None if inside else book)
+    if resume:
+        check_resumed(prepared, out, ledger)
     if book is not None:
-        _make_room(prepared, out, book, resume=resume, inside=inside)
-    if overwrite and out.exists():
-        shutil.rmtree(out)
+        check_room_of(prepared, out, book, resume=resume, inside=inside)
+        before = None if resume or inside else known_run(out)
+        if before is not None:
+            end_run(book, before)
+    if overwrite:
+        empty_directory(out)
     make_run_directory(out, covered=covered(plan))
     if seen is not None:
         seen.write(out)
@@ -257,18 +288,36 @@ def run(
         if charging is not None and book is not None:
             privacy = msgspec.structs.replace(result.privacy, ledger=spent(charging, book))
             result = msgspec.structs.replace(result, privacy=privacy)
-    result = _timed(result, started, cpu)
-    _write(out, result, public_result(result, plan, publish=config.evaluate.publish))
-    return result
+    return result, plan
 
 
-def _make_room(prepared: Prepared, out: Path, book: Path, *, resume: bool, inside: bool) -> None:
-    """Check that the run does not exceed a budget, and close the run that it overwrites, if any."""
+def check_room_of(
+    prepared: Prepared, out: Path, book: Path, *, resume: bool, inside: bool
+) -> BudgetCheck | None:
+    """Check that the run does not exceed a budget, and return the result of `check_room`."""
     before = known_run(out)
     found = {"run": before} if resume else {"ended": before}
-    check_room(prepared.plan, prepared.federation, book, inside=inside, **found)
-    if before is not None and not resume and not inside:
-        end_run(book, before)
+    return check_room(prepared.plan, prepared.federation, book, inside=inside, **found)
+
+
+def check_resumed(prepared: Prepared, out: Path, ledger: Path | None = None) -> None:
+    """Raise an error if the run in a directory has another configuration, other records or another
+    ledger.
+    """
+    known = configuration_of(checkpoint_path(out))
+    if known is None:
+        return
+    check_same_configuration(prepared.config, public_part(out) / CONFIG, out)
+    book = ledger_path(prepared.config, out, ledger) if prepared.plan.settled else None
+    if book is not None and not book.exists():
+        return  # the budget check reports it
+    if book is not None:
+        with Ledger(book) as found:
+            key = found.derived_key("checkpoint")
+    else:
+        key = own_key(out) if _key_file(out).exists() else None
+    if key is None or _digest(prepared, key) != known:
+        raise DataError(OTHER_RUN.format(path=checkpoint_path(out)))
 
 
 def _digest(prepared: Prepared, key: bytes) -> str:
@@ -423,10 +472,14 @@ def _start_line(prepared: Prepared) -> dict[str, Any]:
 
 def own_key(out: Path) -> bytes:
     """Return the random key of a run without a ledger: see `fingerprint`."""
-    path = checkpoint_path(out).with_name("key")
+    path = _key_file(out)
     if not path.exists():
         write_text(path, secrets.token_hex(32) + "\n")
     return bytes.fromhex(path.read_text(encoding="utf-8").strip())
+
+
+def _key_file(out: Path) -> Path:
+    return checkpoint_path(out).with_name("key")
 
 
 def fingerprint(federation: Federation, key: bytes) -> str:

@@ -26,6 +26,10 @@ from tacit.support.storage import writing
 
 FORMAT = 4
 """Format of the file. Version 0.1 wrote format 0, with other contents."""
+OTHER_RUN = (
+    "{path} belongs to another configuration, other records or another ledger; resume with the "
+    "config.toml, the records and the ledger of that run, or choose another --out"
+)
 _SCHEMA = """
 CREATE TABLE scalars (id INTEGER PRIMARY KEY CHECK (id = 0), body BLOB NOT NULL);
 CREATE TABLE factors (party TEXT PRIMARY KEY, body BLOB NOT NULL);
@@ -92,11 +96,7 @@ class Checkpoint:
             raise self._unreadable(ValueError("no configuration digest"))
         if found[0] != digest:
             self.close()
-            raise DataError(
-                f"{path} belongs to another configuration, other records or another ledger; resume "
-                "with the config.toml, the records and the ledger of that run, or choose another "
-                "--out"
-            )
+            raise DataError(OTHER_RUN.format(path=path))
         self._saved: ServerState | None = None
 
     def save(self, state: ServerState, log: Log = ()) -> None:

@@ -44,8 +44,13 @@ def column_key(name: object) -> str:
     >>> column_key("age"), column_key("SBP mmHg")
     ('columns.age', 'columns."SBP mmHg"')
     """
+    return f"columns.{toml_key(name)}"
+
+
+def toml_key(name: object) -> str:
+    """Return one part of a dotted key, quoted if TOML needs it."""
     bare = re.fullmatch(r"[A-Za-z0-9_-]+", str(name))
-    return f"columns.{name if bare else json.dumps(str(name), ensure_ascii=False)}"
+    return str(name) if bare else json.dumps(str(name), ensure_ascii=False)
 
 
 def in_python(text: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from tacit.errors import ConfigError, DataError, TacitError
+from tacit.support.argument_names import toml_key
 from tacit.support.tables import Table, family_of, fields_of, raise_all, short, shown
 from tacit.support.type_info import prepare
 from tacit.support.validation import fits, near_word, options, words_of
@@ -150,7 +151,8 @@ class _Reader:
             if inner is None:
                 continue
             if typing.get_origin(option) is dict and isinstance(raw, dict):
-                rows = {key: self.table(row, inner, f"{path}.{key}") for key, row in raw.items()}
+                rows = {key: self.table(row, inner, f"{path}.{toml_key(key)}")
+                        for key, row in raw.items()}  # fmt: skip
                 made = {key: row for key, (row, _) in rows.items()}
                 return made, [one for _, below in rows.values() for one in below]
             if typing.get_origin(option) is tuple and isinstance(raw, list | tuple):
@@ -274,4 +276,4 @@ def _inner_table(hint: Any) -> type[Table] | None:
 
 def _place(row: Any, index: int) -> str:
     name = row.get("name") if isinstance(row, dict) else None
-    return f".{name}" if isinstance(name, str) and name else f"[{index}]"
+    return f".{toml_key(name)}" if isinstance(name, str) and name else f"[{index}]"

@@ -88,9 +88,11 @@ class RunProgress(_Bar):
         super().__init__(
             plain_column("round {task.fields[round]}"), plain_column("{task.fields[elbo]}")
         )
+        self.begun = False
 
     def watch(self, prepared: Prepared) -> Observer:
         """Return an observer of the run that updates the bar."""
+        self.begun = True
         schedule = prepared.plan.schedule
         visited = schedule.parties_per_round or len(prepared.plan.rules.parties)
         elbo = ""
