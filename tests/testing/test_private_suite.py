@@ -65,6 +65,9 @@ class Slopes(PrivateMethod):
         value = found.value
         if self.wrong == "exact where large":
             value = jnp.where(jnp.abs(value) > 6 * terms.noise_sds[0], exact, value)
+        if self.wrong == "exact at 999":
+            marked = jnp.any(used & (task.records["x"][:, 0] == 999.0))
+            value = jnp.where(marked, exact, value)
         if self.wrong == "exact if the norm is large":
             value = jnp.where(jnp.linalg.norm(value) > 100.0, exact, value)
         slope, count = jnp.split(value, 2)
@@ -89,6 +92,7 @@ def test_a_right_method_is_accepted():
     [
         ("exact where large", r"reply: visit 0, question 1, releases times 1000, neighbour"),
         ("exact if the norm is large", r"reply: .* releases times 1000, .*bypasses the mechanism"),
+        ("exact at 999", r"reply: visit 0, .*bypasses the mechanism"),
         ("bound from records", r"reply: .* releases times 1000, .*released\['quadratic'\] differs"),
         ("lower bound from records", r"reply: .* releases times -?1000, .*released\['linear'\]"),
         ("shrinks", r"sensitivity: visit 0, question 0: one unit moves the sum by"),
