@@ -112,6 +112,22 @@ def wide_sample(self, key, natural, shape=()):
     return MeanFieldGaussian.sample(self, key, wide, shape)
 
 
+def one_draw(self, key, natural, shape=()):
+    import jax
+
+    usual = self.usual(natural)
+    return usual["mean"] + usual["sd"] * np.asarray(jax.random.normal(key, (*shape, 1)))
+
+
+def one_uniform(self, key, natural, shape=()):
+    """Draw all coordinates at the same quantile of their distributions."""
+    import jax
+
+    usual = self.usual(natural)
+    place = np.asarray(jax.random.uniform(key, (*shape, 1)))
+    return stats.gamma.ppf(place, usual["shape"], scale=1 / usual["rate"])
+
+
 def swapped_kl(self, first, second):
     return Dirichlet.kl(self, second, first)
 
@@ -148,6 +164,8 @@ def constant(value):
 
 MUTANTS = {
     "sampling": mutant(MeanFieldGaussian, sample=wide_sample),
+    "sampling: covariance of T": mutant(MeanFieldGaussian, sample=one_draw),
+    "one quantile": mutant(Gamma, sample=one_uniform),
     "gradient of log_partition": mutant(
         FullGaussian, log_partition=log_partition_without_determinant
     ),
@@ -163,6 +181,7 @@ MUTANTS = {
     "entropy against Monte Carlo": mutant(FullGaussian, entropy=constant(1.0)),
 }
 REASONS = {"base measure": "log-density", "inverse of mean": "natural -> mean -> natural"}
+REASONS |= {"one quantile": "sampling: covariance of T"}
 REASONS |= {"float64": "natural -> usual -> natural"}
 
 

@@ -37,6 +37,14 @@ class DropsAParty(InProcess):
         return [*others, with_arrays(last, np.zeros_like)]
 
 
+class DropsAnUpdate(InProcess):
+    """The last request has no update."""
+
+    def compute(self, requests, keys):
+        found = super().compute(requests, keys)
+        return {request.id: found[request.id] for request in requests[:-1]}
+
+
 class RoundsAnswers(InProcess):
     """Answers travel as float32."""
 
@@ -218,6 +226,10 @@ class OtherSeed(InProcess):
     ("engine", "message"),
     [
         (DropsAParty, r"posterior: each party answered alone: 'linear' of the posterior differs"),
+        (
+            DropsAnUpdate,
+            r"the engine raised DataError: no update for request 'r2' of party '",
+        ),
         (RoundsAnswers, r"posterior: each party answered alone: .* expected equal bits"),
         (SwapsNoise, r"charges: party 'north', visit 0: computed with a noise key other than"),
         (DrawsItsOwnNoise, r"charges: .*: computed with a noise key other than that of its charge"),

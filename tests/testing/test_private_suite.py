@@ -20,9 +20,11 @@ from tacit.privacy.events import GaussianEvent
 from tacit.privacy.mechanisms import Gaussian
 from tacit.privacy.settings import Privacy
 from tacit.pvi import cavity, multiply
+from tacit.server.combine import Run
 from tacit.testing import check_private_method, synthetic_records
 
 MODEL = LogisticRegression(("intercept", "a"), prior_sd=1.0)
+RECORDS = synthetic_records(MODEL, count=6)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +65,9 @@ class Slopes(PrivateMethod):
         value = found.value
         if self.wrong == "exact where large":
             value = jnp.where(jnp.abs(value) > 6 * terms.noise_sds[0], exact, value)
+        if self.wrong == "exact at 999":
+            marked = jnp.any(used & (task.records["x"][:, 0] == 999.0))
+            value = jnp.where(marked, exact, value)
         if self.wrong == "exact if the norm is large":
             value = jnp.where(jnp.linalg.norm(value) > 100.0, exact, value)
         slope, count = jnp.split(value, 2)
@@ -87,6 +92,7 @@ def test_a_right_method_is_accepted():
     [
         ("exact where large", r"reply: visit 0, question 1, releases times 1000, neighbour"),
         ("exact if the norm is large", r"reply: .* releases times 1000, .*bypasses the mechanism"),
+        ("exact at 999", r"reply: visit 0, .*bypasses the mechanism"),
         ("bound from records", r"reply: .* releases times 1000, .*released\['quadratic'\] differs"),
         ("lower bound from records", r"reply: .* releases times -?1000, .*released\['linear'\]"),
         ("shrinks", r"sensitivity: visit 0, question 0: one unit moves the sum by"),
@@ -101,10 +107,45 @@ def test_wrong_methods_are_rejected(wrong, message):
         check_private_method(Slopes(wrong=wrong), MODEL, rounds=1)
 
 
+class FullSlopes(Slopes):
+    """Prefers a full covariance, which the default `server` does not support."""
+
+    kind: ClassVar[str] = "full-slopes"
+    wants_full: ClassVar[bool] = True
+
+
+class StepsItself(FullSlopes):
+    """Has a server step for a full covariance."""
+
+    def server(self, run):
+        raise NotImplementedError
+
+
+def test_a_full_covariance_without_a_server_step_is_refused_before_the_run():
+    parties, privacy = {"a": RECORDS}, Privacy(epsilon=1.0, delta=1e-3)
+    words = r"family is 'full', but `PrivateMethod.server`.*posterior = 'mean-field', or override"
+    with pytest.raises(ConfigError, match=words) as refused:
+        make_plan(MODEL, parties, method=FullSlopes(), privacy=privacy)
+    assert refused.value.exit_code == 2
+    with pytest.raises(ConfigError, match=words):
+        make_plan(MODEL, parties, method=Slopes(), family="full", privacy=privacy)
+    with pytest.raises(ConfigError, match=words):
+        check_private_method(FullSlopes(), MODEL, rounds=1)
+    plan = make_plan(MODEL, parties, method=FullSlopes(), family="mean-field", privacy=privacy)
+    assert plan.family.kind == "mean-field"
+    own = make_plan(MODEL, parties, method=StepsItself(), privacy=privacy)
+    assert own.family.kind == "full"
+    run = Run(
+        MODEL, own.family, parties=1, asked=1, rounds=1,
+        damping_at=lambda _: 1.0, noise_sd=lambda _: 1.0,
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=words):
+        Slopes().server(run)
+
+
 def test_two_events_per_visit_are_refused_before_the_run():
-    records = synthetic_records(MODEL, count=6)
     with pytest.raises(ConfigError, match=r"'slopes' has 2 events at visit 0.*return one event"):
         make_plan(
-            MODEL, {"a": records}, method=Slopes(wrong="two events"),
+            MODEL, {"a": RECORDS}, method=Slopes(wrong="two events"),
             privacy=Privacy(epsilon=1.0, delta=1e-3),
         )  # fmt: skip

@@ -15,7 +15,7 @@ import numpy as np
 
 from tacit.arrays import by_appearance
 from tacit.errors import ConfigError, DataError
-from tacit.expfam import Family, Natural
+from tacit.expfam import Family, MeanFieldGaussian, Natural
 from tacit.methods.base import Arranged, Array, LocalMethod, Task
 from tacit.models import Model, Records
 from tacit.privacy.events import Adjacency, GaussianEvent
@@ -137,7 +137,9 @@ class PrivateMethod(LocalMethod, abc.ABC):
     pure_noise: ClassVar[bool] = False
     """True if the method can release with Laplace noise, for δ = 0."""
     wants_full: ClassVar[bool] = False
-    """True if posterior = "auto" means a full covariance, although d² noisy values are released."""
+    """True if posterior = "auto" means a full covariance, although d² noisy values are released.
+    `server` must then be overridden.
+    """
     clip: float
     clip_end: float = 1.0
     noise_end: float = 1.0
@@ -283,8 +285,11 @@ class PrivateMethod(LocalMethod, abc.ABC):
         """Return the server's `Combine` function, which takes a step with momentum
         `server_momentum`.
 
-        The function keeps the precision of q at or above `floor` and the precision of the prior.
+        The function keeps the precision of q at or above `floor` and the precision of the prior. It
+        is only right for a mean-field q (`check_server`); a method for other families overrides
+        `server`.
         """
+        _check_diagonal(self, run.family)
         prior = -2.0 * np.asarray(run.model.prior(run.family)["quadratic"])
 
         def floor(q: Natural, number: int) -> Array:
@@ -292,6 +297,16 @@ class PrivateMethod(LocalMethod, abc.ABC):
             return np.maximum(prior, self.floor(run.model, q, number, noise_sd, damping))
 
         return floored_step(floor, self.server_momentum)
+
+    def check_server(self, family: Family) -> None:
+        """Raise a ConfigError, before anything is charged, if `server` does not support this
+        family.
+
+        The default `server` supports only mean-field Gaussians. A method that overrides `server`
+        refuses families in `check`.
+        """
+        if type(self).server is PrivateMethod.server:
+            _check_diagonal(self, family)
 
     def numbers(self, dimension: int) -> int:
         """Return the approximate number of values in one release; `release_size` is exact."""
@@ -372,6 +387,15 @@ class PrivateMethod(LocalMethod, abc.ABC):
         if self.unit == "person":
             return int(person_codes(party, records).max()) + 1
         return np.shape(next(iter(records.values())))[0]
+
+
+def _check_diagonal(method: PrivateMethod, family: Family) -> None:
+    if not isinstance(family, MeanFieldGaussian):
+        raise ConfigError(
+            f"the posterior family is {family.kind!r}, but `PrivateMethod.server`, which "
+            f"method.kind = {method.kind!r} uses, supports only {MeanFieldGaussian.kind!r}; set "
+            "posterior = 'mean-field', or override `server` in the method"
+        )
 
 
 def units_present(weights: Array) -> Array:

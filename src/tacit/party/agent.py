@@ -166,8 +166,10 @@ class PartyAgent:
         """Make the replies to requests from their updates, store the replies, and return them by
         request id.
 
-        `requests` are those that `open` returned as new.
+        `requests` are those that `open` returned as new. An error is raised, and nothing is stored,
+        if one of them has no update.
         """
+        _check_complete(requests, updates)
         replies = {r.id: conclude(r, updates[r.id], self.settled.get(r.party)) for r in requests}
         memories = {}
         for request in requests:
@@ -195,6 +197,18 @@ class PartyAgent:
 
     def _is_charged(self, request: Request) -> bool:
         return self.charging is not None and request.party in self.settled
+
+
+def _check_complete(requests: Sequence[Request], updates: Mapping[str, Update]) -> None:
+    missing = [request for request in requests if request.id not in updates]
+    if missing:
+        first = missing[0]
+        raise DataError(
+            f"no update for request {first.id!r} of party {first.party!r}, visit {first.visit} "
+            f"({len(missing)} of {len(requests)} requests have none): `compute` of the engine must "
+            "return an update for every request id; correct it and resume the run, which does not "
+            "charge again"
+        )
 
 
 def conclude(request: Request, update: Update, settled: Settled | None = None) -> Reply:

@@ -12,6 +12,8 @@ from tacit.expfam import Family, Natural
 from tacit.pvi import divide, multiply
 
 STANDARD_ERRORS = 5.0
+DIRECTIONS = 6
+"""Number of directions in which the variance of sufficient statistics is checked."""
 LogDensity = Callable[..., Any]
 
 
@@ -58,6 +60,7 @@ def check_family(
         other = naturals[i - 1]
         _check_algebra(family, natural, other, thetas[i][:100])
         _check_moments(family, natural, thetas[i])
+        _check_covariance(family, natural, thetas[i])
         _check_kl(family, natural, other, thetas[i])
         if log_density is not None:
             _check_density(family, natural, thetas[i], log_density)
@@ -163,6 +166,35 @@ def _check_moments(family: Family, natural: Natural, theta: np.ndarray) -> None:
     location, scale = (np.asarray(value) for value in family.location_scale(natural))
     _close("sampling: location", theta, location)
     _close("sampling: scale", (theta - location) ** 2, scale**2)
+
+
+def _check_covariance(family: Family, natural: Natural, theta: np.ndarray) -> None:
+    """Check the covariance of the sufficient statistics T, which is the Hessian of the
+    log-partition function.
+
+    The variance of d·T is compared with dᵀ∇²A d for directions d of single draws: d = T(θ) − E[T].
+    For matrices that must be symmetric, these d are symmetric too. A sampler that uses one random
+    number for several coordinates has the right mean and variance of each coordinate, but a wrong
+    variance of d·T.
+    """
+    import jax
+
+    slope = jax.grad(family.log_partition)
+    mean = {name: np.asarray(value) for name, value in family.mean(natural).items()}
+    centred = {
+        name: np.asarray(value) - mean[name] for name, value in family.statistics(theta).items()
+    }
+    for row in range(DIRECTIONS):
+        direction = {name: value[row] for name, value in centred.items()}
+        _, change = jax.jvp(slope, (_on_device(natural),), (_on_device(direction),))
+        products = [
+            (value * direction[name]).reshape(len(theta), -1) for name, value in centred.items()
+        ]
+        expected = sum(
+            float(np.sum(direction[name] * np.asarray(value))) for name, value in change.items()
+        )
+        along = np.concatenate(products, axis=1).sum(axis=1)
+        _close("sampling: covariance of T", np.square(along), np.array(expected))
 
 
 def _check_kl(family: Family, first: Natural, second: Natural, theta: np.ndarray) -> None:

@@ -14,6 +14,8 @@ from tacit.models import Model
 from tacit.models.capabilities import Scores
 from tacit.models.scores import ScoreLikelihood
 from tacit.testing.comparisons import CLOSE, expect_at_most, expect_close
+from tacit.testing.model_grids import BEYOND, END_POINTS, NEAR, REACH, are_counts
+from tacit.testing.model_grids import POINTS as GRID_POINTS
 from tacit.testing.models import Subject
 
 POINTS = np.linspace(-2.0, 2.0, 9)
@@ -56,7 +58,7 @@ def check_scores(subject: Subject) -> None:
     assert isinstance(model, Scores)
     likelihood = model.score_likelihood()
     points = _points(likelihood, subject.rng)
-    outcomes = _outcomes(subject.model, likelihood, points)
+    outcomes = _outcomes(subject, likelihood, points)
     inside = np.abs(outcomes.probability.sum(axis=1) - 1.0) < MASS
     _check_link(likelihood, points[inside], _at(outcomes, inside))
     for reach in likelihood.reaches:
@@ -77,7 +79,7 @@ def _points(likelihood: ScoreLikelihood, rng: np.random.Generator) -> np.ndarray
         return rng.standard_normal((len(POINTS), likelihood.levels))
     if likelihood.largest is None:
         return POINTS
-    # Include small means: for larger ones, counts may have mass beyond the largest y.
+    # Include small means: for larger ones, y may have mass beyond the largest y.
     share = np.concatenate([np.geomspace(1e-3, 0.05, 6), np.linspace(0.1, 0.95, len(POINTS))])
     means = likelihood.smallest + share * (likelihood.largest - likelihood.smallest)
     return np.array([float(likelihood.link(mean)) for mean in means])
@@ -92,25 +94,51 @@ def _check_link(likelihood: ScoreLikelihood, points: np.ndarray, outcomes: Outco
     expect_close("score_likelihood: link of the mean is not the predictor", found, points, 1e-4)
 
 
-def _outcomes(model: Model, likelihood: ScoreLikelihood, points: np.ndarray) -> Outcomes:
+def _outcomes(subject: Subject, likelihood: ScoreLikelihood, points: np.ndarray) -> Outcomes:
     """Return all possible outcomes, or a fine grid of them, with their probabilities at each
     predictor in `points`.
     """
+    model = subject.model
     width = model.x_columns or 1
+    step: Any = 1.0
     if likelihood.levels:
-        y, step = np.arange(likelihood.levels, dtype=float), 1.0
+        y = np.arange(likelihood.levels, dtype=float)
     elif model.output == "bernoulli":
-        y, step = np.array([0.0, 1.0]), 1.0
+        y = np.array([0.0, 1.0])
     elif model.output == "gaussian":
         low, high = _span(model, width, points, likelihood)
         y, step = np.linspace(low, high, 20001, retstep=True)
-    else:
+    elif are_counts(subject.records["y"]):
         assert likelihood.largest is not None, (
             "score_likelihood: `largest` is None; a model of counts must declare its largest y"
         )
-        y, step = np.arange(likelihood.smallest, likelihood.largest + 1.0), 1.0
+        y = np.arange(likelihood.smallest, likelihood.largest + 1.0)
+    else:
+        y, step = _number_grid(subject, likelihood)
     logs = np.stack([_log_density(model, width, eta, y) for eta in points])
-    return Outcomes(y, step * np.exp(logs))
+    with np.errstate(invalid="ignore"):
+        return Outcomes(y, np.nan_to_num(step * np.exp(logs), nan=0.0))
+
+
+def _number_grid(subject: Subject, likelihood: ScoreLikelihood) -> tuple[np.ndarray, np.ndarray]:
+    """Return numbers y, and the weight of each in an integral over y.
+
+    If y is bounded or positive, y = a + exp(u) with equal steps of u, where a is the smallest y.
+    Otherwise y = s·sinh(t) with equal steps of t, where s is the standard deviation of the records'
+    outcomes.
+    """
+    known = subject.records["y"]
+    low, high = likelihood.smallest, likelihood.largest
+    if high is None and np.min(known) < 0:
+        t, step = np.linspace(-REACH, REACH, GRID_POINTS, retstep=True)
+        scale = float(np.std(known))
+        return scale * np.sinh(t), step * scale * np.cosh(t)
+    if high is None:
+        low, end = 0.0, np.log(float(np.max(known))) + BEYOND
+    else:
+        end = np.log(high - low)
+    u, step = np.linspace(end - NEAR, end, END_POINTS, retstep=True)
+    return low + np.exp(u), step * np.exp(u)
 
 
 def _span(
@@ -159,7 +187,8 @@ def _check_bound(
 ) -> None:
     y = outcomes.y
     if not likelihood.levels and likelihood.largest is None:
-        y = np.concatenate([y[:: len(y) // 16], [-1e9, 1e9]])
+        ends = [-1e9 if np.min(y) < 0 else 0.0, 1e9]
+        y = np.concatenate([y[:: len(y) // 16], ends])
     lengths = np.linalg.norm(_residuals(likelihood, points, y, reach), axis=2)
     bound = np.asarray(likelihood.bound(points, np.float64(reach)))
     expect_at_most("score_likelihood: bound", lengths, bound[:, None])

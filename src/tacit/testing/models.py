@@ -26,6 +26,7 @@ from tacit.testing.comparisons import (
     expect_close,
 )
 from tacit.testing.local_methods import synthetic_records
+from tacit.testing.model_draws import check_drawn, check_responses
 from tacit.testing.model_laws import check_density, check_far_predictors, check_simulated_law
 
 DRAWS = 400
@@ -65,7 +66,10 @@ def check_model(model: Model, *, records: Records | None = None, seed: int = 0) 
     * the automatic derivative of the log-likelihood agrees with difference quotients;
     * the log-likelihood of a linear predictor is finite if the predictor is ±50;
     * probabilities of all outcomes (labels, counts or numbers) add up to 1, and `response` is their
-      mean;
+      mean. The support of a number is the interval in which the log-likelihood is finite, the part
+      of it that `check_records` accepts, or y > 0 if no record has a negative y;
+    * `responses` and `inverse_link` agree with `response`; drawn outcomes (`draw_outcomes`,
+      `simulate`, `outcome_law`) follow the likelihood and depend on the seed alone;
     * the predictive distribution agrees with an average over draws of θ;
     * statistics agree with their declared norms and sums;
     * a record of weight 0 does not change a sum, even if it contains NaN;
@@ -89,7 +93,9 @@ def check_model(model: Model, *, records: Records | None = None, seed: int = 0) 
     -------
     tuple of str
         Names of the checks that were made: the abilities of the model, and "density" (of counts and
-        numbers), "statistics", "stages", "score_parts" and "predictive" if the model has these.
+        numbers), "responses", "draw_outcomes", "statistics", "stages", "score_parts" and
+        "predictive" if the model has these. A density whose tails are too heavy for a sum is not
+        checked, which causes a UserWarning.
 
     Raises
     ------
@@ -225,18 +231,20 @@ def _check_derivative(subject: Subject) -> None:
 
 def _check_probabilities(subject: Subject) -> None:
     """Check that the probabilities of all labels add up to 1 and agree with `response`."""
-    model, theta = subject.model, subject.thetas[0]
+    model = subject.model
     if model.output not in ("bernoulli", "categorical") or "y" not in subject.records:
         return
-    response = np.asarray(model.response(theta, subject.records), np.float64)
-    levels = response.shape[1] if response.ndim == 2 else 2
-    each = np.stack([
-        np.exp(subject.log_likelihood(theta, with_label(subject.records, label)))
-        for label in range(levels)
-    ], axis=1)  # fmt: skip
-    expect_close("probabilities: those of all labels do not add up to 1", each.sum(axis=1), 1.0)
-    expected = each if response.ndim == 2 else each[:, 1]
-    expect_close("response: not the probability of the label", response, expected)
+    for theta in subject.thetas:
+        response = np.asarray(model.response(theta, subject.records), np.float64)
+        levels = response.shape[1] if response.ndim == 2 else 2
+        each = np.stack([
+            np.exp(subject.log_likelihood(theta, with_label(subject.records, label)))
+            for label in range(levels)
+        ], axis=1)  # fmt: skip
+        total = each.sum(axis=1)
+        expect_close("probabilities: those of all labels do not add up to 1", total, 1.0)
+        expected = each if response.ndim == 2 else each[:, 1]
+        expect_close("response: not the probability of the label", response, expected)
 
 
 def _check_predictive(subject: Subject) -> bool:
@@ -435,6 +443,8 @@ def check_simulation(subject: Subject) -> None:
 
 _PARTS: dict[str, Callable[[Subject], bool]] = {
     "density": check_density,
+    "responses": check_responses,
+    "draw_outcomes": check_drawn,
     "statistics": _check_statistics,
     "stages": _check_stages,
     "score_parts": _check_score_parts,

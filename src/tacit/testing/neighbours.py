@@ -14,6 +14,8 @@ from tacit.models import Records
 from tacit.privacy.events import Adjacency
 from tacit.privacy.guarantee import Unit
 
+SENTINELS = (999.0, 9.0, -1.0, 99.0)
+"""Numbers that often represent a missing value."""
 SIZES = (0.0, 1e-30, 1e-2, 1.0, 50.0, 1e9, 1e18, 1e30)
 ALIGNED = 40
 """Number of records in `aligned_neighbours`."""
@@ -81,8 +83,8 @@ def _labels(records: Records) -> np.ndarray | None:
 
 
 def _rows(records: Records, rng: np.random.Generator) -> Iterator[Records]:
-    """Yield single records of every size, sign and label. For documents, yield documents with few
-    and with many words.
+    """Yield single records of every size, sign and label, and records filled with `SENTINELS`. For
+    documents, yield documents with few and with many words.
     """
     if "counts" in records:
         yield from _documents(records)
@@ -91,13 +93,23 @@ def _rows(records: Records, rng: np.random.Generator) -> Iterator[Records]:
     labels = np.array([0.0, 1.0, -1.0, 1e9, -1e9]) if labels is None else labels
     shape = np.shape(records["x"])[1:] if "x" in records else ()
     for size, label in itertools.product(SIZES, labels):
-        for sign in (np.ones(shape), rng.choice([-1.0, 1.0], size=shape)):
+        signs = (np.ones(shape), rng.choice([-1.0, 1.0], size=shape))
+        for sign in signs if size or label == labels[0] else signs[:1]:
             row = {name: np.asarray(value[:1]).copy() for name, value in records.items()}
             if "x" in row:
                 row["x"] = (size * sign)[None].astype(row["x"].dtype)
             if "y" in row:
                 row["y"] = np.array([label], row["y"].dtype)
             yield row
+    known = _labels(records)
+    for value in SENTINELS:
+        row = {name: np.asarray(column[:1]).copy() for name, column in records.items()}
+        for name, column in row.items():
+            if name == "y" and known is not None:
+                column[:] = known[-1]
+            elif name in ("x", "y") or column.dtype.kind == "f":
+                column[:] = value
+        yield row
 
 
 def _documents(records: Records) -> Iterator[Records]:

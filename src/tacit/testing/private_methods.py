@@ -93,8 +93,8 @@ def check_private_method(
     movement of a sum that one unit causes, as a share of the charged sensitivity. It must be at
     least `reach`, because a check that does not come close to the sensitivity has little power.
 
-    These tests are not a proof: a leak that occurs only with other records, q or releases is not
-    found.
+    Some neighbours are filled with numbers that often represent a missing value, such as 999. These
+    tests are not a proof: a leak that occurs only with other records, q or releases is not found.
 
     Parameters
     ----------
