@@ -395,9 +395,9 @@ MUTANTS = (
     ),
     Mutant(
         "ledger: a resumed run is not compared with the budget", "run/run.py",
-        "    check_room(prepared.plan, prepared.federation, book, inside=inside, **found)\n",
-        "    if not resume:\n"
-        "        check_room(prepared.plan, prepared.federation, book, inside=inside, **found)\n",
+        "        check_room_of(prepared, out, book, resume=resume, inside=inside)\n",
+        "        if not resume:\n"
+        "            check_room_of(prepared, out, book, resume=resume, inside=inside)\n",
         ("tests/run/test_private_run.py::"
          "test_a_resumed_run_is_compared_with_the_budget_before_it_spends_more",),
     ),
