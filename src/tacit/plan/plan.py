@@ -351,8 +351,6 @@ def make_plan(
     method = settled_method(method, privacy, units, live)
     check_rounding(model, method)
     method.check(model, chosen_family)
-    if isinstance(method, PrivateMethod):
-        method.check_server(chosen_family)
     schedule = resolved_schedule(schedule, method, model, chosen_family, len(parties))
     secure = privacy and privacy.thresholds(len(parties))
     check_memory(method, model, chosen_family, schedule, live, secure=secure)
@@ -406,6 +404,7 @@ def _private_plan(
     """
     method = plan.method
     assert isinstance(method, PrivateMethod)
+    method.check_server(plan.family)
     settled = _settled(plan, method, privacy, units, trust)
     try:
         if instead is not None:

@@ -74,16 +74,21 @@ def check_outcomes(subject: Subject) -> None:
 
     ranks = np.asarray(jax.jit(jax.vmap(rank))(single, jax.random.split(keys[0], subject.count)))
     assert np.all((ranks >= 0) & (ranks <= 1)), "outcome_law: a rank is not between 0 and 1"
-    flat = np.asarray(law.covariates.flat(records))
+    _check_covariates(subject, law)
+    _check_order(subject, law)
+    if _has_numbers(subject, law):
+        _check_law(subject, law)
+
+
+def _check_covariates(subject: Subject, law: OutcomeLaw) -> None:
+    """Check that covariates are converted to a matrix and back."""
+    flat = np.asarray(law.covariates.flat(subject.records))
     assert flat.shape == (subject.count, len(law.covariates.layout)), (
         f"outcome_law: covariates of shape {flat.shape} for {subject.count} records and "
         f"{len(law.covariates.layout)} features"
     )
     again = np.asarray(law.covariates.flat(law.covariates.records(flat)))
     expect_close("outcome_law: `records` is not the inverse of `flat` for covariates", again, flat)
-    _check_order(subject, law)
-    if _has_numbers(subject, law):
-        _check_law(subject, law)
 
 
 def _has_numbers(subject: Subject, law: OutcomeLaw) -> bool:
