@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, islice
 
 import numpy as np
 
@@ -29,6 +29,8 @@ NEARLY = 7.0
 """An image counts as a mode if its log-density is at most this much below that of the mean."""
 FAR = 4.0
 MOST_IMAGES = 1024
+MOST_TRIED = 20_000
+"""Largest number of images whose distance from the mean is computed."""
 ALL_SIGNS = 6
 """Up to this many sites, or elements of a vector, all combinations of signs are tried."""
 BETWEEN = np.arange(1, 16) / 16
@@ -36,6 +38,8 @@ BETWEEN = np.arange(1, 16) / 16
 MOST_SEGMENTS = 16
 MOST_TERMS = 100_000_000
 """Largest product of the number of points and the number of records."""
+MOST_PRODUCTS = 10_000_000_000
+"""Largest product of the numbers of points, records and parameters."""
 MOST_AT_ONCE = 10_000_000
 """Largest such product that is computed at once."""
 MOST_LINE_POINTS = 24_100
@@ -75,13 +79,14 @@ def _turned(
     """Yield descriptions and points with other signs of some sites, or of some coordinates of one
     site. Between `least` and `most` of them change.
     """
-    groups = [{name: np.arange(at.start, at.stop) for name, (at, _) in places.items()}]
-    for at, _ in places.values():
-        groups.append({names[place]: np.array([place]) for place in range(at.start, at.stop)})
-    for group in groups:
-        size = len(group)
-        counts = range(1, size + 1) if size <= ALL_SIGNS else (1, 2, size)
-        for count in counts:
+    sites = {name: np.arange(at.start, at.stop) for name, (at, _) in places.items()}
+    groups: list[tuple[dict[str, np.ndarray], tuple[int, ...]]] = [(sites, (1, 2, len(sites)))]
+    for at in sites.values():
+        # Pairs of the coordinates of a long vector would be too many.
+        groups.append(({names[int(place)]: at[at == place] for place in at}, (1, len(at))))
+    for group, counts in groups:
+        few = range(1, len(group) + 1) if len(group) <= ALL_SIGNS else counts
+        for count in few:
             for some in combinations(group, count) if least <= count <= most else ():
                 image = theta.copy()
                 for name in some:
@@ -107,7 +112,7 @@ def _exchanged(places: Places, theta: np.ndarray) -> Iterator[tuple[str, set[str
             which = ", ".join(f"{first} and {second}" for first, second in pairs)
             yield f"elements {which} of {', '.join(alike)} exchanged", set(alike), image
     known = list(_numbered(places))
-    known += [pairs for pairs in _pairs(places) if pairs not in known]
+    known += [pairs for pairs in islice(_pairs(places), MOST_IMAGES) if pairs not in known]
     for sign, how in ((1.0, "exchanged"), (-1.0, "exchanged with changed signs")):
         for pairs in known[: MOST_IMAGES // 2]:
             image = theta.copy()
@@ -170,11 +175,13 @@ def other_mode(
     root = np.linalg.cholesky(np.asarray(family.covariance(q), np.float64))
     every = [records for records in parties.values() if records]
     joined = {name: np.concatenate([one[name] for one in every]) for name in every[0]}
-    terms = MOST_TERMS // max(len(next(iter(joined.values()))), 1)
+    size = max(len(next(iter(joined.values()))), 1)
+    terms = min(MOST_TERMS // size, MOST_PRODUCTS // (size * len(mean)))
     most = min(MOST_IMAGES, terms)
     found: list[tuple[str, np.ndarray]] = []
-    for name, image in images_of(model, mean):
-        if len(found) < most and np.linalg.norm(np.linalg.solve(root, image - mean)) > FAR:
+    inverse = np.linalg.inv(root)
+    for name, image in islice(images_of(model, mean), MOST_TRIED):
+        if len(found) < most and np.linalg.norm(inverse @ (image - mean)) > FAR:
             found.append((name, image))
     lines = line_points(mean, root, min(MOST_LINE_POINTS, terms))
     points = np.concatenate(

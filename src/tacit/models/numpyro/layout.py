@@ -230,8 +230,8 @@ def _record_plate(observed: list[_Site], more: dict[str, _Site], size: int) -> s
         if not site.plates:
             raise ConfigError(
                 f"{what} is in no plate, so its log-probability is not a sum over records; "
-                "put it in a plate over records, as in numpyro.plate('records', x.shape[0]), or, if "
-                "it is part of the prior, write it as the distribution of a latent site"
+                "put it in a plate over records, as in numpyro.plate('records', x.shape[0]), or, "
+                "if it is part of the prior, write it as the distribution of a latent site"
             )
         follows = [
             name
