@@ -82,6 +82,7 @@ NOT_NOISE = {
     "methods/natural/chains.py",  # the server's momenta, without privacy
     "methods/natural/effects.py",  # the server's draws of q, without privacy
     "methods/natural/scale_prior.py",  # the server's draws of q, without privacy
+    "methods/natural/solver.py",  # the server's points near the median of the prior
     "methods/natural/split.py",  # the server's evaluation points
     "methods/natural/subspace.py",  # the server's directions, without privacy
     "methods/natural/wide_root.py",  # the server's random vectors, without privacy
