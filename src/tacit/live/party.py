@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -43,6 +43,8 @@ from tacit.privacy.ledger.ledger import BudgetExceededError
 from tacit.server.messages import Reply, Request, Stage
 from tacit.server.refuse import is_plausible
 from tacit.support.tracing import span
+
+T = TypeVar("T")
 
 FIRST_WAIT_S, MAX_WAIT_S = 0.2, 30.0
 BACK_SOON_S = 600.0
@@ -76,7 +78,7 @@ class LiveParty:
     received_bytes: int = 0
     _unknown_there: bool = False
     """True if the server has no record of this party, although the party has joined before."""
-    _work: asyncio.Future[Reply | MaskedUpdate] | None = None
+    _work: asyncio.Future[Any] | None = None
     """The reply that is being computed."""
 
     async def take_part(self) -> Natural:
@@ -262,9 +264,7 @@ class LiveParty:
         self.journal.write("asked", round=turn.round, visit=turn.visit, id=turn.request)
         began = time.perf_counter()
         try:
-            self._work = asyncio.ensure_future(asyncio.to_thread(self._reply, session, turn))
-            reply = await asyncio.shield(self._work)
-            self._work = None
+            reply = await self._in_thread(self._reply, session, turn)
         except BudgetExceededError as error:
             self.journal.write("budget", round=turn.round, reason=str(error))
             self.store.stop(Stopped(round=turn.round, visit=turn.visit, reason=str(error)))
@@ -293,8 +293,19 @@ class LiveParty:
             seconds=round(time.perf_counter() - began, 4),
             bytes=session.sent_bytes - before,
             sent_bytes=self.sent_bytes + session.sent_bytes,
-            **(await asyncio.to_thread(self._spent, session.run)),
+            **(await self._in_thread(self._spent, session.run)),
         )
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function that uses the ledger in a thread.
+
+        If the party is stopped meanwhile, `_work` is the call, which ends before the ledger is
+        closed.
+        """
+        self._work = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
+        result = await asyncio.shield(self._work)
+        self._work = None
+        return result
 
     def _spent(self, run: str) -> dict[str, Any]:
         if self.charging is None:

@@ -210,6 +210,33 @@ def test_opening_makes_nothing_unless_told_to(path):
         Ledger(path.with_suffix(".db"), create=True)
 
 
+def test_a_ledger_is_not_closed_while_another_thread_uses_it(ledger):
+    """SQLite would use freed memory."""
+    began, finish, order = threading.Event(), threading.Event(), []
+
+    def use():
+        with ledger._log.writing():
+            began.set()
+            assert finish.wait(30)
+            ledger._log.store.head()
+            order.append("used")
+
+    def close():
+        ledger.close()
+        order.append("closed")
+
+    threads = [threading.Thread(target=one) for one in (use, close)]
+    threads[0].start()
+    assert began.wait(30)
+    threads[1].start()
+    threads[1].join(0.2)
+    assert threads[1].is_alive()
+    finish.set()
+    for one in threads:
+        one.join(30)
+    assert order == ["used", "closed"]
+
+
 def test_a_ledger_is_not_used_across_a_fork(ledger, dataset, monkeypatch):
     monkeypatch.setattr(os, "getpid", lambda: -1)
     with pytest.raises(DataError, match="fork"):

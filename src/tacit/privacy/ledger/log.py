@@ -57,6 +57,11 @@ class EntryLog:
             self.store.close()
             raise
 
+    def close(self) -> None:
+        """Close the file, after any change that another thread is making."""
+        with self._lock:
+            self.store.close()
+
     @contextmanager
     def writing(self) -> Iterator[State]:
         """Lock the ledger against other writers and yield the current state. An error undoes all

@@ -50,7 +50,7 @@ class LedgerReader:
 
     def close(self) -> None:
         """Close the file."""
-        self._log.store.close()
+        self._log.close()
 
     def __enter__(self) -> Self:
         return self
